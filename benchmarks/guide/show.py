@@ -13,8 +13,9 @@ from rich.table import Table
 from benchmarks.guide.claim import Result
 from benchmarks.guide.figure import intervals
 from hasten.files import replacing
-from hasten.report.study_page import Section, write_study_page
-from hasten.report.study_page import Table as PageTable
+from hasten.report.html import write_page
+from hasten.report.model import Chart, Page, Section
+from hasten.report.model import Table as PageTable
 
 _STYLE = {"holds": "green", "does not hold": "red", "can't tell": "yellow", "not measured": "dim"}
 _COLUMNS = ("claim", "published", "measured here", "verdict")
@@ -118,14 +119,13 @@ def write(out: Path, results: Sequence[Result], *, budget_s: float, environment:
             file.write(json.dumps(as_json(results, budget_s=budget_s, environment=environment), indent=1).encode())
     except OSError as error:
         raise _unwritable(out, error) from None
-    write_study_page(
-        page,
+    content = Page(
         title="The tuning guides on this machine",
         verdict=summary(results) + ".",
         cards=_cards(results, environment),
-        sections=_sections(results),
+        sections=tuple(_sections(results)),
     )
-    return facts, page
+    return facts, write_page(content, page)
 
 
 def _cards(results: Sequence[Result], environment: dict[str, Any]) -> tuple[tuple[str, str, str], ...]:
@@ -158,7 +158,12 @@ def _sections(results: Sequence[Result]) -> list[Section]:
             for result in asked
         )
         sections.append(
-            Section(title="Claims", text=_MEASURED, svg=intervals(asked), table=PageTable(("name", *_COLUMNS), rows))
+            Section(
+                title="Claims",
+                text=_MEASURED,
+                charts=(Chart(intervals(asked)),),
+                table=PageTable(("name", *_COLUMNS), rows),
+            )
         )
         sections.append(Section(title="Every arm", table=_arms(asked), note="Seconds are medians of the rounds."))
     if left:

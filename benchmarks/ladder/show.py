@@ -24,9 +24,9 @@ from hasten.files import replacing
 from hasten.observe.env import hardware, versions
 from hasten.observe.rundir import write_json
 from hasten.report import words
-from hasten.report.figures import Line, color, curves
-from hasten.report.study_page import Section, Table, write_study_page
-from hasten.report.view import Key
+from hasten.report.figures import Line, color, line_chart
+from hasten.report.html import write_page as write_html
+from hasten.report.model import Chart, Key, Page, Section, Table
 
 JSON, PAGE, CHART = "ladder.json", "ladder.html", "ladder.svg"
 _PHASES = ("import", "cache", "tune", "compile", "wait", "train", "validate")
@@ -180,14 +180,14 @@ def write(out: Path, found: Ladder) -> list[Path]:
 
 
 def write_page(path: Path, found: Ladder) -> Path:
-    sections = [_times(found), _curves(found), _phases(found), _adds(found)]
-    return write_study_page(
-        path,
+    sections = (_times(found), _curves(found), _phases(found), _adds(found))
+    page = Page(
         title=f"Ladder: {found.task.name}",
         verdict=verdict(found),
-        cards=tuple(_cards(found)),
+        cards=_cards(found),
         sections=sections,
     )
+    return write_html(page, path)
 
 
 def _cards(found: Ladder) -> list[tuple[str, str, str]]:
@@ -205,7 +205,7 @@ def _times(found: Ladder) -> Section:
         f"Time to {found.goal}",
         text="From the start of each process, on a logarithmic axis: imports, filling the cache, measuring, compiling "
         "and validating are inside. Each rung has what the rungs above it in the chart have, and one thing more.",
-        svg=chart(found),
+        charts=(Chart(chart(found)),),
         table=Table(COLUMNS, tuple(rows(found)), numeric=tuple(range(1, len(COLUMNS)))),
         note="Bars are medians over the runs, dots single runs. An arrow, a hollow dot "
         "and > mark runs that were stopped first: they take longer than that. An epoch is "
@@ -219,26 +219,27 @@ def _curves(found: Ladder) -> Section:
     metric = found.task.metric
     for place, rung in enumerate(rung for rung in found.rungs if found.results.get(rung.name)):
         hue = "--ink" if rung.name == "hasten" else color(place)  # the ninth of eight colours
-        keys.append(Key(name=rung.label, color=hue))
+        keys.append(Key(rung.label, hue))
         for result in found.results[rung.name]:
             known = [point for point in result["curve"] if point[metric] is not None]
             lines.append(
                 Line(
-                    seconds=[point["seconds"] for point in known],
-                    values=[point[metric] for point in known],
+                    x=[point["seconds"] for point in known],
+                    y=[point[metric] for point in known],
                     color=hue,
                     width=2.4 if rung.name == "hasten" else 1.2,
                 )
             )
     name = metric_word(found.task)
-    svg = curves(
-        [line for line in lines if len(line.seconds)],
+    svg = line_chart(
+        [line for line in lines if len(line.x)],
         id_prefix="curves",
         describe=f"Validation {name} over time, a line for each run",
-        target=found.level,
+        level=found.level,
         bounds=(0, 1),
     )
-    return Section(f"{name} over time", svg=svg, keys=tuple(keys), note="A line for each run; dashed is the target.")
+    chart = Chart(svg, keys=tuple(keys), note="A line for each run; dashed is the target.")
+    return Section(f"{name} over time", charts=(chart,))
 
 
 def _phases(found: Ladder) -> Section:

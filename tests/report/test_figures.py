@@ -12,9 +12,7 @@ from hasten.report.words import NBSP, duration, plain, threshold
 
 
 def line(count: int, color: str = "--c1") -> figures.Line:
-    return figures.Line(
-        seconds=[float(i) for i in range(count)], values=[1.0 / (i + 1) for i in range(count)], color=color
-    )
+    return figures.Line(x=[float(i) for i in range(count)], y=[1.0 / (i + 1) for i in range(count)], color=color)
 
 
 def parsed(svg: str) -> ElementTree.Element:
@@ -22,7 +20,7 @@ def parsed(svg: str) -> ElementTree.Element:
 
 
 def test_text_stays_text_and_colours_are_the_pages() -> None:
-    svg = figures.curves([line(5), line(5, "--ink")], id_prefix="p", describe="d", target=0.5)
+    svg = figures.line_chart([line(5), line(5, "--ink")], id_prefix="p", describe="d", level=0.5)
     assert "Time since the start (s)" in [element.text for element in parsed(svg).iter("text")]
     assert "var(--c1)" in svg
     assert "var(--ink)" in svg
@@ -33,7 +31,7 @@ def test_text_stays_text_and_colours_are_the_pages() -> None:
 
 
 def test_log_axes_draw_without_a_fixed_colour() -> None:
-    svg = figures.curves([line(200)], id_prefix="p", describe="d", log=True)
+    svg = figures.line_chart([line(200)], id_prefix="p", describe="d", log=True)
     assert not re.search(r"#[0-9a-f]{6}\b", svg)
     assert parsed(svg).attrib["viewBox"] == f"0 0 {figures.WIDTH} {figures.HEIGHT}"
 
@@ -48,17 +46,6 @@ def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
     size = -(-count // figures.MAX_POINTS)
     sizes = [min(size, count - start) for start in range(0, count, size)]
     assert sum(value * weight for value, weight in zip(thin, sizes, strict=True)) == pytest.approx(sum(values))
-
-
-def test_the_bar_has_one_block_for_each_part() -> None:
-    parts = [figures.Part(seconds=seconds, color=color) for seconds, color in ((10, "--c1"), (30, "--c2"))]
-    svg = figures.time_bar(parts, id_prefix="p", describe="d")
-    widths = []
-    for color in ("--c1", "--c2"):
-        (path,) = [e for e in parsed(svg).iter("path") if f"fill: var({color})" in e.attrib.get("style", "")]
-        xs = [float(x) for x in re.findall(r"[ML] ([\d.]+)", path.attrib["d"])]
-        widths.append(max(xs) - min(xs))
-    assert widths[1] == pytest.approx(3 * widths[0], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +69,9 @@ def test_plain_values() -> None:
 
 
 def test_graphs_are_over_any_quantity() -> None:
-    line = figures.Graph(x=[1, 2, 8], y=[1.0, 1.9, 6.0], color="--c1", spread=[(1, 1), (1.8, 2), (5, 7)])
-    ideal = figures.Graph(x=[0, 8], y=[0, 8], color="--muted", dashed=True)
-    svg = figures.graphs([line, ideal], x_label="Workers", id_prefix="p", describe="d", ticks=[1, 2, 8], level=0.8)
+    line = figures.Line(x=[1, 2, 8], y=[1.0, 1.9, 6.0], color="--c1", spread=[(1, 1), (1.8, 2), (5, 7)])
+    ideal = figures.Line(x=[0, 8], y=[0, 8], color="--muted", dashed=True)
+    svg = figures.line_chart([line, ideal], x_label="Workers", id_prefix="p", describe="d", ticks=[1, 2, 8], level=0.8)
     texts = [element.text for element in parsed(svg).iter("text")]
     assert "Workers" in texts
     assert [text for text in texts if text in ("1", "2", "8")][:3] == ["1", "2", "8"]
@@ -93,8 +80,32 @@ def test_graphs_are_over_any_quantity() -> None:
 
 
 def test_small_values_of_a_log_axis_are_plain() -> None:
-    low = figures.Graph(x=[0, 1, 2], y=[0.001, 0.01, 0.1], color="--c1")
-    svg = figures.graphs([low], x_label="Epochs", id_prefix="p", describe="d", log=True)
+    low = figures.Line(x=[0, 1, 2], y=[0.001, 0.01, 0.1], color="--c1")
+    svg = figures.line_chart([low], x_label="Epochs", id_prefix="p", describe="d", log=True)
     texts = [element.text or "" for element in parsed(svg).iter("text")]
     assert "0.01" in texts
     assert not any("e" in text for text in texts if text != "Epochs")
+
+
+def test_a_range_is_a_shaded_band_and_measurements_are_crosses() -> None:
+    predicted = figures.Line(x=[1, 2, 8], y=[100, 90, 60], color="--c1", band=[(99, 100), (85, 93), (50, 70)])
+    measured = figures.Line(x=[1, 2], y=[100, 92], color="--c2", markers=True)
+    svg = figures.line_chart([predicted, measured], x_label="Workers", id_prefix="p", describe="<d>", log_x=True)
+    assert parsed(svg).attrib["aria-label"] == "<d>"
+    assert "opacity: 0.2" in svg
+    crosses = [element for element in parsed(svg).iter("use") if "var(--c2)" in element.attrib.get("style", "")]
+    assert len(crosses) == 2
+
+
+@pytest.mark.parametrize(
+    ("log", "ticks", "shown"),
+    [
+        (False, [1, 2, 4, 8], [1, 2, 4, 8]),
+        (False, [1, 2, 4, 8, 64, 128], [2, 8, 64, 128]),
+        (True, [1, 2, 4, 8, 64, 1024], [1, 2, 4, 8, 64, 1024]),
+        (True, [100, 101, 1024], [101, 1024]),
+        (True, [1], [1]),
+    ],
+)
+def test_the_labels_of_an_axis_do_not_touch(log: bool, ticks: list[float], shown: list[float]) -> None:
+    assert figures._apart(ticks, log=log) == shown

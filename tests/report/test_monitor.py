@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.report.machine import machine_view
+from hasten.report.machine import machine_section
 from hasten.report.monitor import read_monitor
 from hasten.report.page import write_report
 from tests.observe.monitor.series import series, start, write
@@ -22,9 +22,9 @@ def html_of(folder: Path, tmp_path: Path) -> str:
 
 
 def titles(folder: Path) -> list[str]:
-    view = machine_view(read_monitor(folder, []), "run-1")
-    assert view is not None
-    return [panel.title for panel in view.panels]
+    section = machine_section(read_monitor(folder, []), "run-1")
+    assert section is not None
+    return [chart.title for chart in section.charts]
 
 
 def test_the_section_is_absent_without_a_monitor_file(make_run: MakeRun, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_gpu_and_host_over_time_with_alerts(make_run: MakeRun, tmp_path: Path) -
         "400 W",
     ):
         assert words in html, words
-    assert html.count('<svg class="figure"') == 3 + 6
+    assert html.count('<svg class="figure"') == 2 + 6
     ids = re.findall(r' id="([^"]+)"', html)
     assert len(ids) == len(set(ids))
 

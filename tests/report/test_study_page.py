@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hasten.report.figures import Line, curves
-from hasten.report.study_page import Bar, Section, Table, write_study_page
-from hasten.report.view import Key
+from hasten.report.figures import Line, line_chart
+from hasten.report.html import write_page
+from hasten.report.model import Bar, Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.words import NBSP
 
 EVIL = "<script>alert('x')</script>\"&{{ 7 * 7 }}"
 
 
-class Page(HTMLParser):
+class Html(HTMLParser):
     """Checks the nesting while it parses, and keeps what the tests ask about."""
 
     def __init__(self, path: Path) -> None:
@@ -48,15 +48,14 @@ class Page(HTMLParser):
             self.text += data.replace(NBSP, " ")
 
 
-def write(tmp_path: Path, *sections: Section, **changes: str) -> Page:
+def write(tmp_path: Path, *sections: Section, **changes: str) -> Html:
     texts = {"title": "Doctor", "verdict": "The training is input-bound."} | changes
-    return Page(
-        write_study_page(tmp_path / "page.html", cards=(("Step", "194 ms", "of 40"),), sections=sections, **texts)
-    )
+    page = Page(cards=(("Step", "194 ms", "of 40"),), sections=sections, **texts)
+    return Html(write_page(page, tmp_path / "page.html"))
 
 
 def test_everything_given_is_on_the_page(tmp_path: Path) -> None:
-    figure = curves([Line(seconds=[0, 1], values=[1, 2], color="--c1")], id_prefix="f", describe="a line")
+    figure = line_chart([Line(x=[0, 1], y=[1, 2], color="--c1")], id_prefix="f", describe="a line")
     page = write(
         tmp_path,
         Section(
@@ -64,7 +63,7 @@ def test_everything_given_is_on_the_page(tmp_path: Path) -> None:
             text="First paragraph.\n\nSecond one.",
             table=Table(("Finding", "Costs", "Cure"), (("No workers", "118 ms", "num_workers=2"),), numeric=(1,)),
             bar=Bar((("wait", 0.15), ("forward", 0.05))),
-            svg=figure,
+            charts=(Chart(figure),),
             note="Measured once.",
             pre="$ python train.py\n  step 1",
         ),
@@ -133,21 +132,21 @@ def test_a_row_that_does_not_fit_is_our_mistake() -> None:
 
 def test_an_old_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "deep" / "page.html"
-    write_study_page(out, title="old", verdict="v", sections=[])
+    write_page(Page(title="old", verdict="v", sections=()), out)
 
     def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(ValueError, match=r"page\.html: cannot be written \(No space left on device\); name another"):
-        write_study_page(out, title="new", verdict="v", sections=[])
+        write_page(Page(title="new", verdict="v", sections=()), out)
     assert "old" in out.read_text()
     assert [path.name for path in out.parent.iterdir()] == ["page.html"]
 
 
 def test_a_folder_cannot_be_the_page(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name another file"):
-        write_study_page(tmp_path, title="t", verdict="v", sections=[])
+        write_page(Page(title="t", verdict="v", sections=()), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -156,12 +155,26 @@ def test_letters_that_no_file_can_hold_are_replaced(tmp_path: Path) -> None:
 
 
 def test_a_figure_has_its_legend(tmp_path: Path) -> None:
-    figure = curves([Line(seconds=[0.0, 1.0], values=[1.0, 2.0], color="--c1")], id_prefix="f", describe="d")
-    keys = (Key(name=EVIL, color="--c1"), Key(name="ideal", color="--muted", dashed=True))
-    page = write(tmp_path, Section(title="A", svg=figure, keys=keys))
+    figure = line_chart([Line(x=[0.0, 1.0], y=[1.0, 2.0], color="--c1")], id_prefix="f", describe="d")
+    keys = (Key(EVIL, "--c1"), Key("ideal", "--muted", dashed=True))
+    page = write(tmp_path, Section(title="A", charts=(Chart(figure),), keys=keys))
     assert page.text.count(EVIL) == 1
     assert "ideal" in page.text
     assert [value for name, value in page.attributes if name == "class" and "swatch" in value] == [
         "swatch", "swatch dashed",
     ]  # fmt: skip
     assert write(tmp_path, Section(title="A", keys=keys)).tags["li"] == 0
+
+
+def test_sections_lie_in_sections_with_badges_warnings_and_folded_tables(tmp_path: Path) -> None:
+    inner = Section(
+        EVIL, badge=badge(EVIL, "bad"), warning=Note("To know", (EVIL,)), charts=(Chart("", EVIL, note=EVIL),),
+        table=Table(("Part", "State"), ((EVIL, badge("on", "good")),)), folded="1 row", id="inner",
+    )  # fmt: skip
+    page = write(tmp_path, Section("Outer", sections=(inner,)))
+    assert page.tags["script"] == 0
+    assert page.text.count(EVIL) == 6
+    assert page.tags["details"] == page.tags["h3"] == page.tags["h4"] == page.tags["table"] == 1
+    assert [value for name, value in page.attributes if name == "class" and value.startswith("badge")] == [
+        "badge bad", "badge good",
+    ]  # fmt: skip

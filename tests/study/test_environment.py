@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import conv3d
 
 from hasten.config.size import size_text
+from hasten.observe.cgroup import cpu_quota
 from hasten.observe.rundir import write_json
 from hasten.study.environment import compiler, doctor
 from hasten.study.environment.check import Check, worst
@@ -20,7 +21,7 @@ from hasten.study.environment.doctor import check_load, examine
 from hasten.study.environment.homes import GIB, Gpu, Homes, check_homes, existing, homes_here
 from hasten.study.environment.rates import Rates, cache_disk_rate, check_rates, data_disk_rate, gunzip_rates, read_rate
 from hasten.study.environment.show import lines, verdict, write_page
-from hasten.study.environment.threads import Threads, check_threads, cpu_quota, threads_here
+from hasten.study.environment.threads import Threads, check_threads, threads_here
 
 CPU = torch.device("cpu")
 

@@ -128,14 +128,16 @@ def _show(done: int, total: int, case: str) -> None:
 
 def _table(evaluation: Evaluation) -> list[str]:
     from hasten.report.evaluation_page import text_of, titled, with_spread
+    from hasten.report.model import Table
+    from hasten.report.terminal import aligned
 
-    rows = [("class", *(titled(evaluation, measure) for measure in evaluation.measures), "cases")]
+    columns = ("class", *(titled(evaluation, measure) for measure in evaluation.measures), "cases")
+    rows: list[tuple[str, ...]] = []
     for name in evaluation.names:
         texts = [with_spread(evaluation.summary(name, measure), measure) for measure in evaluation.measures]
         rows.append((name, *texts, str(evaluation.summary(name, "dice").count)))
     means = [text_of(evaluation.mean(measure), measure) for measure in evaluation.measures]
     rows.append(("mean", *means, str(len(evaluation.cases))))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(Table(columns, tuple(rows)))
     others = evaluation.num_labelled - len(evaluation.cases)
     return [*lines, *([f"{others} of {evaluation.num_labelled} labelled cases have no prediction"] if others else [])]

@@ -28,7 +28,7 @@ def profile(
     ] = False,
 ) -> None:
     """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
-    from hasten.study.profile.source import empty_folder
+    from hasten.study.folder import empty_folder
     from hasten.study.profile.write import FORMATS, REPORTS, chosen
 
     selection = chosen(reports, REPORTS, "--reports"), chosen(formats, FORMATS, "--formats")

@@ -78,9 +78,9 @@ def run(
 
     from hasten.config.url import shown
     from hasten.study.scale.analyse import analyse as analysed
+    from hasten.study.scale.page import print_analysis, write
     from hasten.study.scale.run import run_study
     from hasten.study.scale.runs import DONE
-    from hasten.study.scale.tell import tell, write
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
     entries = run_study(config, place, request, echo=lambda line: echo(line, err=True))
@@ -93,7 +93,7 @@ def run(
         if not failed:
             raise
         raise ValueError(f"{place}: too few trainings succeeded; {failed[0]['folder']}: {failed[0]['why']}") from None
-    tell(analysis, echo)
+    print_analysis(analysis, echo)
     echo(f"page       {write(analysis, place)}")
     if failed:
         raise typer.Exit(1)
@@ -114,10 +114,10 @@ def analyse(
     number = None if epoch in (None, "median") else _whole("--epoch", str(epoch))
 
     from hasten.study.scale.analyse import analyse as analysed
-    from hasten.study.scale.tell import tell, write
+    from hasten.study.scale.page import print_analysis, write
 
     analysis = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
-    tell(analysis, echo)
+    print_analysis(analysis, echo)
     if out is not None:
         echo(f"page       {write(analysis, out)}")
 

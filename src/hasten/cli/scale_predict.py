@@ -61,10 +61,9 @@ def predict(
     if epochs is not None and epochs <= 0:
         raise ValueError(f"--epochs {epochs:g}: give more than 0")
 
-    from rich.console import Console
-
+    from hasten.report.terminal import print_table
     from hasten.study.scale.predict.fit import predictions
-    from hasten.study.scale.predict.page import terminal_table, verdict, write
+    from hasten.study.scale.predict.page import table_of, verdict, write
     from hasten.study.scale.predict.source import source_of
 
     network = _network(link, inter, intra, gpus_per_node, adapters)
@@ -80,7 +79,7 @@ def predict(
     if data.mode == "strong" and data.batch is not None:
         counts = _within_batch(counts, data.batch, explicit=workers != COUNTS)
     forecast = predictions(data.fitted, counts, data.mode)
-    Console().print(terminal_table(forecast, data))
+    print_table(table_of(forecast, data))
     for line in (verdict(forecast, data), *data.fitted.notes):
         echo(line)
     if out is not None:

@@ -185,7 +185,11 @@ def _script(out: Path, job: Job) -> str:
 
 
 def _table(standing: list[Standing]) -> str:
-    rows = [("run", "job", "processes", "state", "step", "samples/s", "best score", "time")]
+    from hasten.report.model import Table
+    from hasten.report.terminal import aligned
+
+    rows = []
+    columns = ("run", "job", "processes", "state", "step", "samples/s", "best score", "time")
     for each in standing:
         state = f"{each.state} ({each.reason})" if each.reason and each.reason != "None" else each.state
         steps = "-" if each.steps is None else f"{each.steps}/{each.total}" if each.total else str(each.steps)
@@ -194,6 +198,4 @@ def _table(standing: list[Standing]) -> str:
         seconds = "-" if each.seconds is None else f"{each.seconds:.0f} s"
         job = each.job
         rows.append((job.name, job.job_id or "-", str(job.world), state.replace("_", " "), steps, rate, best, seconds))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(Table(columns, tuple(rows))))

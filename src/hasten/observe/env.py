@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ VARIABLES = (
     "HASTEN_CACHE",
     "SLURM_JOB_ID",
 )
+_FACTORS = ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")
+"""Packages that decide how a run goes."""
 
 
 def environment() -> dict[str, Any]:
@@ -46,7 +49,9 @@ def environment() -> dict[str, Any]:
         "ram_bytes": memory.total,
         "ram_available_bytes": memory.available,
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
-        "packages": {name: _version(name) for name in ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")},
+        "packages": {
+            name: installed_version(name) for name in ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")
+        },
         "torch": _torch(),
         "gxx": _first_line("g++", "--version"),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -78,7 +83,7 @@ def _card() -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed `PACKAGES`."""
-    installed = {name: _version(name) for name in PACKAGES}
+    installed = {name: installed_version(name) for name in PACKAGES}
     return {"python": platform.python_version()} | {
         name: known for name, known in installed.items() if known is not None
     }
@@ -108,7 +113,7 @@ def _torch() -> dict[str, Any] | None:
     }
     if torch.cuda.is_available():
         facts["cudnn"] = torch.backends.cudnn.version()
-        facts["driver"] = _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        facts["driver"] = driver_version()
         for index in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(index)
             facts["devices"].append(
@@ -145,7 +150,16 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
+def driver_version() -> str | None:
+    """Of NVIDIA's driver, also in a container that was not given the GPUs; None where there is none."""
+    file = Path("/proc/driver/nvidia/version")
+    match = re.search(r"Kernel Module\D*([\d.]+)", file.read_text(errors="replace")) if file.is_file() else None
+    if match:
+        return match[1]
+    return _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or None
+
+
+def installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

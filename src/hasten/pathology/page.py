@@ -13,8 +13,9 @@ from PIL import Image
 from hasten.observe.rundir import METRICS_JSONL, REPORT_HTML, read_jsonl
 from hasten.pathology.evaluate import HEAT_MAPS, SlideResult
 from hasten.report import words
-from hasten.report.figures import Graph, color, graphs
-from hasten.report.study_page import Section, Table, write_study_page
+from hasten.report.figures import Line, color, line_chart
+from hasten.report.html import write_page as write_html
+from hasten.report.model import Chart, Page, Section, Table
 
 _PICTURES = 4
 _WIDEST = 10.0
@@ -31,13 +32,13 @@ def write_page(out: Path, summary: dict[str, Any], froc: dict[str, Any], results
         ("Total", words.short_duration(summary["seconds"]["total"]), f"{summary['steps']} steps"),
     )
     sections = [*_froc(froc), _validation_history(out), _slides(results), *_pictures(out, results), _engaged(summary)]
-    return write_study_page(
-        out / REPORT_HTML,
+    page = Page(
         title=f"Detection: {summary['name']}",
         verdict=f"{outcome} on {len(results)} slides that were not trained on.",
         cards=cards,
-        sections=sections,
+        sections=tuple(sections),
     )
+    return write_html(page, out / REPORT_HTML)
 
 
 def _froc(froc: dict[str, Any]) -> list[Section]:
@@ -46,15 +47,15 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
     curve = froc["curve"]
     pairs = zip(curve["false_positives_per_slide"], curve["sensitivity"], strict=True)
     points = sorted((float(x), float(y)) for x, y in pairs if x <= _WIDEST)
-    line = Graph(x=[x for x, _ in points], y=[y for _, y in points], color=color(0))
-    figure = graphs(
+    line = Line(x=[x for x, _ in points], y=[y for _, y in points], color=color(0))
+    figure = line_chart(
         [line], x_label="False positives per slide", id_prefix="froc", describe="Share of lesions found",
         bounds=(0.0, 1.0),
     )  # fmt: skip
     rows = tuple((f"{rate:g}", f"{value:.3f}") for rate, value in zip(froc["rates"], froc["sensitivity"], strict=True))
     text = f"{froc['lesions']} lesions on {froc['images']} slides; isolated tumour cells do not count."
     table = Table(("False positives per slide", "Share of lesions found"), rows, (1,))
-    return [Section("Free-response ROC", text=text, svg=figure, table=table)]
+    return [Section("Free-response ROC", text=text, charts=(Chart(figure),), table=table)]
 
 
 def _validation_history(out: Path) -> Section:
@@ -84,7 +85,8 @@ def _slides(results: Sequence[SlideResult]) -> Section:
 def _pictures(out: Path, results: Sequence[SlideResult]) -> list[Section]:
     """The slides with the most lesions first."""
     chosen = sorted(results, key=lambda each: -each.lesions)[:_PICTURES]
-    return [Section(f"Heat map: {each.id}", svg=_svg(out / HEAT_MAPS / f"{each.id}.png", each.id)) for each in chosen]
+    drawings = {each.id: Chart(_svg(out / HEAT_MAPS / f"{each.id}.png", each.id)) for each in chosen}
+    return [Section(f"Heat map: {name}", charts=(drawing,)) for name, drawing in drawings.items()]
 
 
 def _svg(path: Path, name: str) -> str:

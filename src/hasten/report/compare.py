@@ -3,72 +3,77 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from hasten.report import words
+from hasten.report.figures import Line, color, line_chart
+from hasten.report.model import Card, Chart, Key, Page, Section, Table, badge
 from hasten.report.read import Run
-from hasten.report.words import Card
+
+KIND = "training report"
+_NOTE = (
+    "Speed-ups are against the first run. An epoch is as many samples as there are training cases. Times count from "
+    "the start of each process."
+)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One run of the comparison; texts, ready to print."""
-
-    id: str
-    name: str
-    status: str
-    time_to: str
-    speedup_time: str
-    best_score: str
-    step: str
-    epoch: str
-    samples_per_s: str
-    speedup_samples: str
-    wait_share: str
-    total: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    threshold: float | None
-    """The score whose time is compared; None if no run was validated."""
-    metric: str
-    column: str
-    verdict: str
-    cards: list[Card]
-    rows: list[Row]
-
-
-def compare(runs: list[Run]) -> Comparison:
-    """Compare `runs` (two or more, names distinct) with the first."""
+def comparison_page(runs: list[Run], sections: list[Section]) -> Page:
+    """Compare `runs` (two or more, names distinct) with the first. sections: one about each run, `run-1` first."""
     threshold, metric = _threshold(runs), words.common_metric(runs)
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
-    rows = [
-        Row(
-            id=f"run-{index}",
-            name=run.name,
-            status=words.STATUS.get(run.status, run.status),
-            time_to=words.duration(time_s) if time_s is not None else "not reached",
-            speedup_time=_ratio(times[0], time_s),
-            best_score=words.score(run.best_score),
-            step=words.short_duration(step_seconds(run)),
-            epoch=words.short_duration(_epoch_seconds(run)),
-            samples_per_s=words.number(run.samples_per_s),
-            speedup_samples=_ratio(run.samples_per_s, runs[0].samples_per_s),
-            wait_share=words.share(run.wait_share),
-            total=words.duration(run.total_s),
+    column = f"Time to {metric} {words.threshold(threshold)}" if threshold is not None else "Time to target"
+    columns = (
+        "Run", column, "Speed-up in time", f"Best {metric}", "Per step", "Per epoch", "Samples/s",
+        "Speed-up in samples/s", "Waited for data", "Total",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            Markup('<a href="#run-{}">{}</a><br>{}').format(
+                index, run.name, badge(words.STATUS.get(run.status, run.status))
+            ),
+            words.duration(time_s) if time_s is not None else "not reached",
+            _ratio(times[0], time_s),
+            words.score(run.best_score),
+            words.short_duration(step_seconds(run)),
+            words.short_duration(_epoch_seconds(run)),
+            words.number(run.samples_per_s),
+            _ratio(run.samples_per_s, runs[0].samples_per_s),
+            words.share(run.wait_share),
+            words.duration(run.total_s),
         )
         for index, (run, time_s) in enumerate(zip(runs, times, strict=True), start=1)
-    ]
-    column = f"Time to {metric} {words.threshold(threshold)}" if threshold is not None else "Time to target"
-    return Comparison(
-        threshold=threshold,
-        metric=metric,
-        column=column,
-        verdict=_verdict(runs, times, threshold),
-        cards=_cards(runs, times, threshold),
-        rows=rows,
     )
+    table = Table(columns, rows, numeric=tuple(range(1, len(columns))))
+    chart = Section("", charts=(_chart(runs, metric, threshold),))
+    comparison = Section("Comparison", table=table, note=_NOTE, sections=(chart,), id="comparison")
+    return Page(
+        title=f"{len(runs)} runs compared",
+        kind=KIND,
+        verdict=_verdict(runs, times, threshold),
+        cards=tuple(_cards(runs, times, threshold)),
+        sections=(comparison, *sections),
+    )
+
+
+def _chart(runs: list[Run], metric: str, threshold: float | None) -> Chart:
+    keys = [Key(run.name, color(index)) for index, run in enumerate(runs)]
+    if threshold is not None:
+        keys.append(Key("compared at", "--muted", words.threshold(threshold), dashed=True))
+    if all(len(run.validations) < 2 for run in runs):
+        return Chart("", keys=tuple(keys))
+    lines = [
+        Line(
+            x=[record.time_s for record in run.validations],
+            y=[record.score for record in run.validations],
+            color=color(index),
+            width=2.2,
+        )
+        for index, run in enumerate(runs)
+    ]
+    describe = f"Validations of {len(runs)} runs: {metric} over time"
+    svg = line_chart(lines, id_prefix="comparison", describe=describe, level=threshold)
+    return Chart(svg, f"Validations: {metric} over time", tuple(keys))
 
 
 def step_seconds(run: Run) -> float | None:
@@ -102,14 +107,13 @@ def _cards(runs: list[Run], times: list[float | None], threshold: float | None) 
     fastest = _extreme(runs, times, sign=-1)
     if fastest is not None and threshold is not None:
         label = f"Fastest to {words.common_metric(runs)} {words.threshold(threshold)}"
-        cards.append(Card(label=label, value=words.duration(fastest[1]), detail=fastest[0].name))
+        cards.append(Card(label, words.duration(fastest[1]), fastest[0].name))
     best = _extreme(runs, [run.best_score for run in runs], sign=1)
     if best is not None:
-        cards.append(Card(label=f"Best {words.common_metric(runs)}", value=words.score(best[1]), detail=best[0].name))
+        cards.append(Card(f"Best {words.common_metric(runs)}", words.score(best[1]), best[0].name))
     throughput = _extreme(runs, [run.samples_per_s for run in runs], sign=1)
     if throughput is not None:
-        value = f"{words.number(throughput[1])} samples/s"
-        cards.append(Card(label="Highest throughput", value=value, detail=throughput[0].name))
+        cards.append(Card("Highest throughput", f"{words.number(throughput[1])} samples/s", throughput[0].name))
     return cards
 
 

@@ -17,13 +17,14 @@ from hasten.engine.evaluation.pairs import Pair
 from hasten.engine.job import read_cases
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import RUN_YAML
+from hasten.observe.values import mapping, number
 from hasten.prepare.orient import orient, orientation_of
 from hasten.report import words
 from hasten.report.evaluation_page import cases_section, text_of, titled, with_spread
+from hasten.report.html import write_page
+from hasten.report.model import Page, Section, Table
 from hasten.report.read import Example
-from hasten.report.study_page import Section, Table, write_study_page
-from hasten.report.values import mapping, number
-from hasten.report.view import DIFFERENCE_KEYS, class_keys, slice_of
+from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of
 
 WORST = 6
 """Cases that are shown as pictures."""
@@ -32,19 +33,19 @@ WORST = 6
 def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError for a case that cannot be read."""
     whole = crossval.whole
-    cards = [
+    cards = tuple(
         (f"Mean {titled(whole, measure)}", text_of(whole.mean(measure), measure), _spread(crossval, measure))
         for measure in whole.measures
-    ]
+    )
     folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
     unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
-    return write_study_page(
-        out,
+    page = Page(
         title=f"Cross-validation {crossval.folder.resolve().name}",
         verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{unfinished}.",
-        cards=tuple(cards),
-        sections=[_folds(crossval), _classes(crossval), _cleaning(crossval), _worst(crossval), cases_section(whole)],
+        cards=cards,
+        sections=(_folds(crossval), _classes(crossval), _cleaning(crossval), _worst(crossval), cases_section(whole)),
     )
+    return write_page(page, out)
 
 
 def _spread(crossval: CrossValidation, measure: str) -> str:

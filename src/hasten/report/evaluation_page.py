@@ -9,7 +9,8 @@ from pathlib import Path
 from hasten.engine.evaluation.evaluate import Evaluation, Summary
 from hasten.engine.evaluation.measures import Score
 from hasten.report import words
-from hasten.report.study_page import Section, Table, write_study_page
+from hasten.report.html import write_page
+from hasten.report.model import Page, Section, Table
 
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "nsd": "NSD"}
 _MOST_ROWS = 500
@@ -23,13 +24,13 @@ def write_evaluation_page(evaluation: Evaluation, out: Path) -> Path:
     )
     count, others = len(evaluation.cases), evaluation.num_labelled - len(evaluation.cases)
     rest = f"; {others} further labelled cases have no prediction" if others else ""
-    return write_study_page(
-        out,
+    page = Page(
         title=f"{evaluation.predictions.name} against {evaluation.labels.name}",
         verdict=f"{count} case{'' if count == 1 else 's'}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}.",
         cards=cards,
-        sections=[classes_section(evaluation), cases_section(evaluation)],
+        sections=(classes_section(evaluation), cases_section(evaluation)),
     )
+    return write_page(page, out)
 
 
 def titled(evaluation: Evaluation, measure: str) -> str:

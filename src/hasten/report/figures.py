@@ -1,4 +1,4 @@
-"""Curves and the time bar as SVG text for a page.
+"""Line charts as SVG text for a page.
 
 Every colour that is drawn is a placeholder for a CSS variable of the page, so a figure suits light and dark; text stays
 text in the page's own font. User text never enters a figure: legends are HTML next to it.
@@ -7,9 +7,11 @@ text in the page's own font. User text never enters a figure: legends are HTML n
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -28,28 +30,27 @@ _VARIABLES = {
     "--ink": "#010203",
     "--muted": "#010204",
     "--line": "#010205",
-    "--paper": "#010206",
-    "--rest": "#010207",
     **{f"--c{index}": f"#0102{index + 15:02x}" for index in range(1, NUM_COLORS + 1)},
 }
+_MARGINS = (44, 10, 46, 10)
+"""Left, right, bottom, top."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One curve over seconds. `color` names a CSS variable of the page."""
+    """One line. `color` names a CSS variable of the page."""
 
-    seconds: Sequence[float]
-    values: Sequence[float]
+    x: Sequence[float]
+    y: Sequence[float]
     color: str
     width: float = 1.8
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """One part of the time bar."""
-
-    seconds: float
-    color: str
+    dashed: bool = False
+    markers: bool = False
+    """Crosses in place of a line."""
+    spread: Sequence[tuple[float, float]] = ()
+    """Lowest and highest value at each x, drawn as a bar; of lines of up to `MAX_POINTS` points."""
+    band: Sequence[tuple[float, float]] = ()
+    """The same drawn as a shaded area."""
 
 
 def color(index: int) -> str:
@@ -57,81 +58,33 @@ def color(index: int) -> str:
     return f"--c{index % NUM_COLORS + 1}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Graph:
-    """One line over any quantity. `color` names a CSS variable of the page."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    color: str
-    width: float = 1.8
-    dashed: bool = False
-    spread: Sequence[tuple[float, float]] = ()
-    """Lowest and highest value at each x, drawn as a bar; of lines of up to `MAX_POINTS` points."""
-
-
-def curves(
+def line_chart(
     lines: Sequence[Line],
     *,
     id_prefix: str,
     describe: str,
-    target: float | None = None,
-    log: bool = False,
-    bounds: tuple[float, float | None] | None = None,
-) -> str:
-    """Lines over time, with a dashed level at `target`; the page describes what they show.
-
-    bounds: lowest and highest value of the axis, None for as high as the lines.
-
-    Returns an <svg> element; `describe` is its spoken label.
-    """
-    longest = max((max(line.seconds) for line in lines if len(line.seconds)), default=0.0)
-    unit, divisor = _time_unit(longest)
-    return graphs(
-        [
-            Graph(x=[second / divisor for second in line.seconds], y=line.values, color=line.color, width=line.width)
-            for line in lines
-        ],
-        x_label=f"Time since the start ({unit})",
-        id_prefix=id_prefix,
-        describe=describe,
-        level=target,
-        log=log,
-        bounds=bounds,
-    )
-
-
-def graphs(
-    lines: Sequence[Graph],
-    *,
-    x_label: str,
-    id_prefix: str,
-    describe: str,
+    x_label: str = "",
     level: float | None = None,
     log: bool = False,
+    log_x: bool = False,
     bounds: tuple[float, float | None] | None = None,
     ticks: Sequence[float] = (),
 ) -> str:
-    """Lines over the quantity that `x_label` names, with a dashed level. bounds: as of `curves`; ticks: places on x.
+    """Lines over the quantity that `x_label` names, with a dashed level; the page describes what they show.
+
+    x_label: without it, x is in seconds since the start. bounds: lowest and highest value of the axis, None for as high
+    as the lines. ticks: places on x, of which those are left out whose labels would run into the next larger one's.
 
     Returns an <svg> element; `describe` is its spoken label.
     """
-    figure, axes = _axes(HEIGHT, left=44, right=10, bottom=46, top=10)
+    figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
+    axes = _axes(figure)
+    divisor = 1.0
+    if not x_label:
+        unit, divisor = _time_unit(max((max(line.x) for line in lines if len(line.x)), default=0.0))
+        x_label = f"Time since the start ({unit})"
     for line in lines:
-        x, y = _thin(line.x, line.y)
-        axes.plot(
-            x,
-            y,
-            color=_VARIABLES[line.color],
-            linewidth=line.width,
-            linestyle=(0, (5, 4)) if line.dashed else "solid",
-            marker="o" if len(y) <= 30 and not line.dashed else None,
-            markersize=3.5,
-            markeredgewidth=0,
-        )
-        if line.spread:
-            low, high = zip(*line.spread, strict=True)
-            axes.vlines(line.x, low, high, color=_VARIABLES[line.color], linewidth=1.2)
+        _draw(axes, line, divisor)
     if level is not None:
         axes.axhline(level, color=_VARIABLES["--muted"], linewidth=1.2, linestyle=(0, (5, 4)))
     if log:
@@ -140,11 +93,16 @@ def graphs(
         axes.yaxis.set_minor_formatter(_Plain(minor_thresholds=(2, 0.6)))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlim(left=0)
+    if log_x:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+    else:
+        axes.set_xlim(left=0)
     if bounds is not None:
         axes.set_ylim(*bounds)
     if ticks:
-        axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
+        ticks = _apart(ticks, log=log_x)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, color=_VARIABLES["--line"], linewidth=0.8)
@@ -152,31 +110,37 @@ def graphs(
     return _svg(figure, id_prefix=id_prefix, describe=describe)
 
 
-def time_bar(parts: Sequence[Part], *, id_prefix: str, describe: str) -> str:
-    """One horizontal bar stacked from `parts`, in their order. Returns an <svg> element."""
-    height = 104
-    figure, axes = _axes(height, left=10, right=10, bottom=46, top=8)
-    total = sum(part.seconds for part in parts)
-    unit, divisor = _time_unit(total)
-    start = 0.0
-    for part in parts:
-        axes.barh(
-            0,
-            part.seconds / divisor,
-            left=start / divisor,
-            height=1.0,
-            color=_VARIABLES[part.color],
-            edgecolor=_VARIABLES["--paper"],
-            linewidth=0.8,
-        )
-        start += part.seconds
-    axes.set_ylim(-0.5, 0.5)
-    axes.set_xlim(0, total / divisor)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(7))
-    axes.set_xlabel(f"Time, summed for each part ({unit})")
-    return _svg(figure, id_prefix=id_prefix, describe=describe)
+def _apart(ticks: Sequence[float], *, log: bool) -> list[float]:
+    """The ticks that lie far enough from the next larger one: of a logarithmic axis, 1/12 of its length."""
+    places = {tick: math.log2(tick) if log else tick for tick in sorted(ticks)}
+    last = max(places.values())
+    least = (last - min(places.values())) / 12 if log else last / 24
+    apart: list[float] = []
+    for tick in reversed(places):
+        if not apart or places[apart[-1]] - places[tick] >= least:
+            apart.append(tick)
+    return apart[::-1]
+
+
+def _draw(axes: matplotlib.axes.Axes, line: Line, divisor: float) -> None:
+    x, y = _thin([value / divisor for value in line.x], line.y)
+    hue = _VARIABLES[line.color]
+    axes.plot(
+        x,
+        y,
+        color=hue,
+        linewidth=line.width,
+        linestyle="none" if line.markers else (0, (5, 4)) if line.dashed else "solid",
+        marker="x" if line.markers else "o" if len(y) <= 30 and not line.dashed else None,
+        markersize=8 if line.markers else 3.5,
+        markeredgewidth=2.4 if line.markers else 0,
+    )
+    if line.spread:
+        low, high = zip(*line.spread, strict=True)
+        axes.vlines(line.x, low, high, color=hue, linewidth=1.2)
+    if line.band:
+        low, high = zip(*line.band, strict=True)
+        axes.fill_between(line.x, low, high, color=hue, alpha=0.2, linewidth=0)
 
 
 class _Plain(LogFormatter):
@@ -186,11 +150,11 @@ class _Plain(LogFormatter):
         return f"{value:g}" if super().__call__(value, position) else ""
 
 
-def _axes(height: int, *, left: int, right: int, bottom: int, top: int) -> tuple[Figure, matplotlib.axes.Axes]:
-    figure = Figure(figsize=(WIDTH / 72, height / 72))
+def _axes(figure: Figure) -> matplotlib.axes.Axes:
+    left, right, bottom, top = _MARGINS
     FigureCanvasSVG(figure)
     axes = figure.add_axes(
-        (left / WIDTH, bottom / height, (WIDTH - left - right) / WIDTH, (height - bottom - top) / height)
+        (left / WIDTH, bottom / HEIGHT, (WIDTH - left - right) / WIDTH, (HEIGHT - bottom - top) / HEIGHT)
     )
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=_VARIABLES["--muted"], labelsize=13, length=0, pad=6)
@@ -199,7 +163,7 @@ def _axes(height: int, *, left: int, right: int, bottom: int, top: int) -> tuple
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(_VARIABLES["--line"])
-    return figure, axes
+    return axes
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
@@ -213,11 +177,8 @@ def _thin(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float
     size = -(-len(values) // MAX_POINTS)
     if size <= 1:
         return list(seconds), list(values)
-    starts = range(0, len(values), size)
-    return (
-        [_mean(seconds[start : start + size]) for start in starts],
-        [_mean(values[start : start + size]) for start in starts],
-    )
+    bins = [slice(start, start + size) for start in range(0, len(values), size)]
+    return [_mean(seconds[each]) for each in bins], [_mean(values[each]) for each in bins]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -245,5 +206,5 @@ def _svg(figure: Figure, *, id_prefix: str, describe: str) -> str:
     for variable, stand_in in _VARIABLES.items():
         svg = svg.replace(stand_in, f"var({variable})")
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    box = f"0 0 {WIDTH} {round(figure.get_figheight() * 72)}"
-    return f'<svg class="figure" viewBox="{box}" role="img" aria-label="{describe}">{svg}'
+    box = f"0 0 {WIDTH} {HEIGHT}"
+    return f'<svg class="figure" viewBox="{box}" role="img" aria-label="{escape(describe)}">{svg}'

@@ -3,215 +3,170 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
+from collections.abc import Callable, Iterable, Sequence
 
 from hasten.observe.monitor.alerts import sentences
 from hasten.observe.monitor.sample import Gpu, Sample
 from hasten.report import words
-from hasten.report.figures import NUM_COLORS, Line, color, curves
+from hasten.report.figures import NUM_COLORS, Line, color, line_chart
+from hasten.report.model import Chart, Key, Note, Section, Table
 from hasten.report.monitor import Machine
-from hasten.report.view import Key
 
 PERCENT = (0.0, 103.0)
 """Axis limits, with a margin so that a line at 100 is fully visible."""
 GIB = 1024.0
 """MiB per GiB."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Panel:
-    """One figure with its heading and legend."""
-
-    title: str
-    figure: Markup
-    keys: list[Key]
+Points = list[tuple[float, float]]
+"""(seconds since the start, value)."""
+Curve = tuple[Key, Points]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MachineView:
-    panels: list[Panel]
-    rows: list[tuple[str, str, str]]
-    """Quantity, its mean, its maximum."""
-    alerts: list[str]
-    remarks: list[str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Curve:
-    name: str
-    points: list[tuple[float, float]]
-    color: str
-    detail: str = ""
-
-
-def machine_view(machine: Machine | None, id_: str) -> MachineView | None:
-    """The section of a run with the page's id `id_`; None where nothing was recorded."""
+def machine_section(machine: Machine | None, id_: str) -> Section | None:
+    """The section with the page's id `id_`; None where nothing was recorded."""
     if machine is None:
         return None
-    unit, scale = _step_unit(machine)
-    panels = (
-        _panel("GPU utilisation (%)", _utilisation(machine), f"{id_}-gpu", bounds=PERCENT),
-        _panel("GPU memory (GiB)", _gpu_memory(machine), f"{id_}-gpu-memory"),
-        _panel(f"Step time ({unit})", _steps(machine, scale), f"{id_}-step"),
-        _panel("Processor, all cores (%)", _processor(machine), f"{id_}-cpu", bounds=PERCENT),
-        _panel("Host memory (GiB)", _memory(machine), f"{id_}-memory"),
-        _panel("Disk and network (MB/s)", _traffic(machine), f"{id_}-traffic"),
-    )
-    remarks = [f"{remark[:1].upper()}{remark[1:]}." for remark in machine.remarks]
-    return MachineView(
-        panels=[panel for panel in panels if panel is not None],
-        rows=_rows(machine),
-        alerts=sentences(machine.alerts),
-        remarks=remarks,
-    )
-
-
-def _panel(
-    title: str, series: Sequence[_Curve], id_: str, *, bounds: tuple[float, float | None] = (0, None)
-) -> Panel | None:
-    lines = [
-        Line(seconds=[time for time, _ in curve.points], values=[value for _, value in curve.points], color=curve.color)
-        for curve in series
-        if len(curve.points) > 1
+    # Every rank records the host.
+    host = machine.ranks[min(machine.ranks)]
+    processor = _of(host, lambda sample: sample.host.cpu)
+    memory, traffic = _memory(machine, host), _traffic(host)
+    step_unit, steps = _steps(machine)
+    charts = (
+        _chart("GPU utilisation (%)", _utilisation(machine), f"{id_}-gpu", bounds=PERCENT),
+        _chart("GPU memory (GiB)", _gpu_memory(machine), f"{id_}-gpu-memory"),
+        _chart(f"Step time ({step_unit})", steps, f"{id_}-step"),
+        _chart("Processor, all cores (%)", [(Key("busy", "--c2", _mean(processor)), processor)], f"{id_}-cpu",
+               bounds=PERCENT),
+        _chart("Host memory (GiB)", memory, f"{id_}-memory"),
+        _chart("Disk and network (MB/s)", traffic, f"{id_}-traffic"),
+    )  # fmt: skip
+    rows = [
+        *_gpu_rows(machine),
+        *_row("Processor, all cores", processor, ".0f", "%"),
+        *(row for key, points in memory for row in _row(f"Host memory: {key.name}", points, ".2f", "GiB")),
+        *(row for key, points in traffic for row in _row(f"Rate: {key.name}", points, ".1f", "MB/s")),
     ]
-    if not lines:
+    return Section(
+        "The machine",
+        warning=Note("To look at", tuple(sentences(machine.alerts))),
+        charts=tuple(chart for chart in charts if chart is not None),
+        table=Table(("What", "Mean", "Highest"), tuple(rows), (1, 2)),
+        folded="Means and peaks" if rows else "",
+        note=" ".join(f"{remark[:1].upper()}{remark[1:]}." for remark in machine.remarks),
+        id=id_,
+    )
+
+
+def _chart(
+    title: str, curves: Iterable[Curve], id_: str, *, bounds: tuple[float, float | None] = (0, None)
+) -> Chart | None:
+    drawn = [(key, points) for key, points in curves if len(points) > 1]
+    if not drawn:
         return None
-    figure = curves(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
-    keys = [Key(name=curve.name, color=curve.color, detail=curve.detail) for curve in series if len(curve.points) > 1]
-    return Panel(title=title, figure=Markup(figure), keys=keys)
+    lines = [
+        Line(x=[time for time, _ in points], y=[value for _, value in points], color=key.color) for key, points in drawn
+    ]
+    svg = line_chart(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
+    return Chart(svg, title, tuple(key for key, _ in drawn))
 
 
-def _gpus(machine: Machine) -> list[tuple[str, int, int]]:
-    """(name, rank, number) of each GPU; the name includes the rank only if there are several."""
+def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None], scale: float = 1.0) -> Points:
+    return [(sample.time, reading / scale) for sample in samples if (reading := value(sample)) is not None]
+
+
+def _of_gpus(machine: Machine, value: Callable[[Gpu], float | None], scale: float = 1.0) -> dict[str, Points]:
+    """By the GPU's name, which includes the rank only if there are several."""
     devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
     several = len(machine.ranks) > 1
-    return [(f"GPU {index} (rank {rank})" if several else f"GPU {index}", rank, index) for rank, index in devices]
+    return {
+        f"GPU {index} (rank {rank})" if several else f"GPU {index}": [
+            (sample.time, reading / scale)
+            for sample in machine.ranks[rank]
+            for gpu in sample.gpus
+            if gpu.index == index and (reading := value(gpu)) is not None
+        ]
+        for rank, index in devices
+    }
 
 
-def _of_gpu(machine: Machine, rank: int, index: int, value: Callable[[Gpu], float | None]) -> list[tuple[float, float]]:
+def _of_ranks(
+    machine: Machine, value: Callable[[Sample], float | None], alone: str, scale: float = 1.0
+) -> dict[str, Points]:
+    """By the rank's name. alone: the name where there is one rank."""
+    several = len(machine.ranks) > 1
+    return {f"rank {rank}" if several else alone: _of(samples, value, scale) for rank, samples in machine.ranks.items()}
+
+
+def _curves(points: dict[str, Points], detail: Callable[[str], str] = lambda name: "") -> list[Curve]:
+    """In the colours after the first, as many as there are."""
+    named = list(points.items())[:NUM_COLORS]
+    return [(Key(name, color(place + 1), detail(name)), each) for place, (name, each) in enumerate(named)]
+
+
+def _utilisation(machine: Machine) -> list[Curve]:
+    busy = _of_gpus(machine, lambda gpu: gpu.util)
+    tensor = _of_gpus(machine, lambda gpu: gpu.tensor) if len(busy) == 1 else {}
     return [
-        (sample.time, reading)
-        for sample in machine.ranks[rank]
-        for gpu in sample.gpus
-        if gpu.index == index and (reading := value(gpu)) is not None
+        *_curves(busy, lambda name: _mean(busy[name])),
+        *((Key("its tensor cores", "--c7", _mean(points)), points) for points in tensor.values()),
     ]
 
 
-def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> list[tuple[float, float]]:
-    return [(sample.time, reading) for sample in samples if (reading := value(sample)) is not None]
+def _gpu_memory(machine: Machine) -> list[Curve]:
+    total = _of_gpus(machine, lambda gpu: gpu.total, GIB)
+    used = _of_gpus(machine, lambda gpu: gpu.used, GIB)
+    return _curves(used, lambda name: f"of {total[name][-1][1]:.0f} GiB" if total[name] else "")
 
 
-def _utilisation(machine: Machine) -> list[_Curve]:
-    series = []
-    gpus = _gpus(machine)
-    for place, (name, rank, index) in enumerate(gpus):
-        points = _of_gpu(machine, rank, index, lambda gpu: gpu.util)
-        series.append(_Curve(name=name, points=points, color=color(place + 1), detail=_mean(points, "%")))
-    if len(gpus) == 1:
-        points = _of_gpu(machine, *gpus[0][1:], lambda gpu: gpu.tensor)
-        series.append(_Curve(name="its tensor cores", points=points, color="--c7", detail=_mean(points, "%")))
-    return series[:NUM_COLORS]
-
-
-def _gpu_memory(machine: Machine) -> list[_Curve]:
-    series = []
-    for place, (name, rank, index) in enumerate(_gpus(machine)[:NUM_COLORS]):
-        points = _of_gpu(machine, rank, index, lambda gpu: None if gpu.used is None else gpu.used / GIB)
-        total = _of_gpu(machine, rank, index, lambda gpu: gpu.total)
-        detail = f"of {total[-1][1] / GIB:.0f} GiB" if total else ""
-        series.append(_Curve(name=name, points=points, color=color(place + 1), detail=detail))
-    return series
-
-
-def _steps(machine: Machine, unit: float) -> list[_Curve]:
-    """Step times in units of `unit` seconds."""
-    several = len(machine.ranks) > 1
-    series = []
-    for place, (rank, samples) in enumerate(list(machine.ranks.items())[:NUM_COLORS]):
-        points = _of(samples, lambda sample: sample.step_s)
-        median = f"median {words.short_duration(_median(points))}" if points else ""
-        name = f"rank {rank}" if several else "a step"
-        scaled = [(time, value / unit) for time, value in points]
-        series.append(_Curve(name=name, points=scaled, color=color(place + 1), detail=median))
-    return series
-
-
-def _step_unit(machine: Machine) -> tuple[str, float]:
-    longest = max(
-        (_median(_of(samples, lambda sample: sample.step_s)) for samples in machine.ranks.values()), default=0
+def _steps(machine: Machine) -> tuple[str, list[Curve]]:
+    """The unit, seconds or milliseconds, and step times in it."""
+    seconds = _of_ranks(machine, lambda sample: sample.step_s, "a step")
+    medians = {name: statistics.median(value for _, value in points) for name, points in seconds.items() if points}
+    unit, scale = ("s", 1.0) if max(medians.values(), default=0.0) >= 1 else ("ms", 1e-3)
+    scaled = {name: [(time, value / scale) for time, value in points] for name, points in seconds.items()}
+    return unit, _curves(
+        scaled, lambda name: f"median {words.short_duration(medians[name])}" if name in medians else ""
     )
-    return ("s", 1.0) if longest >= 1 else ("ms", 1e-3)
 
 
-def _median(points: Sequence[tuple[float, float]]) -> float:
-    return statistics.median(value for _, value in points) if points else 0.0
+def _memory(machine: Machine, host: Sequence[Sample]) -> list[Curve]:
+    used = _of(host, lambda sample: sample.host.ram_used, GIB)
+    total = _of(host, lambda sample: sample.host.ram_total, GIB)
+    own = _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
+    detail = f"of {total[-1][1]:.1f} GiB" if total else ""
+    return [(Key("all programs", "--c1", detail), used), *_curves(own)[: NUM_COLORS - 1]]
 
 
-def _processor(machine: Machine) -> list[_Curve]:
-    points = _of(_host(machine), lambda sample: sample.host.cpu)
-    return [_Curve(name="busy", points=points, color="--c2", detail=_mean(points, "%"))]
-
-
-def _memory(machine: Machine) -> list[_Curve]:
-    host = _host(machine)
-    used = _of(host, lambda sample: None if sample.host.ram_used is None else sample.host.ram_used / GIB)
-    total = _of(host, lambda sample: sample.host.ram_total)
-    detail = f"of {total[-1][1] / GIB:.1f} GiB" if total else ""
-    series = [_Curve(name="all programs", points=used, color="--c1", detail=detail)]
-    several = len(machine.ranks) > 1
-    for place, (rank, samples) in enumerate(list(machine.ranks.items())[: NUM_COLORS - 1]):
-        points = _of(samples, lambda sample: None if sample.host.rss is None else sample.host.rss / GIB)
-        name = f"rank {rank}" if several else "this process"
-        series.append(_Curve(name=name, points=points, color=color(place + 1)))
-    return series
-
-
-def _traffic(machine: Machine) -> list[_Curve]:
-    host = _host(machine)
-    sides: tuple[tuple[str, str, Callable[[Sample], float | None]], ...] = (
-        ("read from disk", "--c2", lambda sample: sample.host.disk_read),
-        ("written to disk", "--c6", lambda sample: sample.host.disk_write),
-        ("received", "--c3", lambda sample: sample.host.net_in),
-        ("sent", "--c7", lambda sample: sample.host.net_out),
-    )
+def _traffic(host: Sequence[Sample]) -> list[Curve]:
     return [
-        _Curve(name=name, points=[(time, rate / 1e6) for time, rate in _of(host, value)], color=hue)
-        for name, hue, value in sides
+        (Key("read from disk", "--c2"), _of(host, lambda sample: sample.host.disk_read, 1e6)),
+        (Key("written to disk", "--c6"), _of(host, lambda sample: sample.host.disk_write, 1e6)),
+        (Key("received", "--c3"), _of(host, lambda sample: sample.host.net_in, 1e6)),
+        (Key("sent", "--c7"), _of(host, lambda sample: sample.host.net_out, 1e6)),
     ]
 
 
-def _host(machine: Machine) -> tuple[Sample, ...]:
-    """The samples of the first rank: every rank records the host."""
-    return machine.ranks[min(machine.ranks)]
+def _gpu_rows(machine: Machine) -> Iterable[tuple[str, str, str]]:
+    quantities: tuple[tuple[str, dict[str, Points], str, str], ...] = (
+        ("utilisation", _of_gpus(machine, lambda gpu: gpu.util), ".0f", "%"),
+        ("tensor cores", _of_gpus(machine, lambda gpu: gpu.tensor), ".0f", "%"),
+        ("memory", _of_gpus(machine, lambda gpu: gpu.used, GIB), ".1f", "GiB"),
+        ("power", _of_gpus(machine, lambda gpu: gpu.power_w), ".0f", "W"),
+        ("temperature", _of_gpus(machine, lambda gpu: gpu.temperature_c), ".0f", "°C"),
+    )
+    for name in quantities[0][1]:
+        for what, points, form, unit in quantities:
+            yield from _row(f"{name}: {what}", points[name], form, unit)
 
 
-def _rows(machine: Machine) -> list[tuple[str, str, str]]:
-    rows: list[tuple[str, str, str]] = []
-
-    def add(name: str, points: Sequence[tuple[float, float]], form: str, unit: str) -> None:
-        if points:
-            values = [value for _, value in points]
-            mean, most = (f"{value:{form}}{words.NBSP}{unit}" for value in (statistics.fmean(values), max(values)))
-            rows.append((name, mean, most))
-
-    for name, rank, index in _gpus(machine):
-        add(f"{name}: utilisation", _of_gpu(machine, rank, index, lambda gpu: gpu.util), ".0f", "%")
-        add(f"{name}: tensor cores", _of_gpu(machine, rank, index, lambda gpu: gpu.tensor), ".0f", "%")
-        memory = _of_gpu(machine, rank, index, lambda gpu: None if gpu.used is None else gpu.used / GIB)
-        add(f"{name}: memory", memory, ".1f", "GiB")
-        add(f"{name}: power", _of_gpu(machine, rank, index, lambda gpu: gpu.power_w), ".0f", "W")
-        add(f"{name}: temperature", _of_gpu(machine, rank, index, lambda gpu: gpu.temperature_c), ".0f", "°C")
-    for curve in _processor(machine):
-        add("Processor, all cores", curve.points, ".0f", "%")
-    for curve in _memory(machine):
-        add(f"Host memory: {curve.name}", curve.points, ".2f", "GiB")
-    for curve in _traffic(machine):
-        add(f"Rate: {curve.name}", curve.points, ".1f", "MB/s")
-    return rows
+def _row(name: str, points: Points, form: str, unit: str) -> list[tuple[str, str, str]]:
+    """Mean and maximum; none where nothing was recorded."""
+    values = [value for _, value in points]
+    if not values:
+        return []
+    mean, most = (f"{value:{form}}{words.NBSP}{unit}" for value in (statistics.fmean(values), max(values)))
+    return [(name, mean, most)]
 
 
-def _mean(points: Sequence[tuple[float, float]], unit: str) -> str:
-    return f"mean {statistics.fmean(value for _, value in points):.0f}{words.NBSP}{unit}" if points else ""
+def _mean(points: Points) -> str:
+    return f"mean {statistics.fmean(value for _, value in points):.0f}{words.NBSP}%" if points else ""

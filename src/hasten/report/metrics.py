@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from hasten.report.values import integer, number, numbers
+from hasten.observe.monitor.recording import Follower
+from hasten.observe.values import integer, number, numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,12 @@ def read_metrics(
 
     metric: `dice` or `iou`, what is taken of a validation.
     """
-    lines = _lines(path, notes)
+    if not path.is_file():
+        notes.append("metrics.jsonl is missing: there are no curves.")
+    file = Follower(path)
+    lines = [*file.poll(), *file.finish()]
+    if file.damaged:
+        notes.append(f"metrics.jsonl: {file.damaged} of {file.damaged + len(lines)} lines cannot be read.")
     train: list[TrainRecord] = []
     validations: list[ValidationRecord] = []
     num_processes, offset, last = 1, 0.0, {"train": 0.0, "validation": 0.0}
@@ -77,25 +82,3 @@ def read_metrics(
             "without the pauses between them."
         )
     return tuple(train), tuple(validations), num_processes
-
-
-def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    if not path.is_file():
-        notes.append("metrics.jsonl is missing: there are no curves.")
-        return []
-    lines: list[dict[str, Any]] = []
-    damaged = 0
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            lines.append(value)
-        else:
-            damaged += 1
-    if damaged:
-        notes.append(f"metrics.jsonl: {damaged} of {damaged + len(lines)} lines cannot be read.")
-    return lines

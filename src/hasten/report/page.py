@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from markupsafe import Markup
-
 from hasten.engine.crossval import summarise
 from hasten.observe.folds import is_cross_validation
 from hasten.report import words
-from hasten.report.compare import Comparison, compare
+from hasten.report.compare import KIND, comparison_page
 from hasten.report.crossval_page import write_crossval_page
-from hasten.report.figures import Line, color, curves
-from hasten.report.machine import machine_view
+from hasten.report.html import write_page
+from hasten.report.model import Page, Section
 from hasten.report.read import Run, read_run
-from hasten.report.template import render, write_page
-from hasten.report.view import DIFFERENCE_KEYS, Key, view_of
+from hasten.report.run_page import run_cards, run_notes, run_sections, status_badge
 
 log = logging.getLogger(__name__)
 
@@ -53,20 +50,33 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     for run in loaded:
         for note in run.notes:
             log.warning("%s: %s", run.folder, note)
-    comparison = compare(loaded) if len(loaded) > 1 else None
-    views = [view_of(run, f"run-{index}") for index, run in enumerate(loaded, start=1)]
-    html = render(
-        "page.html.j2",
-        views=views,
-        machines={view.id: machine_view(view.run.machine, view.id) for view in views},
-        comparison=comparison,
-        comparison_figure=_comparison_figure(loaded, comparison) if comparison else Markup(),
-        comparison_keys=_comparison_keys(loaded, comparison) if comparison else [],
-        difference_keys=DIFFERENCE_KEYS,
-        duration=words.duration,
-        threshold=words.threshold,
+    return write_page(_page(loaded), out / "report.html" if out.is_dir() else out)
+
+
+def _page(runs: list[Run]) -> Page:
+    if len(runs) > 1:
+        return comparison_page(runs, [_section(run, f"run-{index}") for index, run in enumerate(runs, start=1)])
+    (run,) = runs
+    return Page(
+        title=run.name,
+        kind=KIND,
+        badge=status_badge(run),
+        verdict=words.verdict(run),
+        cards=run_cards(run),
+        sections=(Section("", warning=run_notes(run), sections=run_sections(run, "run-1"), id="run-1"),),
     )
-    return write_page(html, out / "report.html" if out.is_dir() else out)
+
+
+def _section(run: Run, id_: str) -> Section:
+    return Section(
+        run.name,
+        badge=status_badge(run),
+        text=words.verdict(run),
+        cards=run_cards(run),
+        warning=run_notes(run),
+        sections=run_sections(run, id_, folded=True),
+        id=id_,
+    )
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
@@ -81,31 +91,3 @@ def _distinct(runs: list[Run]) -> list[Run]:
         replace(run, name=f"{run.name} #{index}") if names.count(run.name) > 1 else run
         for index, run in enumerate(named, start=1)
     ]
-
-
-def _comparison_figure(runs: list[Run], comparison: Comparison) -> Markup:
-    if all(len(run.validations) < 2 for run in runs):
-        return Markup()
-    lines = [
-        Line(
-            seconds=[record.time_s for record in run.validations],
-            values=[record.score for record in run.validations],
-            color=color(index),
-            width=2.2,
-        )
-        for index, run in enumerate(runs)
-    ]
-    figure = curves(
-        lines,
-        id_prefix="comparison",
-        describe=f"Validations of {len(runs)} runs: {comparison.metric} over time",
-        target=comparison.threshold,
-    )
-    return Markup(figure)
-
-
-def _comparison_keys(runs: list[Run], comparison: Comparison) -> list[Key]:
-    keys = [Key(name=run.name, color=color(index)) for index, run in enumerate(runs)]
-    if comparison.threshold is not None:
-        keys.append(Key(name="compared at", color="--muted", detail=words.threshold(comparison.threshold), dashed=True))
-    return keys

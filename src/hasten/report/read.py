@@ -20,9 +20,9 @@ import numpy as np
 import yaml
 
 from hasten.config.yaml_text import load_yaml
+from hasten.observe.values import entries, integer, mapping, number, number_in, numbers
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
 from hasten.report.monitor import Machine, read_monitor
-from hasten.report.values import entries, integer, mapping, number, number_in, numbers
 
 MAX_EXAMPLES = 6
 """More slices than this would make the page heavy without adding information."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterable
 
 import numpy as np
 from PIL import Image
+
+from hasten.report import words
+from hasten.report.model import Key, Slice
+from hasten.report.read import Example
 
 COLORS = ("#f0a62b", "#56b4e9", "#2bc796", "#f0e442", "#dd8fbb", "#ff7f50", "#a99cff", "#c9a27a")
 """One per class, in the order of the page's --c1 to --c8 and of their hues, bright enough to stand on a dark image."""
@@ -14,10 +19,35 @@ COLORS = ("#f0a62b", "#56b4e9", "#2bc796", "#f0e442", "#dd8fbb", "#ff7f50", "#a9
 MISSED, EXTRA, CONFUSED = "#ff4d6d", "#b6ff3b", "#d08bff"
 """Labelled but not predicted; predicted but not labelled; both, with another class."""
 
+DIFFERENCE_KEYS = (
+    Key("missed (labelled, not predicted)", MISSED),
+    Key("extra (predicted, not labelled)", EXTRA),
+    Key("wrong class", CONFUSED),
+)
+
 LONG_SIDE = 320
 """Pixels of an overlay's longer side, nearly; a larger slice is reduced to it."""
 
 _FILL_ALPHA = 80
+
+
+def slice_of(example: Example, values: list[int]) -> Slice:
+    """The pictures of a slice. values: what its label map may hold besides 0, in the order of their colours."""
+    return Slice(
+        name=example.name,
+        dice=words.score(example.dice),
+        width=example.image.shape[1],
+        height=example.image.shape[0],
+        image=image_uri(example.image),
+        label=label_uri(example.label, values),
+        prediction=label_uri(example.prediction, values),
+        difference=difference_uri(example.label, example.prediction),
+    )
+
+
+def class_keys(names: Iterable[str]) -> tuple[Key, ...]:
+    """The legend of the classes on slices."""
+    return tuple(Key(name, COLORS[index % len(COLORS)]) for index, name in enumerate(names))
 
 
 def image_uri(image: np.ndarray) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hasten.report.read import Run
@@ -22,15 +21,6 @@ STATUS = {
 }
 
 METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice", "mean_iou": "mean IoU"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
-    """One key figure."""
-
-    label: str
-    value: str
-    detail: str = ""
 
 
 def duration(seconds: float | None) -> str:

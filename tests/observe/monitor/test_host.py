@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hasten.observe.cgroup import MemoryLimit, memory_limits
 from hasten.observe.monitor.host import Counters, HostProbe, ProcCounters, portable_counters
-from hasten.observe.monitor.limit import find_limit
 
 MIB = 1024**2
 STAT = "cpu  100 0 50 800 50 0 0 0 30 0\ncpu0 1 2 3\n"
@@ -76,6 +76,10 @@ def test_both_ways_agree_here() -> None:
     assert portable.cpu is not None
     # psutil counts in seconds, the file in ticks.
     assert direct.cpu[1] / os.sysconf("SC_CLK_TCK") == pytest.approx(portable.cpu[1], rel=0.01)
+
+
+def find_limit(own: Path, root: Path) -> MemoryLimit | None:
+    return min(memory_limits(own, root), key=lambda limit: limit.num_bytes, default=None)
 
 
 class Hand:

@@ -13,8 +13,8 @@ import pytest
 from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
 from hasten.observe.ranges import PHASES
+from hasten.study.folder import empty_folder
 from hasten.study.profile.recording import read
-from hasten.study.profile.source import empty_folder
 from hasten.study.profile.take import Taken, take
 from hasten.study.profile.write import FORMATS, REPORTS, chosen, write
 from tests.engine.runs import config_of

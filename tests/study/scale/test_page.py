@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from hasten.study.scale.analyse import Analysis, analyse
-from hasten.study.scale.figures import _ticks, losses, qualities
-from hasten.study.scale.page import write_page
-from hasten.study.scale.table import rows, terminal_table
-from hasten.study.scale.tell import tell, write
+from hasten.study.scale.figures import losses, qualities
+from hasten.study.scale.page import print_analysis, write, write_scale_page
+from hasten.study.scale.table import table_of
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 
@@ -26,7 +25,7 @@ def logs(tmp_path: Path) -> Analysis:
 
 
 def test_the_page_stands_alone_and_says_all(logs: Analysis, tmp_path: Path) -> None:
-    text = write_page(logs, tmp_path / "page.html").read_text()
+    text = write_scale_page(logs, tmp_path / "page.html").read_text()
     assert not re.search(r'(src|href)="?https?:', text)
     assert "<script" not in text
     for title in ("Speed-up and efficiency", "IoU against workers", "Loss against epochs", "Loss against accumulated"):
@@ -41,7 +40,8 @@ def test_the_page_stands_alone_and_says_all(logs: Analysis, tmp_path: Path) -> N
 
 
 def test_the_table(logs: Analysis) -> None:
-    names, lines = rows(logs)
+    table = table_of(logs)
+    names, lines = table.columns, table.rows
     assert names == (
         "Strategy",
         "Workers",
@@ -57,7 +57,6 @@ def test_the_table(logs: Analysis) -> None:
         "native", "4", "11.0 s", "3.64x", "4x", "90.9 %", "72 s", "3.64x", "0.780",
     ]  # fmt: skip
     assert len(lines) == 6
-    assert terminal_table(logs).row_count == 6
 
 
 def test_the_files(logs: Analysis, tmp_path: Path) -> None:
@@ -91,13 +90,16 @@ def test_several_seeds_and_doubts_are_on_the_page(tmp_path: Path, capsys: pytest
             entries.append(entry(name, world, seed=seed, threads=2 // world))
     list_runs(tmp_path, entries)
     found = analyse(tmp_path)
-    text = write_page(found, tmp_path / "page.html").read_text()
+    text = write_scale_page(found, tmp_path / "page.html").read_text()
     assert "Spread over the runs" in text
     assert "What makes these figures doubtful" in text
     assert "To mean Dice 0.8" in text
-    assert qualities(found).count("<path") > qualities(analyse_one(tmp_path / "single")).count("<path")
+    several, single = qualities(found), qualities(analyse_one(tmp_path / "single"))
+    assert several is not None
+    assert single is not None
+    assert several.svg.count("<path") > single.svg.count("<path")
     said: list[str] = []
-    tell(found, said.append)
+    print_analysis(found, said.append)
     table = capsys.readouterr().out
     assert "0.805 (0.800 to 0.810)" in table
     assert any(line.startswith("warning: All workers shared one machine of 2 cores") for line in said)
@@ -115,13 +117,8 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
         path = csv_log(tmp_path, f"log_{world}.csv", 20.0 / world, iou="nan")
         path.write_text(re.sub(r"(?m)^(\d+,[^,]+),[^,]+", r"\1,nan", path.read_text()))
     found = analyse(tmp_path)
-    assert losses(found) == ("", "")
-    assert qualities(found) == ""
-    assert "IoU" not in rows(found)[0]
-    text = write_page(found, tmp_path / "page.html").read_text()
+    assert losses(found, by_time=True) == ()
+    assert qualities(found) is None
+    assert "IoU" not in table_of(found).columns
+    text = write_scale_page(found, tmp_path / "page.html").read_text()
     assert "Loss against" not in text
-
-
-def test_labels_of_workers_do_not_run_into_one_another() -> None:
-    assert _ticks([1, 2, 4, 8]) == [1, 2, 4, 8]
-    assert _ticks([1, 2, 4, 8, 64, 128]) == [2, 8, 64, 128]

@@ -88,7 +88,7 @@ class _Device:
         self.index, self.lost = index, ""
         self._nvml, self._handle = nvml, handle
         self._tensor: _TensorUse | None = None
-        self._readings: list[Reading] = [_util, _memory, _power, _sm_clock, _memory_clock, _temperature, _throttle]
+        self._readings = list(_READINGS)
         try:
             self._tensor = _TensorUse(nvml, handle)
         except Exception:  # GPUs before Hopper, drivers before 520, a library without the calls
@@ -116,29 +116,9 @@ class _Device:
             self._tensor.close()
 
 
-def _util(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"util": float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)}
-
-
 def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return {"used": round(memory.used / MIB, 1), "total": round(memory.total / MIB, 1)}
-
-
-def _power(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
-
-
-def _sm_clock(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"sm_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))}
-
-
-def _memory_clock(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"mem_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))}
-
-
-def _temperature(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"temperature_c": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
 
 
 def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -147,6 +127,17 @@ def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
     except (AttributeError, nvml.NVMLError_FunctionNotFound):  # a driver before 535 has the old name only
         bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return {"throttle": tuple(name for bit, name in _REASONS.items() if bits & bit)}
+
+
+_READINGS: tuple[Reading, ...] = (
+    lambda nvml, gpu: {"util": float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)},
+    _memory,
+    lambda nvml, gpu: {"power_w": nvml.nvmlDeviceGetPowerUsage(gpu) / 1000},
+    lambda nvml, gpu: {"sm_mhz": float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM))},
+    lambda nvml, gpu: {"mem_mhz": float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM))},
+    lambda nvml, gpu: {"temperature_c": float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))},
+    _throttle,
+)
 
 
 class _TensorUse:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from hasten.observe.monitor.limit import find_limit
+from hasten.observe.cgroup import memory_limits
 from hasten.observe.monitor.sample import Host
 
 MIB = 1024**2
@@ -45,7 +45,7 @@ class HostProbe:
     ) -> None:
         self._counters = counters or (ProcCounters() if sys.platform == "linux" else portable_counters)
         self._clock = clock
-        self._limit = find_limit()
+        self._limit = min(memory_limits(), key=lambda limit: limit.num_bytes, default=None)
         self._before = Counters()
         self._mark: tuple[float, float] | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +65,26 @@ class Follower:
         return self._parse([rest])
 
     def _parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
-        records = []
-        for line in lines:
-            if not line.strip(b" \0\r"):
-                continue
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                value = None
-            if isinstance(value, dict):
-                records.append(value)
-            else:
-                self.damaged += 1
+        records, damaged = _parse(lines)
+        self.damaged += damaged
         return records
+
+
+def _parse(lines: Iterable[bytes]) -> tuple[list[dict[str, Any]], int]:
+    """The JSON objects, and how many lines are none; empty lines don't count."""
+    records, damaged = [], 0
+    for line in lines:
+        if not line.strip(b" \0\r"):
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            records.append(value)
+        else:
+            damaged += 1
+    return records, damaged
 
 
 class History:
@@ -178,16 +186,9 @@ def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
             lines = file.read().split(b"\n")
     except OSError:
         return []
-    samples = []
-    for line in lines[1 if size > num_bytes else 0 :]:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        sample = from_record(record) if isinstance(record, dict) and record.get("kind") == "sample" else None
-        if sample is not None:
-            samples.append(sample)
-    return samples
+    records, _ = _parse(lines[1 if size > num_bytes else 0 :])
+    samples = [from_record(record) for record in records if record.get("kind") == "sample"]
+    return [sample for sample in samples if sample is not None]
 
 
 def merged(computed: list[Alert], logged: list[Alert]) -> list[Alert]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
+
+from hasten.observe.values import entries, integer, mapping, number
 
 CLASSIC = ("time", "gpu_util", "used", "total", "ratio")
 """The columns that GPU monitors have always written, first in the file; memory in MiB, ratio = used / total."""
@@ -121,39 +122,27 @@ def _known_values(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:
     """The sample that `to_record` wrote; None for anything that is not one. Fields of a wrong kind are unknown."""
-    time = _number(record.get("time"))
+    time = number(record.get("time"))
     if time is None:
         return None
-    step = _number(record.get("step"))
-    host = record.get("host")
-    host = host if isinstance(host, dict) else {}
-    gpus = record.get("gpus")
-    readings = [_gpu_from(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    host = mapping(record.get("host"))
+    readings = [_gpu_from(mapping(gpu)) for gpu in entries(record.get("gpus"))]
     return Sample(
         time=time,
-        step=None if step is None else int(step),
-        step_s=_number(record.get("step_s")),
-        work_s=_number(record.get("work_s")),
-        host=Host(**{name: _number(host.get(name)) for name in _HOST}),
+        step=integer(record.get("step")),
+        step_s=number(record.get("step_s")),
+        work_s=number(record.get("work_s")),
+        host=Host(**{name: number(host.get(name)) for name in _HOST}),
         gpus=tuple(gpu for gpu in readings if gpu is not None),
         process=process,
     )
 
 
 def _gpu_from(record: dict[str, Any]) -> Gpu | None:
-    index = _number(record.get("index"))
+    index = integer(record.get("index"))
     if index is None:
         return None
     reasons = record.get("throttle")
     throttle = tuple(str(reason) for reason in reasons) if isinstance(reasons, list) else None
-    numbers = {name: _number(record.get(name)) for name in _GPU if name not in ("index", "throttle")}
-    return Gpu(index=int(index), throttle=throttle, **numbers)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    values = {name: number(record.get(name)) for name in _GPU if name not in ("index", "throttle")}
+    return Gpu(index=index, throttle=throttle, **values)

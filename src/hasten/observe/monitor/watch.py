@@ -17,6 +17,7 @@ from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording,
 from hasten.observe.monitor.sample import Sample
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+from hasten.observe.values import integer, mapping, number
 
 SILENT_S = 10.0
 """Seconds without new records after which a run with a monitor counts as silent."""
@@ -92,11 +93,11 @@ class Watch:
         summary, config = self._summary(), self._config()
         state, silent_s = self._state(summary)
         samples = {rank: sample for rank, recording in self._recordings.items() if (sample := _latest(recording))}
-        train = _mapping(config.get("train"))
-        total, steps = _integer(train.get("steps")), self._steps(summary, samples)
-        target = _mapping(summary.get("target")).get("value", train.get("target"))
+        train = mapping(config.get("train"))
+        total, steps = integer(train.get("steps")), self._steps(summary, samples)
+        target = mapping(summary.get("target")).get("value", train.get("target"))
         metric = "iou" if train.get("metric") == "iou" else "dice"
-        scored = [(score, line) for line in self._validations if (score := _number(line.get(metric))) is not None]
+        scored = [(score, line) for line in self._validations if (score := number(line.get(metric))) is not None]
         best = max(scored, key=lambda pair: pair[0], default=None)
         return View(
             name=str(summary.get("name") or self.folder.resolve().name),
@@ -107,15 +108,15 @@ class Watch:
             time_s=self._time(samples),
             steps=steps,
             total=total,
-            target=_number(target),
-            loss=_number(self._train.get("loss")),
-            samples_per_s=_number(self._train.get("samples_per_s")),
-            wait_share=_number(self._train.get("wait_share")),
+            target=number(target),
+            loss=number(self._train.get("loss")),
+            samples_per_s=number(self._train.get("samples_per_s")),
+            wait_share=number(self._train.get("wait_share")),
             metric=SHOWN[metric],
             score=scored[-1][0] if scored else None,
             best=None if best is None else best[0],
-            best_step=None if best is None else _integer(best[1].get("step")),
-            left_s=self._left(steps, total, _number(train.get("max_seconds"))) if state == "running" else None,
+            best_step=None if best is None else integer(best[1].get("step")),
+            left_s=self._left(steps, total, number(train.get("max_seconds"))) if state == "running" else None,
             ranks=samples,
             alerts=tuple(self._alerts(is_live=state == "running")),
             notes=tuple(self._notes()),
@@ -127,7 +128,7 @@ class Watch:
             raise ValueError(f"{self.folder}: holds no run ({RUN_YAML} is missing); give the --out of a training run")
 
     def _take(self, record: dict[str, Any]) -> None:
-        step, seconds = _number(record.get("step")), _number(record.get("time_s"))
+        step, seconds = number(record.get("step")), number(record.get("time_s"))
         if step is None or seconds is None:
             return
         if record.get("kind") == "train":
@@ -136,7 +137,7 @@ class Watch:
                 self._lines.pop()
             self._lines.append((step, seconds))
             self._train = record
-        elif record.get("kind") == "validation" and _number(record.get("dice")) is not None:
+        elif record.get("kind") == "validation" and number(record.get("dice")) is not None:
             while self._validations and self._validations[-1]["step"] >= step:
                 self._validations.pop()
             self._validations.append(record)
@@ -171,7 +172,7 @@ class Watch:
     def _steps(self, summary: dict[str, Any], samples: dict[int, Sample]) -> int | None:
         recorded = [sample.step for sample in samples.values() if sample.step is not None]
         logged = [int(self._lines[-1][0])] if self._lines else []
-        return max([*recorded, *logged], default=_integer(summary.get("steps")))
+        return max([*recorded, *logged], default=integer(summary.get("steps")))
 
     def _time(self, samples: dict[int, Sample]) -> float | None:
         times = [sample.time for sample in samples.values()] + [seconds for _, seconds in self._lines[-1:]]
@@ -188,13 +189,13 @@ class Watch:
 
     def _summary(self) -> dict[str, Any]:
         try:
-            return _mapping(json.loads((self.folder / SUMMARY_JSON).read_text(encoding="utf-8")))
+            return mapping(json.loads((self.folder / SUMMARY_JSON).read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError):
             return {}
 
     def _config(self) -> dict[str, Any]:
         try:
-            return _mapping(load_yaml((self.folder / RUN_YAML).read_text(encoding="utf-8")))
+            return mapping(load_yaml((self.folder / RUN_YAML).read_text(encoding="utf-8")))
         except (OSError, ValueError, yaml.YAMLError):
             return {}
 
@@ -212,17 +213,3 @@ def _modified_s(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e300 else None
-
-
-def _integer(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)

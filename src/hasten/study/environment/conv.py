@@ -42,11 +42,11 @@ class Cell:
     case: str
     precision: str
     channels_last: bool
-    seconds: float
+    seconds: float = math.nan
     """Of forward and backward; median."""
-    forward_error: float
+    forward_error: float = math.nan
     """Relative, by norms, against float64; NaN where it gave NaN or an error."""
-    gradient_error: float
+    gradient_error: float = math.nan
     """Of the weights' gradient, the worst of some repeats."""
     failure: str = ""
     """The error that it ended with, if it did."""
@@ -90,8 +90,7 @@ def _cells_in_subprocess(case: Case) -> list[Cell]:
         return [Cell(**cell) for cell in json.loads(completed.stdout.splitlines()[-1])]
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, TypeError) as error:
         failure = "its process ended too early" if isinstance(error, IndexError) else str(error)
-    nothing = {"seconds": math.nan, "forward_error": math.nan, "gradient_error": math.nan, "failure": failure}
-    return [Cell(case=case.name, precision="bf16", channels_last=last, **nothing) for last in (False, True)]  # type: ignore[arg-type]
+    return [Cell(case=case.name, precision="bf16", channels_last=last, failure=failure) for last in (False, True)]
 
 
 def print_tiny() -> None:
@@ -146,8 +145,7 @@ def _cell(
         seconds = median_of(once, rounds=rounds, device=device)
     except RuntimeError as error:
         message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        return Cell(case=case.name, precision=precision, channels_last=channels_last, seconds=math.nan,
-                    forward_error=math.nan, gradient_error=math.nan, failure=message)  # fmt: skip
+        return Cell(case=case.name, precision=precision, channels_last=channels_last, failure=message)
     forward, backward = (_worst(values) for values in zip(*errors, strict=True))
     return Cell(case=case.name, precision=precision, channels_last=channels_last, seconds=seconds,
                 forward_error=forward, gradient_error=backward)  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hasten.report.study_page import Section, Table, write_study_page
+from hasten.report.html import write_page as write_html
+from hasten.report.model import Page, Section, Table
 from hasten.study.environment.check import AREAS, Check
 from hasten.study.environment.conv import Cell
 from hasten.study.environment.doctor import Environment
@@ -57,7 +58,8 @@ def write_page(environment: Environment, out: Path) -> Path:
             sections.append(Section(title, table=_cells(environment.cells), note=note))
         elif checks:
             sections.append(Section(title, table=_checks(checks)))
-    return write_study_page(out, title="Environment", verdict=verdict(environment), cards=cards, sections=sections)
+    page = Page(title="Environment", verdict=verdict(environment), cards=cards, sections=tuple(sections))
+    return write_html(page, out)
 
 
 def _device(environment: Environment) -> str:

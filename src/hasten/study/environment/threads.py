@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import torch
 
+from hasten.observe.cgroup import cpu_quota
 from hasten.observe.env import usable_cores
-from hasten.study.environment.check import Check, Level
+from hasten.study.environment.check import Check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,95 +41,53 @@ class Threads:
         return max(1, cores if self.quota is None else min(cores, math.floor(self.quota)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trap:
-    """An environment variable that costs time or correctness while it is so."""
-
-    variable: str
-    set_badly: Callable[[str], bool]
-    told: str
-    remedy: str
-    level: Level = "warn"
-
-
 def _is_on(value: str) -> bool:
     return value.strip().lower() in ("1", "true", "on", "yes", "t", "y")
 
 
+_BINDS = "binds the threads of every process to the same cores, so that a second process halves both"
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """An environment variable that costs time or correctness where `is_harmful` holds of its value."""
+
+    variable: str
+    is_harmful: Callable[[str], bool]
+    text: str
+    remedy: str = ""
+    """Beside unsetting the variable."""
+
+
 _TRAPS = (
+    Trap("GOMP_CPU_AFFINITY", bool, _BINDS),
     Trap(
-        variable="GOMP_CPU_AFFINITY",
-        set_badly=bool,
-        told="binds the threads of every process to the same cores, so that a second process halves both",
-        remedy="unset GOMP_CPU_AFFINITY",
+        "KMP_AFFINITY", lambda value: value.strip().lower() not in ("disabled", "none"), _BINDS,
+        ", or KMP_AFFINITY=disabled",
+    ),
+    Trap("OMP_PROC_BIND", lambda value: value.strip().lower() not in ("false", ""), _BINDS),
+    Trap(
+        "OMP_WAIT_POLICY", lambda value: value.strip().lower() == "active",
+        "threads that wait keep their cores busy: other threads of the run, and other programs, stand still",
+    ),
+    Trap("OMP_DYNAMIC", _is_on, "OpenMP may take fewer threads than it is told to, differently each time"),
+    Trap(
+        "KMP_DUPLICATE_LIB_OK", _is_on, "hides that two OpenMP libraries are loaded, which can give wrong numbers",
+        " and install all packages from one source",
+    ),
+    Trap("CUDA_LAUNCH_BLOCKING", _is_on, "every kernel is waited for, so that the host queues nothing ahead"),
+    Trap(
+        "PYTORCH_NO_CUDA_MEMORY_CACHING", _is_on,
+        "every tensor is a call to the driver's allocator, which waits for the device",
     ),
     Trap(
-        variable="KMP_AFFINITY",
-        set_badly=lambda value: value.strip().lower() not in ("disabled", "none"),
-        told="binds the threads of every process to the same cores, so that a second process halves both",
-        remedy="unset KMP_AFFINITY, or KMP_AFFINITY=disabled",
+        "NVIDIA_TF32_OVERRIDE", lambda value: value.strip() == "0",
+        "switches TF32 off in every library, whatever a run sets",
     ),
-    Trap(
-        variable="OMP_PROC_BIND",
-        set_badly=lambda value: value.strip().lower() not in ("false", ""),
-        told="binds the threads of every process to the same cores, so that a second process halves both",
-        remedy="unset OMP_PROC_BIND",
-    ),
-    Trap(
-        variable="OMP_WAIT_POLICY",
-        set_badly=lambda value: value.strip().lower() == "active",
-        told="threads that wait keep their cores busy: other threads of the run, and other programs, stand still",
-        remedy="unset OMP_WAIT_POLICY",
-    ),
-    Trap(
-        variable="OMP_DYNAMIC",
-        set_badly=_is_on,
-        told="OpenMP may take fewer threads than it is told to, differently each time",
-        remedy="unset OMP_DYNAMIC",
-    ),
-    Trap(
-        variable="KMP_DUPLICATE_LIB_OK",
-        set_badly=_is_on,
-        told="hides that two OpenMP libraries are loaded, which can give wrong numbers",
-        remedy="unset KMP_DUPLICATE_LIB_OK and install all packages from one source",
-    ),
-    Trap(
-        variable="CUDA_LAUNCH_BLOCKING",
-        set_badly=_is_on,
-        told="every kernel is waited for, so that the host queues nothing ahead",
-        remedy="unset CUDA_LAUNCH_BLOCKING",
-    ),
-    Trap(
-        variable="PYTORCH_NO_CUDA_MEMORY_CACHING",
-        set_badly=_is_on,
-        told="every tensor is a call to the driver's allocator, which waits for the device",
-        remedy="unset PYTORCH_NO_CUDA_MEMORY_CACHING",
-    ),
-    Trap(
-        variable="NVIDIA_TF32_OVERRIDE",
-        set_badly=lambda value: value.strip() == "0",
-        told="switches TF32 off in every library, whatever a run sets",
-        remedy="unset NVIDIA_TF32_OVERRIDE",
-    ),
-    Trap(
-        variable="TORCH_SHOW_DISPATCH_TRACE",
-        set_badly=_is_on,
-        told="prints every operation",
-        remedy="unset TORCH_SHOW_DISPATCH_TRACE",
-    ),
-    Trap(
-        variable="PYTHONMALLOC",
-        set_badly=lambda value: "debug" in value,
-        told="checks every allocation of Python's",
-        remedy="unset PYTHONMALLOC",
-    ),
-    Trap(
-        variable="PYTHONDEVMODE",
-        set_badly=bool,
-        told="Python runs with its checks for developers",
-        remedy="unset PYTHONDEVMODE",
-    ),
-)
+    Trap("TORCH_SHOW_DISPATCH_TRACE", _is_on, "prints every operation"),
+    Trap("PYTHONMALLOC", lambda value: "debug" in value, "checks every allocation of Python's"),
+    Trap("PYTHONDEVMODE", bool, "Python runs with its checks for developers"),
+)  # fmt: skip
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -186,9 +145,9 @@ def _settings(threads: Threads) -> list[Check]:
         checks.append(Check(area="threads", name="thread variables", level="warn", told=text, remedy=remedy))
     for trap in _TRAPS:
         value = threads.variables.get(trap.variable, "")
-        if value and trap.set_badly(value):
-            text = f"{trap.variable}={value}: {trap.told}"
-            checks.append(Check(area="threads", name=trap.variable, level=trap.level, told=text, remedy=trap.remedy))
+        if value and trap.is_harmful(value):
+            text, remedy = f"{trap.variable}={value}: {trap.text}", f"unset {trap.variable}{trap.remedy}"
+            checks.append(Check(area="threads", name=trap.variable, level="warn", told=text, remedy=remedy))
     return checks
 
 
@@ -200,42 +159,10 @@ def threads_here() -> Threads:
         logical=psutil.cpu_count() or 1,
         physical=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
         torch=torch.get_num_threads(),
-        quota=cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
+        quota=cpu_quota(),
         variables={name: os.environ[name] for name in sorted(names) if os.environ.get(name)},
         openmp=_openmp(),
     )
-
-
-def cpu_quota(own: Path, root: Path) -> float | None:
-    """Cores' worth of time that the control groups of a process allow; None for no limit.
-
-    own: the file that lists the groups, as /proc/self/cgroup; root: where their files lie.
-    """
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return None
-    limits = []
-    for line in lines:
-        number, controllers, name = line.split(":", 2)
-        base = root if number == "0" else root / "cpu" if "cpu" in controllers.split(",") else None
-        if base is None:
-            continue
-        group = base / name.lstrip("/")
-        limits += [_quota_of(level) for level in (group, *group.parents) if level.is_relative_to(base)]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _quota_of(group: Path) -> float | None:
-    try:
-        if (group / "cpu.max").is_file():
-            allowed, period = (group / "cpu.max").read_text().split()
-        else:
-            allowed = (group / "cpu.cfs_quota_us").read_text().strip()
-            period = (group / "cpu.cfs_period_us").read_text().strip()
-        return None if allowed in ("max", "-1") else float(allowed) / float(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
 
 
 def _openmp() -> tuple[str, ...]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from hasten.observe.env import driver_version, installed_version
 from hasten.study.environment.check import Check, Level
 
 
@@ -243,36 +241,12 @@ def versions_here() -> Versions:
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
         cudnn=cudnn_text(cudnn) if cudnn else None,
-        driver=_driver(),
-        torchvision=_installed("torchvision"),
-        monai=_installed("monai"),
+        driver=driver_version(),
+        torchvision=installed_version("torchvision"),
+        monai=installed_version("monai"),
         gpu=torch.cuda.is_available(),
         cpu_bf16=_cpu_bf16(),
     )
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _driver() -> str | None:
-    version_file = Path("/proc/driver/nvidia/version")
-    if version_file.is_file():
-        match = re.search(r"Kernel Module\D*([\d.]+)", version_file.read_text(errors="replace"))
-        if match:
-            return match[1]
-    if shutil.which("nvidia-smi") is None:
-        return None
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    versions = completed.stdout.split()
-    return versions[0] if completed.returncode == 0 and versions else None
 
 
 def _cpu_bf16() -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from hasten.observe.ranges import PHASES
+from hasten.report.words import short_duration
 from hasten.study.profile.recording import MODULE, STEP, Node, Recording
 
 _ROW = 22
@@ -72,7 +73,8 @@ def _draw(
 ) -> int:
     """Adds a box and all below it; returns the deepest level drawn. left, width: per cent."""
     share = box.time / whole
-    tooltip = f"{box.name}: {_duration(box.time)}, {share:.1%}, {box.calls} {'call' if box.calls == 1 else 'calls'}"
+    calls = f"{box.calls} {'call' if box.calls == 1 else 'calls'}"
+    tooltip = f"{box.name}: {short_duration(1e-9 * box.time)}, {share:.1%}, {calls}"
     strength = max(20, 62 - 7 * level)  # pale enough for text in the page's ink, in the light and in the dark
     fill = f"color-mix(in oklab, var({hue}) {strength}%, var(--paper))" if level else "var(--line)"
     label = f'<text x="4" y="15" fill="var(--ink)">{escape(_label(box, share))}</text>' if width > 1.2 else ""
@@ -97,7 +99,3 @@ def _draw(
 
 def _label(box: Box, share: float) -> str:
     return f"{box.name} {share:.0%}" if share >= 0.01 else box.name
-
-
-def _duration(ns: int) -> str:
-    return f"{ns / 1e6:.2f} ms" if ns < 1e9 else f"{ns / 1e9:.2f} s"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hasten.observe.ranges import BACKWARD, CHECKPOINT, FORWARD, LOADING, OPTIMIZER, VALIDATION
+from hasten.report.html import write_page
+from hasten.report.model import Bar, Chart, Page, Section, Table
 from hasten.report.words import short_duration
 from hasten.study.profile.flame import flame_of, flame_svg
 from hasten.study.profile.recording import STEP, Recording
@@ -23,15 +24,13 @@ def write_profile_page(
     out: Path, profile: Taken, recording: Recording, tables: Tables, *, reports: Sequence[str] = ("summary",)
 ) -> Path:
     """Write the page to the file `out`. Raises ValueError if it cannot be written."""
-    from hasten.report.study_page import write_study_page
-
-    return write_study_page(
-        out,
+    page = Page(
         title="Profile of a training",
         verdict=verdict_of(profile, recording, tables),
         cards=_cards(profile, recording, tables),
-        sections=_sections(profile, recording, tables, reports),
+        sections=tuple(_sections(profile, recording, tables, reports)),
     )
+    return write_page(page, out)
 
 
 def verdict_of(profile: Taken, recording: Recording, tables: Tables) -> str:
@@ -72,9 +71,7 @@ def _cards(profile: Taken, recording: Recording, tables: Tables) -> tuple[tuple[
     return (*cards, ("Device", profile.device, f"torch {profile.setting.get('torch', '')}"))
 
 
-def _sections(profile: Taken, recording: Recording, tables: Tables, reports: Sequence[str]) -> list[Any]:
-    from hasten.report.study_page import Bar, Section
-
+def _sections(profile: Taken, recording: Recording, tables: Tables, reports: Sequence[str]) -> list[Section]:
     where = "The GPU's time by phase" if recording.on_device else "A step by phase"
     table = _table("Phase", {name: row for name, row in tables.phases.items() if row[CPU] or row[GPU]}, None)
     flame = flame_of(recording)
@@ -91,18 +88,18 @@ def _sections(profile: Taken, recording: Recording, tables: Tables, reports: Seq
             title="Flame view",
             text="What was called below what called it, as wide as it took on the training's thread; calls of one name "
             "under one caller are one box. Rest on a box for its name, time, share and calls.",
-            svg=flame_svg(flame, describe=f"Flame view of {profile.steps} steps: " + ", ".join(flame.children)),
+            charts=(
+                Chart(flame_svg(flame, describe=f"Flame view of {profile.steps} steps: " + ", ".join(flame.children))),
+            ),
         ),
     ]
+    beside = "Ranges inside data loading and on threads beside the training."
+    modules = "The network's forward by module, without the modules inside it."
+    ops = "Own time first; the other column is with all that an operation calls."
     listings = (
-        (
-            "transforms",
-            "Transforms",
-            "Ranges inside data loading and on threads beside the training.",
-            tables.transforms,
-        ),
-        ("modules", "Modules", "The network's forward by module, without the modules inside it.", tables.modules),
-        ("ops", "Operations", "Own time first; the other column is with all that an operation calls.", tables.ops),
+        ("transforms", "Transforms", beside, tables.transforms),
+        ("modules", "Modules", modules, tables.modules),
+        ("ops", "Operations", ops, tables.ops),
         ("kernels", "Kernels", _kernel_words(recording), tables.kernels),
     )
     for name, title, text, rows in listings:
@@ -135,9 +132,7 @@ def _kernel_words(recording: Recording) -> str:
     return "Operations of the CPU that leave no work to others, and regions that a compiler made of several."
 
 
-def _table(first: str, rows: dict[str, dict[str, int]], head: int | None) -> Any:
-    from hasten.report.study_page import Table
-
+def _table(first: str, rows: dict[str, dict[str, int]], head: int | None) -> Table:
     entries = list(rows.items())[:head]
     # A column without a number is no news on a machine without a GPU.
     keys = [key for key in (entries[0][1] if entries else {}) if key != GPU or any(row[GPU] for _, row in entries)]

@@ -48,8 +48,6 @@ class Tables:
     transforms: Table
     modules: Table
     ops: Table
-    wall: int
-    on_device: bool
     kind_of: dict[str, str] = field(default_factory=dict)
 
 
@@ -62,8 +60,6 @@ def tables_of(recording: Recording) -> Tables:
         transforms=_largest(_ranges(_loading(recording), lambda node: not node.name.startswith(MODULE))),
         modules=_largest(_ranges(recording.main, lambda node: node.name.startswith(MODULE))),
         ops=_largest(_ops(recording)),
-        wall=recording.wall,
-        on_device=recording.on_device,
         kind_of={each.name: each.kind for each in kernels},
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hasten.report.study_page import Bar, Section, Table, write_study_page
+from hasten.report.html import write_page as write_html
+from hasten.report.model import Bar, Page, Section, Table
 from hasten.study.finding import Finding
 from hasten.study.run.doctor import RunDiagnosis
 from hasten.study.split import PARTS
@@ -50,7 +51,7 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
     )  # fmt: skip
     bar_parts = tuple((PARTS[name], 1e3 * value) for name, value in split.parts.items() if value > 0.002 * split.step_s)
     settings = tuple((name, str(value)) for name, value in report.settings.items())
-    sections = [
+    sections = (
         Section("Where a step's time goes", text=_sentence(report.diagnosis.evidence[2:]), bar=Bar(bar_parts, "ms"),
                 table=_parts(report), note="Validation, checkpoints and what is done once are spread over the steps."),
         Section("What to change", text="" if report.findings else "No setting was found that would make it faster.",
@@ -58,9 +59,9 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
         Section("Experiments", table=_experiments(report)),
         Section("Settings", table=Table(("Setting", "Value"), settings),
                 note=" ".join(report.notes)),
-    ]  # fmt: skip
+    )  # fmt: skip
     title = f"Doctor: {source}"
-    return write_study_page(out, title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections)
+    return write_html(Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections), out)
 
 
 def _sentence(evidence: Iterable[str]) -> str:

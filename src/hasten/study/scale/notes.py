@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hasten.observe.load import BUSY
-from hasten.report.values import integer, number, number_in
+from hasten.observe.values import integer, number, number_in
 from hasten.study.scale.log import Log
 from hasten.study.scale.runs import MEASURED
 from hasten.study.scale.series import Series, workers

@@ -1,39 +1,68 @@
-"""A scaling study as one page."""
+"""A scaling study in the terminal, as one page and as a folder of files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hasten.report import words
-from hasten.report.study_page import Section, Table, write_study_page
-from hasten.report.view import Key
+from hasten.report.html import write_page
+from hasten.report.model import Key, Page, Section, Table
+from hasten.report.terminal import print_table
 from hasten.study.scale import figures
 from hasten.study.scale.analyse import Analysis
 from hasten.study.scale.series import Point, workers
-from hasten.study.scale.table import rows
+from hasten.study.scale.table import table_of, write_tables
 from hasten.study.scale.verdict import LEAST_EFFICIENCY
 from hasten.study.words import ms
 
 PAGE = "scaling.html"
-_IDEAL = Key(name="ideal", color="--muted", dashed=True)
+_IDEAL = Key("ideal", "--muted", dashed=True)
 
 
-def write_page(analysis: Analysis, out: Path) -> Path:
+def print_analysis(analysis: Analysis, echo: Callable[[str], None]) -> None:
+    """Print the table, with the compared epoch in its title, and the sentences."""
+    against = "" if analysis.baseline == 1 else f", against {analysis.baseline} workers"
+    print_table(table_of(analysis), title=f"{analysis.name}: {analysis.epoch_words}{against}")
+    for sentence in analysis.verdicts:
+        echo(sentence)
+    for kind, sentences in (("warning", analysis.warnings), ("note", analysis.notes)):
+        for sentence in sentences:
+            echo(f"{kind}: {sentence}")
+
+
+def write(analysis: Analysis, out: Path) -> Path:
+    """Write the page, and the figures as JSON and CSV, into the folder `out`; returns the page.
+
+    Raises ValueError if it can't be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_tables(analysis, out)
+    except OSError as error:
+        raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
+    return write_scale_page(analysis, out / PAGE)
+
+
+def write_scale_page(analysis: Analysis, out: Path) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError if it can't be written."""
-    sections = [_speed(analysis), _quality(analysis), _spread(analysis), *_losses(analysis), _runs(analysis)]
-    if analysis.warnings:
-        sections.insert(0, Section("What makes these figures doubtful", text="\n\n".join(analysis.warnings)))
-    if analysis.notes:
-        sections.append(Section("Notes", text="\n\n".join(analysis.notes)))
-    return write_study_page(
-        out,
-        title=f"Scaling: {analysis.name}",
-        verdict=" ".join(
-            [*analysis.verdicts, *(["The figures are doubtful, as said below."] if analysis.warnings else [])]
-        ),
-        cards=tuple(_cards(analysis)),
-        sections=[section for section in sections if section is not None],
+    doubtful = "\n\n".join(analysis.warnings)
+    sections = (
+        Section("What makes these figures doubtful", text=doubtful) if doubtful else None,
+        _speed(analysis),
+        _quality(analysis),
+        _spread(analysis),
+        *_losses(analysis),
+        _runs(analysis),
+        Section("Notes", text="\n\n".join(analysis.notes)) if analysis.notes else None,
     )
+    page = Page(
+        title=f"Scaling: {analysis.name}",
+        verdict=" ".join([*analysis.verdicts, *(["The figures are doubtful, as said below."] if doubtful else [])]),
+        cards=_cards(analysis),
+        sections=tuple(section for section in sections if section is not None),
+    )
+    return write_page(page, out)
 
 
 def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -61,8 +90,6 @@ def _less(point: Point) -> float:
 
 
 def _speed(analysis: Analysis) -> Section:
-    pair = figures.beside((("Speed-up", figures.speedups(analysis)), ("Efficiency", figures.efficiencies(analysis))))
-    names, lines = rows(analysis, spreads=False)
     if analysis.epoch is None:
         compared = "the median of all epochs but the first"
     else:
@@ -70,37 +97,30 @@ def _speed(analysis: Analysis) -> Section:
     several = " Times and metrics are medians over the runs." if _several(analysis) else ""
     return Section(
         "Speed-up and efficiency",
-        svg=pair,
+        charts=(figures.speedups(analysis), figures.efficiencies(analysis)),
         keys=(*figures.strategy_keys(analysis), _IDEAL),
-        table=Table(names, lines, numeric=tuple(range(1, len(names)))),
+        table=table_of(analysis, spreads=False),
         note=f"Seconds of an epoch are those of {compared}. Speed-up is against {workers(analysis.baseline)} of the "
         f"same strategy; efficiency is speed-up over the ideal, with a dashed line at {LEAST_EFFICIENCY:.0%}.{several}",
     )
 
 
 def _quality(analysis: Analysis) -> Section | None:
-    svg = figures.qualities(analysis)
-    if not svg:
+    chart = figures.qualities(analysis)
+    if chart is None:
         return None
     bars = " A bar goes from the worst run to the best." if _several(analysis) else ""
     note = f"Higher is better. A fall of more than {analysis.drop:g} is told.{bars}"
     title = f"{analysis.metric[:1].upper()}{analysis.metric[1:]} against workers"
-    return Section(title, svg=svg, keys=figures.strategy_keys(analysis), note=note)
+    return Section(title, charts=(chart,), keys=figures.strategy_keys(analysis), note=note)
 
 
 def _spread(analysis: Analysis) -> Section | None:
     """What the medians of the other table leave out."""
     if not _several(analysis):
         return None
-    columns = (
-        "Strategy",
-        "Workers",
-        "Runs",
-        "Least epoch",
-        "Largest epoch",
-        f"Least {analysis.metric}",
-        f"Largest {analysis.metric}",
-    )
+    metric = analysis.metric
+    columns = ("Strategy", "Workers", "Runs", "Least epoch", "Largest epoch", f"Least {metric}", f"Largest {metric}")
     lines = tuple(
         (
             point.strategy,
@@ -119,15 +139,11 @@ def _ends(point: Point) -> tuple[float | None, float | None]:
 
 
 def _losses(analysis: Analysis) -> list[Section]:
-    by_epoch, by_time = figures.losses(analysis)
-    if not by_epoch:
-        return []
-    keys = figures.world_keys(analysis)
+    titles = {"Loss against epochs": False, "Loss against accumulated time": True}
     note = "The first seed's runs." if _several(analysis) else ""
-    return [
-        Section("Loss against epochs", svg=by_epoch, keys=keys, note=note),
-        Section("Loss against accumulated time", svg=by_time, keys=keys, note=note),
-    ]
+    keys = figures.world_keys(analysis)
+    rows = [(title, figures.losses(analysis, by_time=by_time)) for title, by_time in titles.items()]
+    return [Section(title, charts=charts, keys=keys, note=note) for title, charts in rows if charts]
 
 
 def _runs(analysis: Analysis) -> Section:

@@ -19,8 +19,8 @@ from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import write_json
+from hasten.observe.values import mapping
 from hasten.report import words
-from hasten.report.values import mapping
 from hasten.study.scale.arms import STRATEGIES, Arm, Mode, arms_of, check_base, settings_of
 from hasten.study.scale.runs import DONE, RUNS_JSON
 from hasten.study.scale.start import command_of, last_error, start

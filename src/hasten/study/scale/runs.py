@@ -15,9 +15,9 @@ import yaml
 
 from hasten.config.yaml_text import load_yaml
 from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
+from hasten.observe.values import integer, mapping, number
 from hasten.report.metrics import TrainRecord
 from hasten.report.read import Run, read_run
-from hasten.report.values import integer, mapping, number
 from hasten.report.words import METRIC
 from hasten.study.scale.log import Log
 

@@ -1,4 +1,4 @@
-"""The figures of a scaling study in rows: for the terminal, for the page, and as CSV and JSON."""
+"""The figures of a scaling study as a table, and as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from hasten.files import replacing
 from hasten.observe.rundir import write_json
 from hasten.report import words
+from hasten.report.model import Table
 from hasten.study.scale.analyse import Analysis
 from hasten.study.scale.series import Point, Spread
 
 JSON, CSV = "scaling.json", "scaling.csv"
-_STRATEGY = "Strategy"
 
 
-def rows(analysis: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Columns and rows of texts, a row for each strategy and count of workers; a column that nobody fills is left out.
+def table_of(analysis: Analysis, *, spreads: bool = True) -> Table:
+    """A row for each strategy and count of workers; a column that nobody fills is left out.
 
-    The first column names the strategy, all others are numbers. spreads: with the least and the largest of the runs.
+    spreads: with the least and the largest of the runs.
     """
     columns: list[tuple[str, Callable[[Point], str | None]]] = [
-        (_STRATEGY, lambda point: point.strategy),
+        ("Strategy", lambda point: point.strategy),
         ("Workers", lambda point: str(point.world)),
         ("Runs", lambda point: str(len(point.seeds)) if any(len(p.seeds) > 1 for p in analysis.points) else None),
         ("Epoch", lambda point: _times(point.epoch_s, spreads)),
@@ -43,27 +40,9 @@ def rows(analysis: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], 
     cells = [[text_of(point) for point in analysis.points] for _, text_of in columns]
     filled = [place for place, column in enumerate(cells) if any(column)]
     names = tuple(columns[place][0] for place in filled)
-    return names, tuple(tuple(cells[place][number] or words.DASH for place in filled)
-                        for number in range(len(analysis.points)))  # fmt: skip
-
-
-def terminal_table(analysis: Analysis) -> Table:
-    """What `rows` gives, with the compared epoch in the title."""
-    names, lines = rows(analysis)
-    against = "" if analysis.baseline == 1 else f", against {analysis.baseline} workers"
-    table = Table(
-        title=f"{analysis.name}: {analysis.epoch_words}{against}",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for name in names:
-        header = name.replace(" ", "\n", 1)
-        table.add_column(header, justify="left" if name == _STRATEGY else "right", no_wrap=True, vertical="bottom")
-    for number, line in enumerate(lines):
-        ends = number + 1 == len(lines) or lines[number + 1][0] != line[0]
-        table.add_row(*line, end_section=ends)
-    return table
+    rows = zip(*(cells[place] for place in filled), strict=True)
+    texts = tuple(tuple(cell or words.DASH for cell in row) for row in rows)
+    return Table(names, texts, numeric=tuple(range(1, len(names))))
 
 
 def as_json(analysis: Analysis) -> dict[str, Any]:
@@ -117,12 +96,11 @@ def as_csv(analysis: Analysis) -> str:
     return text.getvalue()
 
 
-def write_tables(analysis: Analysis, out: Path) -> tuple[Path, Path]:
+def write_tables(analysis: Analysis, out: Path) -> None:
     """Write scaling.json and scaling.csv into the folder `out`. OSError where it can't be written."""
     write_json(out / JSON, as_json(analysis))
     with replacing(out / CSV, out / f".{CSV}.part") as file:
         file.write(as_csv(analysis).encode())
-    return out / JSON, out / CSV
 
 
 def _times(times: Spread | None, spreads: bool) -> str | None:

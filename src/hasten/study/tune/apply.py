@@ -30,7 +30,7 @@ class Change:
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.field}: {_text(self.before)} -> {_text(self.after)}"
+        return f"{self.field}: {value_of(self.before)} -> {value_of(self.after)}"
 
 
 def applied(config: RunConfig, planned: RunConfig, start: Setting, best: Setting, decided: Iterable[str]) -> RunConfig:
@@ -77,5 +77,5 @@ def _resize(tree: dict[str, Any], planned: RunConfig, before: Value, after: Valu
             tree["train"][name] = max(1, round(count * share))
 
 
-def _text(value: Any) -> str:
+def value_of(value: Any) -> str:
     return "open" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

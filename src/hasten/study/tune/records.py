@@ -10,7 +10,9 @@ from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.files import replacing
 from hasten.observe.rundir import write_json
-from hasten.study.tune.apply import Change
+from hasten.report.html import write_page
+from hasten.report.model import Page, Section, Table
+from hasten.study.tune.apply import Change, value_of
 from hasten.study.tune.search import Measured, Row
 from hasten.study.tune.setting import changes_text
 
@@ -129,8 +131,6 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _write_page(tuned: Tuned) -> None:
-    from hasten.report.study_page import Section, Table, write_study_page
-
     counts = {verdict: sum(row.verdict == verdict for row in tuned.rows) for verdict in _ORDER}
     other_verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
     gain = tuned.gain.gain if tuned.gain is not None and tuned.gain.gain is not None else 1.0
@@ -150,7 +150,7 @@ def _write_page(tuned: Tuned) -> None:
             text="" if tuned.changes else "Nothing: tuned.yaml is the run as it was given.",
             table=Table(
                 ("field", "was", "is"),
-                tuple((change.field, _value(change.before), _value(change.after)) for change in tuned.changes),
+                tuple((change.field, value_of(change.before), value_of(change.after)) for change in tuned.changes),
             )
             if tuned.changes
             else None,
@@ -168,14 +168,11 @@ def _write_page(tuned: Tuned) -> None:
         sections.append(Section("Not tried", table=Table(("stage", "setting", "why"), rows)))
     machine = "\n".join(f"{key}: {value}" for key, value in tuned.about.items())
     sections.append(Section("What it holds for", pre=machine))
-    write_study_page(
-        tuned.out / TUNE_HTML, title="Tuning", verdict=tuned.verdict, cards=cards, sections=sections
-    )  # fmt: skip
+    page = Page(title="Tuning", verdict=tuned.verdict, cards=cards, sections=tuple(sections))
+    write_page(page, tuned.out / TUNE_HTML)
 
 
-def _section(stage: str, rows: list[Row]) -> Any:
-    from hasten.report.study_page import Section, Table
-
+def _section(stage: str, rows: list[Row]) -> Section:
     columns = ("tried", "ms", "base ms", "gain", "interval", "verdict", "remark")
     table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3, 4))
     unit = _UNITS[rows[0].kind]
@@ -202,7 +199,3 @@ def _ms(seconds: float | None) -> str:
         return ""
     ms = 1e3 * seconds
     return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
-
-
-def _value(value: Any) -> str:
-    return "open" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,10 @@ from hasten.config.schema import RunConfig
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.job import Planned, plan_run
 from hasten.engine.measure import machine
+from hasten.engine.outputs import make_folder
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
+from hasten.study.folder import empty_folder
 from hasten.study.tune.apply import applied, changes_between
 from hasten.study.tune.kept import Kept
 from hasten.study.tune.lab import Lab
@@ -55,7 +56,7 @@ def tune(
     begin = time.monotonic()
     if not 0 < seconds < math.inf:
         raise ValueError(f"--seconds {seconds:g}: give a number above 0")
-    created = _prepare_folder(Path(out))
+    created = make_folder(empty_folder(Path(out)))
     try:
         tuned = _tuned(
             with_absolute_paths(config), Path(out), begin + seconds, fresh, larger_batch,
@@ -181,20 +182,3 @@ def _about(planned: Planned, workshop: Workshop) -> dict[str, Any]:
         "spatial_dims": planned.case_set.spatial_dims,
         "cases": [len(planned.train), len(planned.validation), config.prepare.dtype, digest(arena.shapes)],
     }
-
-
-def _prepare_folder(out: Path) -> bool:
-    """Whether the folder was made. Raises ValueError where there is something in it, or nothing can be put there."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; choose another --out")
-    try:
-        if out.is_dir() and any(out.iterdir()):
-            raise ValueError(f"--out {out}: is not empty; choose another --out")
-        created = not out.exists()
-        out.mkdir(parents=True, exist_ok=True)
-        # A real write, now and not after minutes: permission bits say nothing about read-only mounts or full disks.
-        with tempfile.TemporaryFile(dir=out) as probe:
-            probe.write(b"\0")
-    except OSError as error:
-        raise ValueError(f"--out {out}: cannot be written to ({error.strerror}); choose another --out") from None
-    return created

@@ -6,7 +6,6 @@ other are one stage. Nothing here runs a network: `measure` does, and tests give
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -355,8 +354,3 @@ class _Search:
         setting = to.having(changes)
         self.decided -= set(self.now.apart(setting))
         return setting
-
-
-def ratio(base: float | None, arm: float | None) -> float:
-    """Base over arm; NaN if either is missing."""
-    return base / arm if base and arm else math.nan

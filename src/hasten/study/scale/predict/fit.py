@@ -76,35 +76,15 @@ def _range(best: float, samples: Sequence[float]) -> tuple[float, float]:
 
 
 def nonnegative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `target` (m,): Lawson and Hanson's active set.
+    """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `target` (m,)."""
+    from scipy.optimize import nnls
 
-    Solving Least Squares Problems (1974), chapter 23.
-    """
     # Columns of one size, or what counts as zero would depend on their units.
     sizes = np.linalg.norm(columns, axis=0)
     sizes[sizes == 0] = 1.0
-    scaled = columns / sizes
-    x = np.zeros(columns.shape[1])
-    free = np.zeros(columns.shape[1], dtype=bool)
-    tolerance = 1e-10 * (np.linalg.norm(target) or 1.0)
-    for _ in range(10 * columns.shape[1]):
-        slope = scaled.T @ (target - scaled @ x)
-        slope[free] = -math.inf
-        if free.all() or slope.max() <= tolerance:
-            break
-        free[int(slope.argmax())] = True
-        while True:
-            candidate = np.zeros_like(x)
-            candidate[free] = np.linalg.lstsq(scaled[:, free], target, rcond=None)[0]
-            below = free & (candidate <= 0)
-            if not below.any():
-                break
-            step = np.min(x[below] / np.maximum(x[below] - candidate[below], _LEAST))
-            x = x + step * (candidate - x)
-            free &= x > 1e-14
-            x[~free] = 0.0
-        x = candidate
-    return x / sizes
+    solution: np.ndarray = nnls(columns / sizes, target)[0]
+    solution[solution <= 1e-12 * solution.max()] = 0.0
+    return solution / sizes
 
 
 def alpha_beta(points: Sequence[tuple[float, float]], workers: int, *, name: str, note: str = "") -> Link:

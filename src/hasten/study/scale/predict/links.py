@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.report.values import mapping, number
+from hasten.observe.values import mapping, number
 
 ASSUMED_BANDWIDTH, ASSUMED_LATENCY = 0.2, 0.4
 """Relative standard deviations of a named link's figures: what installations of the same hardware differ by."""

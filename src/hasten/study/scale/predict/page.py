@@ -7,14 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from hasten.observe.rundir import write_json
-from hasten.report.study_page import Bar, Section, write_study_page
-from hasten.report.study_page import Table as PageTable
-from hasten.report.view import Key
+from hasten.report.figures import Line, line_chart
+from hasten.report.html import write_page
+from hasten.report.model import Bar, Chart, Key, Page, Section, Table
 from hasten.report.words import NBSP, share, short_duration
-from hasten.study.scale.predict.figure import efficiency_figure
 from hasten.study.scale.predict.fit import Predicted, predictions
 from hasten.study.scale.predict.model import COMPUTE
 from hasten.study.scale.predict.source import Source
@@ -32,14 +29,14 @@ _MODEL = (
 _RANGE = "The range is the central 80 % of what the measurements and the assumptions' errors allow."
 
 
-def columns(source: Source) -> tuple[str, ...]:
-    """Names of the columns."""
+def table_of(predictions: Sequence[Predicted], source: Source) -> Table:
+    """A row for each count of workers."""
     time = "Epoch" if source.epochs_only else "Step"
-    return ("Workers", "Efficiency", "Range", time, "Gradients' wait", "Limited by")
+    columns = ("Workers", "Efficiency", "Range", time, "Gradients' wait", "Limited by")
+    return Table(columns, tuple(_row(one, source) for one in predictions), numeric=(0, 1, 2, 3, 4))
 
 
-def row(predicted: Predicted, source: Source) -> tuple[str, ...]:
-    """One count of workers in the order of `columns`."""
+def _row(predicted: Predicted, source: Source) -> tuple[str, ...]:
     point = predicted.point
     low, high = predicted.efficiency
     return (
@@ -62,15 +59,6 @@ def verdict(predictions: Sequence[Predicted], source: Source) -> str:
         f"On {last.point.workers:,} workers ({source.mode} scaling) {100 * last.point.efficiency:.0f}{NBSP}% of an "
         f"ideal speed-up is predicted, {100 * low:.0f} to {100 * high:.0f}{NBSP}% within the error bars; {why}."
     )
-
-
-def terminal_table(predictions: Sequence[Predicted], source: Source) -> Table:
-    table = Table()
-    for place, name in enumerate(columns(source)):
-        table.add_column(name, justify="left" if place == 5 else "right")
-    for one in predictions:
-        table.add_row(*row(one, source))
-    return table
 
 
 def as_json(predictions: Sequence[Predicted], source: Source) -> dict[str, Any]:
@@ -108,14 +96,13 @@ def write(out: Path, predictions: Sequence[Predicted], source: Source) -> tuple[
         write_json(out / PREDICTION_JSON, as_json(predictions, source))
     except OSError as error:
         raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
-    page = write_study_page(
-        out / PREDICTION_HTML,
+    page = Page(
         title=f"Predicted scaling of {source.name}",
         verdict=verdict(predictions, source),
         cards=_cards(predictions),
-        sections=_sections(predictions, source),
+        sections=tuple(_sections(predictions, source)),
     )
-    return out / PREDICTION_JSON, page
+    return out / PREDICTION_JSON, write_page(page, out / PREDICTION_HTML)
 
 
 def _cards(predictions: Sequence[Predicted]) -> tuple[tuple[str, str, str], ...]:
@@ -134,8 +121,6 @@ def _sections(predicted: Sequence[Predicted], source: Source) -> list[Section]:
     best = source.fitted.best
     alone_s = best.at(1, source.mode).epoch_s
     measured = [(workers, alone_s / (workers * seconds)) for workers, seconds in source.measured]
-    keys = [Key(name="predicted", color="--c1", detail="shaded: its range")]
-    keys += [Key(name="measured", color="--c2")] if measured else []
     # The line begins where the measured counts do, so that the eye sees how they lie about it.
     at_measured = predictions(source.fitted, [workers for workers, _ in measured], source.mode)
     line = {one.point.workers: one for one in (*at_measured, *predicted)}
@@ -150,9 +135,8 @@ def _sections(predicted: Sequence[Predicted], source: Source) -> list[Section]:
         Section(
             "Efficiency",
             text=_RANGE,
-            svg=efficiency_figure([line[workers] for workers in sorted(line)], measured),
-            keys=tuple(keys),
-            table=PageTable(columns(source), tuple(row(one, source) for one in predicted), numeric=(0, 1, 2, 3, 4)),
+            charts=(_chart([line[workers] for workers in sorted(line)], measured),),
+            table=table_of(predicted, source),
         )
     ]
     if losses:
@@ -161,6 +145,30 @@ def _sections(predicted: Sequence[Predicted], source: Source) -> list[Section]:
     sections.append(Section("What it rests on", text="\n\n".join(source.fitted.notes)))
     if not source.epochs_only:
         header = ("Link", "Latency (us)", "Rate (GB/s)", "From")
-        sections.append(Section("The network", table=PageTable(header, links, numeric=(1, 2))))
+        sections.append(Section("The network", table=Table(header, links, numeric=(1, 2))))
     sections.append(Section("The model", text=_MODEL))
     return sections
+
+
+def _chart(predictions: Sequence[Predicted], measured: Sequence[tuple[int, float]]) -> Chart:
+    """Efficiency with its range over the workers, and crosses at what was measured."""
+    counts = [one.point.workers for one in predictions]
+    lines = [
+        Line(
+            x=counts,
+            y=[100 * one.point.efficiency for one in predictions],
+            color="--c1",
+            band=[(100 * low, 100 * high) for low, high in (one.efficiency for one in predictions)],
+        )
+    ]
+    keys = [Key("predicted", "--c1", "shaded: its range")]
+    if measured:
+        values = [100 * value for _, value in measured]
+        lines.append(Line(x=[workers for workers, _ in measured], y=values, color="--c2", markers=True))
+        keys.append(Key("measured", "--c2"))
+    every = sorted({*counts, *(workers for workers, _ in measured)})
+    top = max(100.0, *(100 * value for _, value in measured)) if measured else 100.0
+    describe = f"Predicted efficiency in per cent on {counts[0]} to {counts[-1]} workers with its range"
+    svg = line_chart(lines, x_label="Workers", id_prefix="efficiency", describe=describe, log_x=True,
+                     bounds=(0, 1.03 * top), ticks=every)  # fmt: skip
+    return Chart(svg, "Efficiency (%)", tuple(keys))

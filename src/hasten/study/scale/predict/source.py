@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hasten.config.yaml_text import load_yaml
 from hasten.observe.rundir import CHECKPOINTS, RANKS
+from hasten.observe.values import integer, mapping, number
 from hasten.report.read import Run, read_run
-from hasten.report.values import integer, mapping, number
 from hasten.study.scale.log import Log
 from hasten.study.scale.logs import read_logs
 from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample

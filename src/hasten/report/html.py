@@ -1,0 +1,79 @@
+"""`write_page`: a page as one self-contained HTML file."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from hasten.files import replacing
+from hasten.report import words
+from hasten.report.model import Bar, Key, Page
+
+_HUES = 16
+"""Colours of the page for parts of a bar; they repeat after these."""
+
+
+def write_page(page: Page, out: Path) -> Path:
+    """Write the page to the file `out`, replaced in one move, and return it; makes its folder.
+
+    Raises ValueError if `out` cannot be written.
+    """
+    out = Path(out)
+    html = _template().render(page=page)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out, out.with_name(f".{out.name}.{os.getpid()}")) as file:
+            file.write(html.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written ({error.strerror or error}); name another file") from None
+    return out
+
+
+def _template() -> Any:
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"breaks": _breaks, "stack": _stack, "safe_svg": Markup}
+    return templates.get_template("page.html.j2")
+
+
+def _breaks(text: str) -> Markup:
+    """`text`, with paths that may be broken behind a slash, and so not within a name."""
+    return text if isinstance(text, Markup) else Markup(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", str(escape(text))))
+
+
+def _stack(bar: Bar | None) -> dict[str, Any] | None:
+    """The legend of a bar, the percentage of each part and the spoken label; None if nothing is above 0."""
+    colors = bar.colors or tuple(f"--c{index % _HUES + 1}" for index in range(len(bar.parts))) if bar else ()
+    parts = [
+        (name, float(amount), color)
+        for (name, amount), color in zip(bar.parts if bar else (), colors, strict=True)
+        if math.isfinite(amount) and amount > 0
+    ]
+    if not bar or not parts:
+        return None
+    total = sum(amount for _, amount, _ in parts)
+    keys = [
+        Key(name, color, f"{_amount(amount, bar.unit)} ({words.share(amount / total)})")
+        for name, amount, color in parts
+    ]
+    shares = ", ".join(f"{name} {words.share(amount / total)}" for name, amount, _ in parts)
+    return {
+        "keys": keys,
+        "pieces": [(color, f"{100 * amount / total:.3f}") for _, amount, color in parts],
+        "describe": f"{_amount(total, bar.unit)} in all: {shares}",
+    }
+
+
+def _amount(value: float, unit: str) -> str:
+    return words.short_duration(value) if unit == "s" else f"{words.number(value)}{words.NBSP}{unit}"
