@@ -1,12 +1,15 @@
 """Predicting from file to file: Hasten against MONAI and nnU-Net, with one network's weights in every arm.
 
 Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap
-and Gaussian blending are the same; a window at a time on a CPU, four on a GPU. What is measured is kept after each
-turn. `end`: CT phantoms to label maps, with a network so small that it does not hide the rest (`--channels 32 64 128
-256` for one of the usual size). `export`: the same without the network, from scores on the
-prepared grid. `dice`: what the ways from these scores to the image's grid are worth, on thick slices, beside the
-nearest prepared voxel's label. `memory`: peak beyond the network and the image with many classes. nnU-Net comes from
-the folder `--nnunet` (`pip install --target FOLDER --no-deps nnunetv2 ...`), and is left out without it.
+and Gaussian blending are the same; a window at a time on a CPU, four on a GPU. `end`: CT phantoms to label maps, other
+phantoms in each round, with a network so small that it does not hide the rest (`--channels 32 64 128 256` for one of
+the usual size). `export`: the same without the network, from scores on the prepared grid. `dice`: what the ways from
+these scores to the image's grid are worth, on thick slices, beside the nearest prepared voxel's label. `memory`: peak
+beyond the network and the image with many classes, band by band of the volume. nnU-Net comes from the folder
+`--nnunet` (`pip install --target FOLDER --no-deps nnunetv2 ...`), and is left out without it.
+
+The whole takes hours: `--work FOLDER --minutes 9` ends before the turn that would take longer, with exit status 75, and
+the same command goes on with the next one.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Claim, Part, arguments, interleave, median_ratio, part_arguments, run_parts
+from benchmarks.harness import Claim, Part, arguments, commit, median_ratio, part_arguments, run_parts
+from benchmarks.predictions.turns import Turn, run_turns
 
 SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
 """(D, H, W) of the images, all of the same extent."""
@@ -31,57 +36,73 @@ THICK, QUICK_THICK = (90, 256, 256), (24, 96, 96)
 """Of the images of `dice`: 5 mm and 1.6 mm in full."""
 ARMS = ("hasten", "monai", "nnunet", "nnunet_processes")
 """The last one in `end` alone: nnU-Net's default call, with processes for preparing and writing."""
-ROUNDS = "predict_rounds.jsonl"
-"""In --out while a measurement runs: a line for each turn of an arm, so that one that is stopped has left something."""
 MEMORY = ("same", "resampled")
+FASTER = {
+    "end": {"monai": 3.0, "nnunet": 3.0, "nnunet_processes": 3.0},
+    "export": {"monai": 1.0, "nnunet": 10.0},
+}
+"""How many times Hasten's seconds each arm shall take."""
+SHARE = {"end": 0.25, "export": 1.0}
+"""Of the other arms' peak memory that Hasten's shall be."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv,
         parts=part_arguments(PARTS),
-        cases={"type": int, "help": "images of `end`; default 2, quick 1"},
-        rounds={"type": int, "help": "turns of each arm; default 3, quick 1"},
+        cases={"type": int, "help": "images of `end`, dealt out to its rounds; default 10, quick 1"},
+        rounds={"type": int, "help": "turns of each arm; default 5, quick 1"},
         channels={"type": int, "nargs": "+", "default": [8, 16, 32], "help": "of the UNet"},
+        overlap={"type": float, "default": 0.5, "help": "of windows"},
         steps={"type": int, "help": "steps that it is fitted for; default 150, quick 2"},
         arms={"nargs": "+", "choices": ARMS, "default": list(ARMS)},
         memory={"nargs": "+", "choices": MEMORY, "default": list(MEMORY), "help": "grids of `memory`"},
         planes={"type": int, "default": 600, "help": "of the prepared grid of `memory`, each of 512 x 512"},
         classes={"type": int, "default": 117, "help": "of `memory`"},
         gib={"type": float, "default": 1.5, "help": "of scores that `memory` may hold"},
-        most_windows={"type": int, "help": "stop `memory` after so many; the first slabs hold as much as later ones"},
+        most_windows={"type": int, "help": "stop each band of `memory` after so many windows: a trial"},
         nnunet={"type": Path, "help": "folder that nnunetv2 is installed in"},
-        work={"type": Path, "help": "keep the phantoms and the fitted network here, and reuse what is there"},
+        work={"type": Path, "help": "keep phantoms, the fitted network and finished turns here; what is there is used"},
+        minutes={"type": float, "help": "end before the turn that would take longer; needs --work"},
         device={"default": "cpu", "help": "of `end`"},
     )  # fmt: skip
+    if given.minutes is not None and given.work is None:
+        raise SystemExit("--minutes: needs --work, the folder that finished turns are kept in")
+    given.stop_at = None if given.minutes is None else time.perf_counter() + 60 * given.minutes
     if given.nnunet is None and any(arm.startswith("nnunet") for arm in given.arms):
         given.arms = [arm for arm in given.arms if not arm.startswith("nnunet")]
         print("without --nnunet its arm is left out")
-    given.rounds = given.rounds or (1 if given.quick else 3)
+    given.rounds = given.rounds or (1 if given.quick else 5)
+    given.cases = given.cases or (1 if given.quick else 10)
     with tempfile.TemporaryDirectory() as scratch:
         given.work = given.work or Path(scratch)
         run_parts("predict", PARTS, given, __doc__)
-    (given.out / ROUNDS).unlink(missing_ok=True)
+    for part in given.parts:
+        _kept_turns(given, part).unlink(missing_ok=True)
 
 
 def end(given: argparse.Namespace) -> Part:
     from benchmarks.predictions.scene import fitted_run
 
     quick = given.quick
-    job = _job(given, "end", given.cases or (1 if quick else 2), QUICK_SHAPE if quick else SHAPE)
+    job = _job(given, "end", given.cases, QUICK_SHAPE if quick else SHAPE)
     window = (32, 32, 32) if quick else (96, 96, 96)
     steps, name = given.steps or (2 if quick else 150), "_".join(map(str, given.channels))
     work = given.work / f"{name}{'_quick' if quick else ''}"
     job["run"] = str(fitted_run(
         work, spacing=tuple(job["spacing"]), window=window, channels=tuple(given.channels), steps=steps
     ))  # fmt: skip
-    return _compared("end", "end", given.arms, given, job)
+    images, names = job["images"], job["names"]
+    each = max(1, given.cases // given.rounds)
+    dealt = [[(number * each + case) % len(images) for case in range(each)] for number in range(given.rounds)]
+    jobs = [{**job, "images": [images[n] for n in of], "names": [names[n] for n in of]} for of in dealt]
+    return _compared("end", given.arms, given, jobs)
 
 
 def export(given: argparse.Namespace) -> Part:
     job = _job(given, "export", 1, QUICK_SHAPE if given.quick else SHAPE)
     _write_scores(job)
-    return _compared("export", "export", _of_scores(given.arms), given, job)
+    return _compared("export", _of_scores(given.arms), given, [job] * given.rounds)
 
 
 def _of_scores(arms: Sequence[str]) -> list[str]:
@@ -92,49 +113,70 @@ def _of_scores(arms: Sequence[str]) -> list[str]:
 def dice(given: argparse.Namespace) -> Part:
     job = _job(given, "dice", 1, QUICK_THICK if given.quick else THICK)
     _write_scores(job)
-    results: dict[str, list[float]] = {}
     from benchmarks.predictions.child import measured
 
     # MONAI's grid has other corners, so that scores on it are not the same ones.
     arms = {arm: (arm, "export") for arm in _of_scores(given.arms) if arm != "monai"} | {
         "nearest": ("hasten", "nearest")
     }
-    for name, (arm, what) in arms.items():
-        out = f"{job['out']}/{name}"
+
+    def once(name: str) -> dict[str, Any]:
+        (arm, what), out = arms[name], f"{job['out']}/{name}"
         measured(arm, what, {**job, "out": out}, given.nnunet)
-        results[f"{name}_dice"] = _dice(_written(out, job["names"][0]), _truth(job))
+        return {"dice": _dice(_written(out, job["names"][0]), _truth(job))}
+
+    figures = _turns(given, "dice", [Turn(name, 0, partial(once, name)) for name in arms], shape=job["shape"])
+    results = {f"{name}_dice": each["dice"] for name, each in zip(arms, figures, strict=True)}
     medians = {name: statistics.median(results[f"{name}_dice"]) for name in arms}
     what = "thick slices: Dice gained by linear scores over the nearest prepared voxel's label"
     claims = [Claim.at_least(what, medians["hasten"] - medians["nearest"], 0.0)] if "hasten" in medians else []
     if {"hasten", "nnunet"} <= set(medians):
         what = "thick slices: Dice lost against nnU-Net's export"
-        claims.append(Claim.at_most(what, medians["nnunet"] - medians["hasten"], 0.001))
+        claims.append(Claim.at_most(what, medians["nnunet"] - medians["hasten"], 0.0005))
     return claims, results, {"shape": job["shape"], "prepared": job["spacing"]}
 
 
 def memory(given: argparse.Namespace) -> Part:
-    """One run for each grid: the peak is the same each time."""
+    """One turn for each band of each grid: the peak is the same each time."""
     from benchmarks.predictions.child import in_child
 
     quick = given.quick
     shape = [32, 48, 48] if quick else [given.planes, 512, 512]
     larger = {"same": shape, "resampled": [round(1.25 * side) for side in shape]}
-    results: dict[str, list[float]] = {}
-    for grid in given.memory:
-        job = {
+    jobs = {
+        grid: {
             "classes": 5 if quick else given.classes, "window": [16] * 3 if quick else [96] * 3, "overlap": 0.5,
             "shape": shape, "new_shape": larger[grid], "most_windows": given.most_windows,
             "sums_bytes": int(given.gib * 2**30),
-        }  # fmt: skip
-        for name, value in in_child("held", json.dumps(job)).items():
+        }
+        for grid in given.memory
+    }  # fmt: skip
+
+    def once(grid: str, band: int) -> dict[str, Any]:
+        return in_child("held", json.dumps({**jobs[grid], "band": band}))
+
+    counts = {grid: int(in_child("held", json.dumps({**job, "band": None}))["bands"]) for grid, job in jobs.items()}
+    places = [(grid, band) for grid in given.memory for band in range(counts[grid])]
+    turns = [Turn(grid, band, partial(once, grid, band)) for grid, band in places]
+    results: dict[str, list[float]] = {}
+    for (grid, _), figures in zip(places, _turns(given, "memory", turns, jobs=jobs), strict=True):
+        for name, value in figures.items():
             results.setdefault(f"{grid}/{name}", []).append(value)
-            _keep(given.out, part="memory", arm=grid, **{name: value})
     what = f"{given.classes} classes, {'x'.join(map(str, shape))}, "
     claims = [
-        Claim.at_most(f"{what}{grid} grid: GiB beyond network and image", results[f"{grid}/mib"][0] / 1024, 2.0)
+        Claim.at_most(f"{what}{grid} grid: GiB beyond network and image", max(results[f"{grid}/mib"]) / 1024, 2.0)
         for grid in given.memory
     ]
     return claims, results, {"shape": shape, "overlap": 0.5}
+
+
+def _turns(given: argparse.Namespace, part: str, turns: Sequence[Turn], **settings: Any) -> list[dict[str, Any]]:
+    settings["commit"] = commit()
+    return run_turns(part, turns, _kept_turns(given, part), settings, given.stop_at)
+
+
+def _kept_turns(given: argparse.Namespace, part: str) -> Path:
+    return Path(given.work / f"{part}{'_quick' if given.quick else ''}_turns.jsonl")
 
 
 def _job(given: argparse.Namespace, part: str, cases: int, shape: tuple[int, int, int]) -> dict[str, Any]:
@@ -149,42 +191,43 @@ def _job(given: argparse.Namespace, part: str, cases: int, shape: tuple[int, int
         "images": [str(path) for path in images], "names": [path.name.removesuffix(".nii.gz") for path in images],
         "out": str(given.work / f"{part}_out"), "spacing": list(QUICK_SPACING if given.quick else SPACING),
         "device": given.device, "batch_size": 1 if given.device == "cpu" else 4, "shape": list(shape),
-        "labels": str(data / "labelsTr"),
-        "scores": str(data / "scores.npy"),
+        "labels": str(data / "labelsTr"), "scores": str(data / "scores.npy"), "overlap": given.overlap,
     }  # fmt: skip
 
 
-def _compared(part: str, what: str, arms: Sequence[str], given: argparse.Namespace, job: dict[str, Any]) -> Part:
-    """Seconds a case and peak MiB of each arm, and how much of the label maps agrees with Hasten's and the truth."""
+def _compared(part: str, arms: Sequence[str], given: argparse.Namespace, jobs: Sequence[dict[str, Any]]) -> Part:
+    """Seconds a case and peak MiB of each arm, and how much of the label maps agrees with Hasten's and the truth.
+
+    jobs: one for each round.
+    """
     from benchmarks.predictions.child import measured
 
-    peaks: dict[str, list[float]] = {f"{arm}_peak_mib": [] for arm in arms}
+    def once(arm: str, job: dict[str, Any]) -> dict[str, Any]:
+        out, name = f"{job['out']}/{arm}", job["names"][0]
+        figures = measured(arm, part, {**job, "out": out}, given.nnunet)
+        label, truth = _written(out, name), _truth(job)
+        same = {}
+        if arm != "hasten" and "hasten" in arms:
+            same["same_labels"] = float((label == _written(f"{job['out']}/hasten", name)).mean())
+        seconds = figures["seconds"] / len(job["images"])
+        return {"s": seconds, "peak_mib": figures["mib"], **same, "dice": _dice(label, truth)}
 
-    def once(arm: str) -> float:
-        found = measured(arm, what, {**job, "out": f"{job['out']}/{arm}"}, given.nnunet)
-        peaks[f"{arm}_peak_mib"].append(found["mib"])
-        _keep(given.out, part=part, arm=arm, **found)
-        return found["seconds"] / len(job["images"])
-
-    times = interleave({f"{arm}_s": partial(once, arm) for arm in arms}, given.rounds, warmup=0)
-    maps = {arm: _written(f"{job['out']}/{arm}", job["names"][0]) for arm in arms}
-    results = {**times, **peaks, **{f"{arm}_dice": _dice(found, _truth(job)) for arm, found in maps.items()}}
+    turns = [Turn(arm, number, partial(once, arm, job)) for number, job in enumerate(jobs) for arm in arms]
+    used = {"shape": jobs[0]["shape"], "channels": given.channels, "overlap": given.overlap, "device": given.device}
+    used |= {"cases": len(jobs[0]["images"]), "rounds": len(jobs)}
+    results: dict[str, list[float]] = {}
+    for turn, figures in zip(turns, _turns(given, part, turns, **used), strict=True):
+        for name, value in figures.items():
+            results.setdefault(f"{turn.arm}_{name}", []).extend(value if isinstance(value, list) else [value])
     claims = []
     for arm in arms:
         if arm == "hasten" or "hasten" not in arms:
             continue
-        ratio = median_ratio(times[f"{arm}_s"], times["hasten_s"])
-        claims.append(Claim.at_least(f"{part}: {arm} takes this many times Hasten's seconds", ratio, 1.0))
-        share = median_ratio(peaks["hasten_peak_mib"], peaks[f"{arm}_peak_mib"])
-        claims.append(Claim.at_most(f"{part}: Hasten's peak memory over {arm}'s", share, 1.0))
-        results[f"{arm}_same_labels"] = [float((maps[arm] == maps["hasten"]).mean())]
-    return claims, results, {"shape": job["shape"], "channels": given.channels, "cases": len(job["images"])}
-
-
-def _keep(out: Path, **line: Any) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ROUNDS).open("a") as file:
-        file.write(f"{json.dumps(line)}\n")
+        ratio = median_ratio(results[f"{arm}_s"], results["hasten_s"])
+        claims.append(Claim.at_least(f"{part}: {arm} takes this many times Hasten's seconds", ratio, FASTER[part][arm]))
+        share = median_ratio(results["hasten_peak_mib"], results[f"{arm}_peak_mib"])
+        claims.append(Claim.at_most(f"{part}: Hasten's peak memory over {arm}'s", share, SHARE[part]))
+    return claims, results, used
 
 
 def _write_scores(job: dict[str, Any]) -> None:

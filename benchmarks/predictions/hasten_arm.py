@@ -13,12 +13,12 @@ _LAYER = 48
 
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
-    from hasten.engine.ensemble import read_members
+    from benchmarks.predictions.scene import members_of
     from hasten.engine.inputs import find_cases
     from hasten.engine.model import load_members
     from hasten.engine.predict import predict_cases
 
-    members, images = read_members(job["run"]), [Path(image) for image in job["images"]]
+    members, images = members_of(job), [Path(image) for image in job["images"]]
     model, content = load_members(members, device=job["device"]), members[0].content
     out = Path(job["out"])
 

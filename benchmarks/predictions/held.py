@@ -1,11 +1,12 @@
-"""Peak memory of deciding a label map of many classes, beyond the network, the image and the label map."""
+"""Peak memory of deciding a label map of many classes, beyond the network and the image."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,23 @@ class _Enough(Exception):
 
 
 def labels(job: dict[str, Any]) -> dict[str, float]:
-    """`mib` at the peak beyond the image and what the network alone needs, `seconds`, and `windows` that were run.
+    """`mib` at the peak beyond the image and what the network alone needs, `seconds`, and `windows` that were run, of
+    the one band of the volume whose number is `band`. Without a number, how many `bands` there are.
 
-    The stand-in network is one convolution of 1^3: its cost is that of writing all scores of a window.
+    The stand-in network is one convolution of 1^3: its cost is that of writing all scores of a window. The label map
+    counts as a whole, whatever part of it the band fills.
     """
     import time
 
     import torch
     from torch import nn
 
+    from hasten.engine import infer
     from hasten.engine.infer import Inference, infer_on_grid
 
     torch.manual_seed(0)
     network = nn.Conv3d(1, job["classes"], 1).eval()
-    window, shape = tuple(job["window"]), tuple(job["shape"])
-    image = torch.randn(1, *shape).half()
+    window, shape, new_shape = tuple(job["window"]), tuple(job["shape"]), tuple(job["new_shape"])
     windows = 0
 
     class Counted(nn.Module):
@@ -47,20 +50,30 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
         channels_last=False, spatial_dims=3, device=torch.device("cpu"), classes=job["classes"],
         sums_bytes=job["sums_bytes"],
     )  # fmt: skip
+    resampled = new_shape != shape
+    boxes = infer._bands(shape, how, halo=int(resampled))
+    if job["band"] is None:
+        return {"bands": len(boxes)}
+    box = boxes[job["band"]]
+    infer.bands = lambda *_, **__: [box]  # type: ignore[assignment]
+    if resampled and len(boxes) > 1:
+        infer.kept_memory = nullcontext  # type: ignore[assignment]  # as with all bands
 
     def alone() -> None:
         with torch.inference_mode():
             network(torch.zeros(1, 1, *window))
 
-    alone_mib = _peak(alone)
+    image, alone_mib = torch.randn(1, *shape).half(), _peak(alone)
     windows, began = 0, time.perf_counter()
 
     def run() -> None:
         with suppress(_Enough):
-            infer_on_grid(Counted(), image, tuple(job["new_shape"]), how)
+            infer_on_grid(Counted(), image, new_shape, how)
 
     peak = _peak(run)
-    return {"mib": peak - alone_mib, "seconds": time.perf_counter() - began, "windows": windows, "network": alone_mib}
+    rest = prod(new_shape) * (1 - prod(side.stop - side.start for side in box) / prod(shape)) / 2**20
+    seconds = time.perf_counter() - began
+    return {"mib": peak - alone_mib + rest, "seconds": seconds, "windows": windows, "network": alone_mib}
 
 
 def _peak(work: Callable[[], object]) -> float:

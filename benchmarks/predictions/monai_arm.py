@@ -17,10 +17,10 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
     from monai.data import Dataset, ThreadDataLoader, decollate_batch
     from monai.inferers import SlidingWindowInferer
 
+    from benchmarks.predictions.scene import members_of
     from hasten.engine.model import load_model
-    from hasten.engine.weights import read_model
 
-    model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
+    model = load_model(members_of(job)[0].content, where=str(job["run"]), device=job["device"])
     network, how = model.network, model.inference
     inferer = SlidingWindowInferer(how.patch, sw_batch_size=job["batch_size"], overlap=how.overlap, mode="gaussian")
     before = _before(job["spacing"], crop=True)

@@ -43,10 +43,10 @@ def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
+    from benchmarks.predictions.scene import members_of
     from hasten.engine.model import load_model
-    from hasten.engine.weights import read_model
 
-    model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
+    model = load_model(members_of(job)[0].content, where=str(job["run"]), device=job["device"])
     plans, configuration, dataset = _plans(job, model.inference.patch)
     predictor = nnUNetPredictor(
         tile_step_size=1 - model.inference.overlap, use_gaussian=True, use_mirroring=False,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hasten.config.schema import Spacing, Triple
+
+if TYPE_CHECKING:
+    from hasten.engine.ensemble import Member
 
 CLASSES = 14
 WINDOW = (-200.0, 400.0)
@@ -70,6 +74,14 @@ def write_organs(out: Path, count: int, shape: Triple) -> Path:
         out, numbered("organs", count), lambda index: organs(shape, index), title="Ellipsoids", channels=("CT",),
         labels=names, spacing=spacing_of(shape),
     )  # fmt: skip
+
+
+def members_of(job: dict[str, Any]) -> list[Member]:
+    """The job's run with the job's windows."""
+    from hasten.engine.ensemble import read_members
+    from hasten.engine.infer_settings import with_infer
+
+    return with_infer(read_members(job["run"]), [f"infer.overlap={job['overlap']}"])
 
 
 def fitted_run(work: Path, *, spacing: Spacing, window: Triple, channels: tuple[int, ...], steps: int) -> Path:

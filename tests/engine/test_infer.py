@@ -352,5 +352,5 @@ def test_a_gpu_multiplies_as_the_precision_says(precision: str, switch: str) -> 
 
     seen: list[str] = []
     how = make(precision=precision, device=torch.device("cuda"))
-    infer._forward(Net(), torch.zeros(1, 2, 4, 4, 4), how)
+    infer.network_scores(Net(), torch.zeros(1, 2, 4, 4, 4), how)
     assert seen == [switch]

@@ -367,13 +367,25 @@ def test_a_folder_that_cannot_be_written(run: Path, case: Path, tmp_path: Path) 
 
 
 def test_a_disk_that_fills_up_is_named(run: Path, case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
+
     def full(self: Path, data: bytes) -> int:
+        write(self, data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     target = tmp_path / "out/new.nii.gz"
     fails(f"{target}: cannot be written (No space left on device)", lambda: predict(run, case, tmp_path / "out"))
     assert not target.exists()
+    assert {path.name for path in (tmp_path / "out").glob("*")} <= {"prediction.json"}  # nor half of one
+
+
+def test_a_fourth_axis_of_one_is_none(run: Path, case: Path, tmp_path: Path) -> None:
+    array = array_of(case)
+    four = save(tmp_path / "in/four.nii.gz", array[..., None], np.diag([*SPACING, 1.0]))
+    straight, deep = predict(run, [case, four], tmp_path / "out")
+    assert array_of(deep).shape == array.shape
+    assert np.array_equal(array_of(deep), array_of(straight))
 
 
 def test_going_on_leaves_what_this_network_wrote(run: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.engine.scores import averaged, confidence, first_output
+from hasten.engine.scores import averaged, confidence, first_output, highest
 
 SCORES = torch.randn(2, 3, 4, 5, 6)
 
@@ -99,3 +99,19 @@ def test_only_what_is_unsure_is_mirrored(threshold: float) -> None:
     assert 0 < int(which.sum()) < 4 or threshold in (0.0, 2.0)
     assert seen == [4, *[int(which.sum())] * 3 * int(which.any())]
     torch.testing.assert_close(found, torch.where(which[:, None, None, None, None], all_mirrored, plain))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 14, 256, 300])
+@pytest.mark.parametrize("form", ["contiguous", "permuted", "channels last", "small", "half"])
+def test_the_highest_is_the_first_one_of_several(classes: int, form: str) -> None:
+    shape = (2, 3, 4) if form == "small" else (4, 20, 60)
+    # Few values, so that several classes are highest.
+    scores = torch.randint(-3, 4, (classes, *shape), generator=torch.Generator().manual_seed(0)).float()
+    scores = {
+        "permuted": lambda: scores.permute(0, 2, 3, 1),
+        "channels last": lambda: scores[None].contiguous(memory_format=torch.channels_last_3d)[0],
+        "half": scores.half,
+    }.get(form, lambda: scores)()
+    found = highest(scores)
+    assert found.dtype == (torch.uint8 if classes <= 256 else torch.int16)
+    assert torch.equal(found.long(), torch.from_numpy(scores.float().numpy().argmax(0)))

@@ -106,10 +106,42 @@ def test_sections_in_a_folder_and_what_they_are_too_large_for(
     assert not (tmp_path / "more").exists()
 
 
-def test_a_section_of_16_bits_is_named(run: Path, tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    tifffile.imwrite(tmp_path / "a.tif", image(60, 70).astype(np.uint16), tile=(32, 32))
-    with pytest.raises(ValueError, match=r"a\.tif.*uint16.*8-bit RGB or grey"):
-        predict(run, tmp_path / "a.tif", tmp_path / "out")
+@pytest.mark.parametrize(
+    "prepare",
+    [{}, {"crop_foreground": True}, {"intensity": "window", "window": [2570, 51400]}, {"intensity": "none"}],
+)
+def test_16_bits_are_scaled_as_those_of_the_image_as_a_whole(
+    run: Path, tmp_path: Path, small: pytest.MonkeyPatch, prepare: dict[str, Any]
+) -> None:
+    deep = image(203, 171).astype(np.uint16) * 257
+    if prepare.get("intensity") == "none":
+        deep //= 257
+        deep[50, 60] = 300
+    model = variant(run, tmp_path / "run", **{"dtype": "float32", **prepare})
+    tifffile.imwrite(tmp_path / "a.tif", deep, tile=(32, 48), compression="zlib")
+    Image.fromarray(deep).save(tmp_path / "b.png")
+    part, whole = predict(model, [tmp_path / "a.tif", tmp_path / "b.png"], tmp_path / "out")
+    found, expected = tifffile.imread(part), np.asarray(Image.open(whole))
+    assert (found != expected).mean() < 1e-3
+    assert len(np.unique(found)) > 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "prepare", "message"),
+    [
+        (np.float32, {}, r"a\.tif.*float32.*8- or 16-bit unsigned RGB or grey"),
+        (np.uint16, {"intensity": "none"}, r"a\.tif.*float16 can't hold.*prepare\.dtype=float32"),
+    ],
+)
+def test_pixels_that_cannot_be_are_named(
+    run: Path, tmp_path: Path, small: pytest.MonkeyPatch, dtype: Any, prepare: dict[str, Any], message: str
+) -> None:
+    pixels = image(60, 70).astype(dtype)
+    pixels[20, 30] = 65535
+    tifffile.imwrite(tmp_path / "a.tif", pixels, tile=(32, 32))
+    with pytest.raises(ValueError, match=message):
+        predict(variant(run, tmp_path / "run", **prepare), tmp_path / "a.tif", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_read_as_a_whole(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
 
 
 def open_section(path: Path) -> Slide:
-    """The slide whose level 0 is the section. Raises ValueError."""
+    """The slide whose level 0 is the section, of 8 or 16 bits. Raises ValueError."""
     from hasten.cases.slide.open import open_slide
 
-    return open_slide(path, "tifffile")
+    return open_slide(path, "tifffile", deep=True)
 
 
 def write_section(

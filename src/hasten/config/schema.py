@@ -318,8 +318,8 @@ class InferConfig:
     beyond 1 it was measured 0.2 to 4 points of Dice worse (docs/benchmarks.md), as training saw nothing that large."""
     overlap: float = 0.5
     """Share of a window that overlaps its neighbour."""
-    batch_size: int = 4
-    """Windows that go through the network together."""
+    batch_size: int | None = None
+    """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
     size_spread: float = 0.0
     """Share by which a side of a volume that is not cut may be padded, so that like sizes share a batch."""
     flip_axes: tuple[int, ...] = ()

@@ -18,6 +18,7 @@ from hasten.cases.regions import resolve_regions
 from hasten.config.intensity import Scaling, scalings
 from hasten.config.network import is_own
 from hasten.config.settled import PlannedRun
+from hasten.engine.infer import WINDOW_BATCH
 from hasten.files import replacing
 from hasten.nets.build import NNUNET, monai_network
 from hasten.nets.dynunet import dynunet_settings, dynunet_weights
@@ -106,7 +107,7 @@ def _inference(
         "inferer": {
             "_target_": "SlidingWindowInferer",
             "roi_size": infer.patch,
-            "sw_batch_size": infer.batch_size,
+            "sw_batch_size": infer.batch_size or WINDOW_BATCH,
             "overlap": infer.overlap,
             "mode": "gaussian",
         },

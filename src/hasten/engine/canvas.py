@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Part, cover
+from hasten.engine.scores import highest
 from hasten.engine.shortage import out_of_memory
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,7 @@ class Labels(Decided):
     """(D, H, W) class index of the highest score, the first one where several are highest."""
 
     def decide(self, sums: Tensor) -> Tensor:
-        # A third of the time of argmax on a CPU.
-        return sums.max(0)[1].to(torch.uint8 if len(sums) <= 256 else torch.int16)
+        return highest(sums)
 
 
 class Masks(Decided):

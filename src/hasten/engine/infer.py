@@ -27,6 +27,8 @@ from hasten.engine.windows import Windows, slide, slow_axis
 
 log = logging.getLogger(__name__)
 
+WINDOW_BATCH = 4
+"""Windows that go through the network together where neither the settings nor a measurement decide."""
 _NO_LIMIT = 2**62
 SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -106,8 +108,8 @@ def _by_windows(
         return sinks.setdefault(boxes[number][0], new_sink)
 
     results = slide(
-        lambda batch, _: _forward(network, batch, how), (volumes[position] for position, _ in boxes), _windows(how),
-        sink, within=lambda number: boxes[number][1],
+        lambda batch, _: network_scores(network, batch, how), (volumes[position] for position, _ in boxes),
+        _windows(how), sink, within=lambda number: boxes[number][1],
     )  # fmt: skip
     last = {position: number for number, (position, _) in enumerate(boxes)}
     for number, labels in results:
@@ -126,7 +128,7 @@ def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) ->
 
     with kept_memory() if how.device.type == "cpu" else nullcontext():
         results = slide(
-            lambda batch, _: _forward(network, batch, how), [volume], _windows(how), sink, within=lambda _: part
+            lambda batch, _: network_scores(network, batch, how), [volume], _windows(how), sink, within=lambda _: part
         )
         ((_, labels),) = results
     return labels[(..., *part)]
@@ -155,7 +157,7 @@ def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor
         return Scores(lambda classes: score_room((classes, *shape), how.device, torch.float32), windows.sums)
 
     with torch.inference_mode():
-        ((_, scores),) = slide(lambda batch, _: _forward(network, batch, how), [volume], windows, sink)
+        ((_, scores),) = slide(lambda batch, _: network_scores(network, batch, how), [volume], windows, sink)
     return scores
 
 
@@ -229,7 +231,7 @@ def _slide_on_grid(
 ) -> Tensor:
     shape, whole = _shape(volume), list[Tensor]()
     results = slide(
-        lambda batch, _: _forward(network, batch, how), [volume] * len(boxes), _windows(how),
+        lambda batch, _: network_scores(network, batch, how), [volume] * len(boxes), _windows(how),
         lambda number, _: _sink_on_grid(shape, new_shape, how, nearest, planes, part=boxes[number], whole=whole),
         within=lambda number: widened(boxes[number], shape),
     )  # fmt: skip
@@ -265,7 +267,7 @@ def padded_size(shape: Triple, how: Inference) -> Triple:
     return depth, height, width
 
 
-def _forward(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
+def network_scores(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
     """(B, C, D, H, W) to (B, K, D, H, W) scores, averaged over mirrorings."""
 
     def once(image: Tensor) -> Tensor:
@@ -324,4 +326,4 @@ def _scores_of_whole(
         d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
         batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
         places.append((d, h, w))
-    return _forward(network, batch, how), places
+    return network_scores(network, batch, how), places

@@ -39,7 +39,7 @@ from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
 from hasten.engine.foreground import sampled_warnings
-from hasten.engine.infer import Inference
+from hasten.engine.infer import WINDOW_BATCH, Inference
 from hasten.engine.measure import variant_of
 from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
@@ -385,7 +385,7 @@ def inference_of(
         divisor=divisor(config.network),
         whole_up_to=int(infer.whole_up_to * math.prod(infer.patch)),
         overlap=infer.overlap,
-        batch_size=infer.batch_size,
+        batch_size=infer.batch_size or WINDOW_BATCH,
         size_spread=infer.size_spread,
         flip_axes=infer.flip_axes,
         flip_below=infer.flip_below,

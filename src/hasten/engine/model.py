@@ -24,6 +24,8 @@ from hasten.engine.own_network import model_network
 from hasten.engine.regrid import Planes, thick_axis
 from hasten.engine.spacing import spacing_warning
 from hasten.engine.step import memory_format
+from hasten.engine.window_batch import measured_batch
+from hasten.engine.window_graph import GraphedNetwork
 from hasten.prepare.orient import orient
 from hasten.prepare.restore import restore_label
 from hasten.prepare.types import Geometry, Prepared
@@ -68,16 +70,21 @@ def load_members(members: Sequence[Member], *, device: str = "auto", trust_chang
         for member in members
     ]
     first = models[0]
-    if len(models) == 1:
-        return first
-    overlapping = first.inference.overlapping
-    network = Ensemble([model.network for model in models], overlapping=overlapping)
-    return dataclasses.replace(
-        first,
-        network=network.eval(),
-        inference=joined([model.inference for model in models], members[0].where),
-        activation=(lambda scores: scores + 0.5) if overlapping else (lambda scores: scores),
-    )
+    if len(models) > 1:
+        overlapping = first.inference.overlapping
+        network = Ensemble([model.network for model in models], overlapping=overlapping)
+        first = dataclasses.replace(
+            first,
+            network=network.eval(),
+            inference=joined([model.inference for model in models], members[0].where),
+            activation=(lambda scores: scores + 0.5) if overlapping else (lambda scores: scores),
+        )
+    how = first.inference
+    if members[0].content["config"]["infer"].get("batch_size") is None:
+        how = dataclasses.replace(how, batch_size=measured_batch(first.network, len(first.channels), how))
+    if how.device.type == "cuda":
+        return dataclasses.replace(first, network=GraphedNetwork(first.network, how.device).eval(), inference=how)
+    return dataclasses.replace(first, inference=how)
 
 
 def load_model(content: dict[str, Any], *, where: str, device: str = "auto", trust_changed_code: bool = False) -> Model:

@@ -8,6 +8,7 @@ interpolated scores, for little more than nearest neighbour takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +19,9 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from hasten.config.schema import Spacing, Triple
+from hasten.engine.scores import highest
 from hasten.prepare.resample import linear_taps, nearest_index
+from hasten.prepare.threads import one_torch_thread
 
 _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
@@ -165,12 +168,14 @@ class Regridded:
         shares = weights().to(sums.device).expand(sums.shape[1:]).permute(self._axes)
         piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)), shares)
         # The weights are positive, so the sums decide as their means do.
-        labels = piece.sums > 0 if self._overlapping else piece.sums.max(0, keepdim=True)[1]
+        labels = piece.sums > 0 if self._overlapping else highest(piece.sums)[None]
         layer.labels[:, along.start - layer.start : along.stop - layer.start, row, column] = labels
         layer.pieces.append(piece)
         layer.missing -= labels[0].numel()
-        while (complete := self._layers.get(self._next)) is not None and not complete.missing:
-            self._decide(self._layers.pop(self._next))
+        # One thread: a step takes less than threads take to meet where others use the processor, as readers do.
+        with one_torch_thread() if self._device.type == "cpu" else nullcontext():
+            while (complete := self._layers.get(self._next)) is not None and not complete.missing:
+                self._decide(self._layers.pop(self._next))
 
     def _layer(self, along: slice, classes: int) -> _Layer:
         planes, section = along.stop - along.start, self._shape[1:]

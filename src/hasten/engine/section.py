@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,11 +54,16 @@ class _Counts:
     """Statistics over all pixels of a channel, needed before the first is scaled."""
 
     histogram: np.ndarray
-    """(256,) pixels of each value."""
+    """(N,) pixels of each of the N values of the file's type."""
     rows: np.ndarray
     """(H,) highest value of each row."""
     columns: np.ndarray
     """(W,) highest value of each column."""
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, int], dtype: Any) -> _Counts:
+        values = np.zeros(np.iinfo(dtype).max + 1, np.int64)
+        return cls(values, np.zeros(shape[0], dtype), np.zeros(shape[1], dtype))
 
     @property
     def lowest(self) -> int:
@@ -78,16 +84,18 @@ def segment_section(path: Path, target: Path, model: Model) -> None:
     scaled, foreground = scalings(spec, channels), list[int]()
     with open_section(path) as slide:
         box = slice(0, 1), slice(0, shape[1]), slice(0, shape[2])
-        counts: list[_Counts] = []
-        if spec.crop_foreground or any(scaling.kind == "zscore" for scaling in scaled):
-            counts = _count(slide, shape[1:], channels)
+        counts, dtype = list[_Counts](), slide.read_region(0, 0, 0, 1, 1).dtype
+        # The highest value decides whether float16 can hold 16 bits that are not scaled.
+        kinds = {scaling.kind for scaling in scaled}
+        if spec.crop_foreground or "zscore" in kinds or (dtype == np.uint16 and "none" in kinds):
+            counts = _count(slide, shape[1:], channels, dtype)
         if spec.crop_foreground:
             box = _box(counts, scaled) or box
             for each in counts:
                 # Where a channel is z-scored, what is cropped away has its lowest value.
                 each.histogram[each.lowest] -= prod(shape) - prod(part.stop - part.start for part in box)
         tables = [
-            _table(scaling, counts[number].histogram if counts else np.zeros(256), spec.dtype)
+            _table(scaling, counts[number].histogram if counts else np.ones(np.iinfo(dtype).max + 1), spec.dtype)
             for number, scaling in enumerate(scaled)
         ]
         strips = _strips(slide, model, np.stack(tables), box, shape[2], foreground)
@@ -98,18 +106,16 @@ def segment_section(path: Path, target: Path, model: Model) -> None:
         log.warning("%s: %s", path, warning)
 
 
-def _count(slide: Slide, shape: tuple[int, int], channels: int) -> list[_Counts]:
+def _count(slide: Slide, shape: tuple[int, int], channels: int, dtype: Any) -> list[_Counts]:
     height, width = shape
-    counts = [
-        _Counts(np.zeros(256, np.int64), np.zeros(height, np.uint8), np.zeros(width, np.uint8)) for _ in range(channels)
-    ]
+    counts = [_Counts.zeros(shape, dtype) for _ in range(channels)]
     for top in range(0, height, _BLOCK):
         for left in range(0, width, _BLOCK):
             rows, columns = slice(top, min(top + _BLOCK, height)), slice(left, min(left + _BLOCK, width))
             block = slide.read_region(0, top, left, rows.stop - top, columns.stop - left)
             for channel, each in enumerate(counts):
                 pixels = block[..., channel]
-                each.histogram += np.bincount(pixels.reshape(-1), minlength=256)
+                each.histogram += np.bincount(pixels.reshape(-1), minlength=len(each.histogram))
                 np.maximum(each.rows[rows], pixels.max(1), out=each.rows[rows])
                 np.maximum(each.columns[columns], pixels.max(0), out=each.columns[columns])
     return counts
@@ -127,10 +133,14 @@ def _box(counts: Sequence[_Counts], scaled: Sequence[Scaling]) -> Box | None:
 
 
 def _table(scaling: Scaling, histogram: np.ndarray, dtype: str) -> np.ndarray:
-    """(256,) lookup table of the stored type: each value scaled as `write_scaled` scales a whole image."""
-    values, table = torch.arange(256, dtype=torch.float32), np.empty(256, dtype)
+    """(N,) lookup table of the stored type: each value scaled as `write_scaled` scales a whole image.
+
+    histogram: (N,), above 0 where a value may occur.
+    """
+    size, highest = len(histogram), int(np.flatnonzero(histogram)[-1])
+    values, table = torch.arange(size, dtype=torch.float32).clamp_(max=highest), np.empty(size, dtype)
     if scaling.kind == "zscore":
-        count, grey = histogram.sum(), np.arange(256.0)
+        count, grey = histogram.sum(), np.arange(float(size))
         mean = float((histogram * grey).sum() / count)
         std = float(((histogram * (grey - mean) ** 2).sum() / count) ** 0.5)
         table[:] = values.sub_(mean).mul_(zscore_scale(mean, std)).numpy()

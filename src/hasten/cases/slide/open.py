@@ -34,9 +34,12 @@ _OFFSETS, _COUNTS = (324, 273), (325, 279)
 """TIFF tags of tiles, and of strips."""
 
 
-def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS) -> Slide:
+def open_slide(
+    path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS, deep: bool = False
+) -> Slide:
     """Open a whole slide with `backend`, or with the first of `order` that is installed and can read it.
 
+    deep: take 16 bits, too, which tifffile alone reads.
     Raises ValueError for a file that is missing, truncated, or that no backend can read (with each error), for an
     unknown backend, and for one that is not installed (with the command that installs it).
     """
@@ -57,7 +60,8 @@ def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str
     errors: list[str] = []
     for name in [backend] if backend is not None else [name for name in order if name in available]:
         try:
-            slide = Slide(path, name, _READERS[name][1](path))
+            reader = TifffileReader(path, deep=True) if deep and name == "tifffile" else _READERS[name][1](path)
+            slide = Slide(path, name, reader)
         except Exception as error:  # each library has errors of its own
             errors.append(f"{name}: {next(iter(str(error).strip().splitlines()), type(error).__name__)}")
             continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from hasten.config.schema import RunConfig
+from hasten.engine.infer import WINDOW_BATCH
 from hasten.engine.job import Planned
 from hasten.observe.env import usable_cores
 from hasten.study.tune.search import Measured, Space, Stage
@@ -59,7 +60,7 @@ def start_of(planned: Planned) -> Setting:
             "threads": torch.get_num_threads(),
             "norm_fusion": True,
             "optimizer": "fused",
-            "infer_batch": infer.batch_size,
+            "infer_batch": infer.batch_size or WINDOW_BATCH,
             "infer_sums": infer.sums,
         }
     )

@@ -1,0 +1,87 @@
+"""How many windows go through a network at once: measured on the GPU that predicts, on time and memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hasten.config.size import size_text
+from hasten.engine.bands import free_memory
+from hasten.engine.infer import Inference, network_scores
+from hasten.engine.shortage import out_of_memory
+
+log = logging.getLogger(__name__)
+
+_HIGHEST = 64
+_LEAST = 0.05
+"""Smallest share of a window's time that a doubled batch has to save."""
+_SHARE = 0.25
+"""Of free memory that a batch may take: sums and the images need the rest."""
+_PASSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One batch of windows through the network."""
+
+    seconds: float
+    num_bytes: int
+    """At the peak, above what was allocated before."""
+
+
+def best_batch(trial: Callable[[int], Trial], free: int) -> tuple[int, str]:
+    """The batch from which on doubling it gains nothing or takes too much memory, and a sentence that says which.
+
+    trial: runs so many windows. free: bytes that are free. One window goes through whatever it takes.
+    """
+    count, last = 1, trial(1)
+    while count < _HIGHEST:
+        following = 2 * count
+        num_bytes = last.num_bytes // count * following
+        if num_bytes > _SHARE * free:
+            return count, f"{following} would take {size_text(num_bytes)} of the {size_text(free)} that are free"
+        try:
+            doubled = trial(following)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            return count, f"{following} run out of memory"
+        if doubled.seconds / following > (1 - _LEAST) * last.seconds / count:
+            each = [1e3 * trial.seconds / size for trial, size in ((last, count), (doubled, following))]
+            return count, f"{each[0]:.2f} ms a window, and {each[1]:.2f} ms with {following}"
+        count, last = following, doubled
+    return count, "no more are tried"
+
+
+def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
+    """The best batch of windows of `how` on its device, a GPU. On a CPU, a batch gains nothing from more voxels than
+    `Windows` allows it.
+    """
+    if how.device.type != "cuda":
+        return how.batch_size
+    count, why = best_batch(lambda count: _trial(network, channels, how, count), free_memory(how.device))
+    log.info("%d windows of %s go through the network at once: %s", count, how.patch, why)
+    torch.cuda.empty_cache()
+    return count
+
+
+@torch.inference_mode()
+def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> Trial:
+    batch = torch.randn(count, channels, *how.patch, device=how.device)
+    before = torch.cuda.memory_allocated(how.device)
+    torch.cuda.reset_peak_memory_stats(how.device)
+    network_scores(network, batch, how)  # libraries choose their algorithms for this shape
+    num_bytes = torch.cuda.max_memory_allocated(how.device) - before
+    seconds = []
+    for _ in range(_PASSES):
+        torch.cuda.synchronize(how.device)
+        began = time.perf_counter()
+        network_scores(network, batch, how)
+        torch.cuda.synchronize(how.device)
+        seconds.append(time.perf_counter() - began)
+    return Trial(min(seconds), num_bytes)
