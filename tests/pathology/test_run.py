@@ -18,6 +18,7 @@ from hasten.cases.slide.listing import find_slides
 from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
 from hasten.cli.main import app
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.loop import Loop
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.pathology.config import DetectionConfig, load
@@ -101,16 +102,14 @@ def test_the_command_line_predicts_slides_and_replaces_nothing_unasked(
 def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
     config: DetectionConfig, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hasten.pathology.fit import Fit
+    after = Loop._after_step
 
-    after = Fit._after
+    def stopping(loop: Loop, step: int) -> bool:
+        if step == 3 and loop.first == 0:
+            loop.stop.ask()
+        return after(loop, step)
 
-    def stopping(fit: Fit, step: int) -> bool:
-        if step == 3 and fit.first == 0:
-            fit.stop.ask()
-        return after(fit, step)
-
-    monkeypatch.setattr(Fit, "_after", stopping)
+    monkeypatch.setattr(Loop, "_after_step", stopping)
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt, match="stopped at step 3; go on with: hasten train --resume"):
         train_detection(config, out)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli.detection import is_of_slides, predict_slides
 from hasten.cli.source import TRUST_HELP
 from hasten.cli.terminal import echo
 
@@ -74,9 +73,14 @@ def predict(
     inputs = [word for word in inputs if str(word) not in overrides]
     if not inputs:
         raise ValueError("INPUT: no image is named; name images, or folders of images")
-    if is_of_slides(run):
+    from hasten.pathology.config import is_detection_run
+
+    if is_detection_run(run):
+        from hasten.pathology.predict import predict_slides
+
         _check_slides(run, trust_changed_code, regions, probabilities, ending, ensemble, not postprocessing, overrides)
-        echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
+        written_to = predict_slides(run, inputs, out, overwrite=overwrite, device=device)
+        echo(f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {written_to}")
         return
 
     from hasten.engine.predict import predict as segment

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from hasten.cache.arena import Arena
+from hasten.config.load import to_dict
 from hasten.config.schema import RunConfig
+from hasten.config.settled import PlannedTrain
 from hasten.distribute.agree import by_first, first_here, on_all, require_same
 from hasten.distribute.group import patient_group
 from hasten.distribute.launch.facts import start_facts
@@ -39,6 +41,7 @@ from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
+from hasten.nets.build import Loss
 from hasten.nets.freeze import freeze_norms
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
@@ -137,7 +140,11 @@ def compose_run(
         freeze_norms(network, train.freeze)
         optimizer = strategy.share_optimizer(build_optimizer(network, train))
         paced = paced_schedule(train, planned.config.sample.batch_size)
-        step = _step(planned, strategy, network, average, optimizer, paced)
+        loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
+        step = make_step(
+            train, network, loss, optimizer, paced, average=average, strategy=strategy,
+            spatial_dims=planned.case_set.spatial_dims, device=planned.device,
+        )  # fmt: skip
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
@@ -149,8 +156,10 @@ def compose_run(
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
     return RunComponents(
-        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=_inference(planned),
-        engaged=engaged, paced=paced, start=start.record() if start is not None else None,
+        settings=to_dict(planned.config), train=planned.config.train, observe=planned.config.observe,
+        timeout_s=planned.config.distribute.timeout_s, planned=planned, arena=arena, step=step, program=program,
+        captured=captured, inference=_inference(planned), engaged=engaged, paced=paced,
+        start=start.record() if start is not None else None,
     )  # fmt: skip
 
 
@@ -161,16 +170,20 @@ def _inference(planned: Planned) -> Inference:
     )
 
 
-def _step(
-    planned: Planned,
-    strategy: Strategy,
+def make_step(
+    train: PlannedTrain,
     network: nn.Module,
-    average: nn.Module | None,
+    loss: Loss,
     optimizer: torch.optim.Optimizer,
     paced: PacedSchedule,
+    *,
+    average: nn.Module | None,
+    strategy: Strategy,
+    spatial_dims: int,
+    device: torch.device,
 ) -> TrainStep:
     """The step on the uncompiled network, which holds the weights whatever is compiled later."""
-    train, variant = planned.config.train, variant_of(planned.config.train)
+    variant = variant_of(train)
     update = Update(
         weights=network,
         optimizer=optimizer,
@@ -178,17 +191,17 @@ def _step(
         average=average,
         average_decay=train.ema,
         clip_norm=train.clip_norm,
-        scaler=scaler_for(planned.device, variant.precision),
+        scaler=scaler_for(device, variant.precision),
         strategy=strategy,
     )
     return TrainStep(
         network=network.train(),
-        loss=planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss),
+        loss=loss,
         update=update,
         precision=variant.precision,
         channels_last=variant.channels_last,
-        spatial_dims=planned.case_set.spatial_dims,
-        device=planned.device,
+        spatial_dims=spatial_dims,
+        device=device,
         accumulate=train.accumulate,
         strategy=strategy,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,11 @@ class Dice:
     def value(self, metric: Metric) -> float:
         """The mean that `train.metric` names."""
         return self.iou if metric == "iou" else self.mean
+
+    def record(self) -> dict[str, Any]:
+        """What metrics.jsonl has of it."""
+        dice = {"dice": self.mean, "dice_per_class": self.per_class}
+        return {**dice, "iou": self.iou, "iou_per_class": self.iou_per_class}
 
 
 def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tensor:

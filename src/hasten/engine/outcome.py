@@ -1,4 +1,4 @@
-"""The outcome of a run: its best validation, how it ended, and the model file that predictions read."""
+"""The outcome of a run: its best validation and how it ended."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from hasten.config.load import to_dict
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.job import Planned
-from hasten.engine.metric import Dice, Metric
-from hasten.engine.spacing import training_spacing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +27,8 @@ class Outcome:
     step: int
     best: Best
     target_time_s: float | None
-    last: Dice | None
+    last: Any
+    """What the evaluator gave last, if anything."""
     wait_seconds: float
     samples_per_s: float
     elapsed: float
@@ -46,29 +41,7 @@ class Outcome:
     """Seconds of validations that ran beside the training."""
 
 
-def model_content(planned: Planned, network: nn.Module, dice: Dice | None, step: int) -> dict[str, Any]:
-    """What a prediction needs: the validated weights and everything to rebuild their network and its input.
-
-    dice: of their validation; None where it was given up.
-    """
-    case_set = planned.case_set
-    return {
-        "weights": network.state_dict(),
-        "config": to_dict(planned.config),
-        "labels": {str(value): name for value, name in case_set.labels.items()},
-        "regions": {name: list(members) for name, members in case_set.regions.items()},
-        "region_values": dict(case_set.region_values),
-        "channels": list(case_set.channels),
-        "spatial_dims": case_set.spatial_dims,
-        "foreground": dict(planned.foreground),
-        "spacing": training_spacing(planned.fingerprint.spacings),
-        "step": step,
-        "dice": dice.mean if dice is not None else math.nan,
-        "iou": dice.iou if dice is not None else math.nan,
-    }
-
-
-def best_on_disk(path: Path, metric: Metric) -> Best:
+def best_on_disk(path: Path, metric: str) -> Best:
     """What best.pt holds. It may be later than last.pt, and a file that can't be read is to be written anew."""
     try:
         content = read_checkpoint(path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hasten.config.check import check_run
 from hasten.config.load import checked_as, range_mistakes, refuse
 from hasten.config.places import Key, read_document
 from hasten.config.schema import RunConfig
@@ -153,9 +154,8 @@ def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             continue
         tree = part.run if at[0] == "run" else overlaid(recipe.run, part.run)
         config, mistakes = checked_as(RunConfig, tree, at)
-        ranges = [
-            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, mistakes)
-        ]
+        dotted, located = ".".join(map(str, at)), range_mistakes(check_run(config), mistakes)
+        ranges = [((*at, *key), f"{dotted}.{message}") for key, message in located]
         first = at[0] == "run"
         # Phantom settings are merged over the recipe's, whose errors are reported only once.
         yield from (item for item in [*mistakes, *ranges] if first or _is_set(item[0][2:], part.run))

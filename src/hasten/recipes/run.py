@@ -1,4 +1,4 @@
-"""Builds the RunConfig of a recipe for its data, its phantoms or the user's data, and checks their labels."""
+"""Builds the settings of a recipe's run on its data, its phantoms or the user's data, and checks their labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.public import absent, data_home, public_set
@@ -18,6 +18,9 @@ from hasten.config.schema import RunConfig
 from hasten.config.url import is_url, shown
 from hasten.recipes.load import MAPPINGS, overlaid
 from hasten.recipes.recipe import Recipe, TwinSettings
+
+if TYPE_CHECKING:
+    from hasten.pathology.config import DetectionConfig
 
 
 def run_of(
@@ -50,6 +53,26 @@ def run_of(
     if last and not _is_overridden("data.split", overrides):
         config = _with_last(config, recipe.name, last, case_set)
     return config
+
+
+def detection_of(
+    recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
+) -> DetectionConfig:
+    """As `run_of`, of a recipe for detection on slides, which may be absent where the recipe names no public data."""
+    from hasten.pathology.config import load
+
+    assert recipe.kind == "detection"
+    tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+    source = (tree.get("data") or {}).get("source")
+    if source:
+        tree = overlaid(tree, {"data": {"source": str((base or Path()) / Path(source).expanduser())}})
+    config = load(tree, overrides)
+    if config.data.source or not recipe.data:
+        return config
+    folder = data_home().absolute() / public_set(recipe.data).folder
+    if not folder.exists():
+        raise absent(public_set(recipe.data), folder)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=str(folder)))
 
 
 def check_labels(recipe: Recipe, case_set: CaseSet) -> None:

@@ -49,7 +49,7 @@ class View:
     samples_per_s: float | None
     wait_share: float | None
     metric: str
-    """Dice or IoU: the run's metric."""
+    """Name of the run's metric."""
     score: float | None
     """Its mean in the last validation."""
     best: float | None
@@ -95,7 +95,7 @@ class Watch:
         train = _mapping(config.get("train"))
         total, steps = _integer(train.get("steps")), self._steps(summary, samples)
         target = _mapping(summary.get("target")).get("value", train.get("target"))
-        metric = "iou" if train.get("metric") == "iou" else "dice"
+        metric = "auc" if config.get("kind") == "detection" else "iou" if train.get("metric") == "iou" else "dice"
         scored = [(score, line) for line in self._validations if (score := _number(line.get(metric))) is not None]
         best = max(scored, key=lambda pair: pair[0], default=None)
         return View(
@@ -136,7 +136,7 @@ class Watch:
                 self._lines.pop()
             self._lines.append((step, seconds))
             self._train = record
-        elif record.get("kind") == "validation" and _number(record.get("dice")) is not None:
+        elif record.get("kind") == "validation" and any(_number(record.get(each)) is not None for each in SHOWN):
             while self._validations and self._validations[-1]["step"] >= step:
                 self._validations.pop()
             self._validations.append(record)
