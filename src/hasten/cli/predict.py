@@ -76,11 +76,8 @@ def predict(
     from hasten.pathology.config import is_detection_run
 
     if is_detection_run(run):
-        from hasten.pathology.predict import predict_slides
-
         _check_slides(run, trust_changed_code, regions, probabilities, ending, ensemble, not postprocessing, overrides)
-        written_to = predict_slides(run, inputs, out, overwrite=overwrite, device=device)
-        echo(f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {written_to}")
+        _predict_slides(run, inputs, out, overwrite=overwrite, device=device)
         return
 
     from hasten.engine.predict import predict as segment
@@ -93,6 +90,13 @@ def predict(
     )  # fmt: skip
     beside = (", and the masks of its regions" if regions else "") + (", and probabilities" if probabilities else "")
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
+
+
+def _predict_slides(run: Path, inputs: list[Path], out: Path, *, overwrite: bool, device: str) -> None:
+    from hasten.pathology.predict import predict_slides
+
+    detections = predict_slides(run, inputs, out, overwrite=overwrite, device=device)
+    echo(f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {detections}")
 
 
 def _check_slides(run: Path, trust_changed_code: bool, *of_label_maps: object) -> None:

@@ -75,7 +75,7 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
 def load_kind(path: Path, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
     """The run that a YAML file describes, on slides where it says `kind: detection`. Raises ValueError for mistakes."""
     from hasten.config.load import load_run
-    from hasten.config.places import read_document
+    from hasten.config.yaml_file import read_document
 
     if read_document(path).tree.get("kind") == "detection":
         from hasten.pathology.config import load

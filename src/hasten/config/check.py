@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from hasten.config.augment import augment_mistakes
 from hasten.config.intensity import window_mistakes
-from hasten.config.network import is_own, name_mistakes
+from hasten.config.networks import is_own, name_mistakes
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
     CacheConfig,
@@ -304,7 +304,7 @@ def at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:
 def above_zero(section: Any, at: str, *names: str) -> Iterator[str]:
     for name in names:
         value = getattr(section, name)
-        if value is not None and not 0 < value < math.inf:
+        if value is not None and not all(0 < number < math.inf for number in _numbers(value)):
             yield wrong(f"{at}.{name}", "must be above 0", value)
 
 

@@ -16,11 +16,10 @@ from typing import Any
 import yaml
 
 from hasten.config.check import check_run
-from hasten.config.places import Key, read_document, yaml_problem
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
 
 _T = typing.TypeVar("_T")
 _MAX_LISTED = 10

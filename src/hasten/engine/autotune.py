@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 
 from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
-from hasten.config.network import is_own
+from hasten.config.networks import is_own
 from hasten.config.size import parse_size
 from hasten.distribute.agree import by_first
 from hasten.distribute.strategy import Strategy

@@ -141,10 +141,8 @@ def compose_run(
         optimizer = strategy.share_optimizer(build_optimizer(network, train))
         paced = paced_schedule(train, planned.config.sample.batch_size)
         loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
-        step = make_step(
-            train, network, loss, optimizer, paced, average=average, strategy=strategy,
-            spatial_dims=planned.case_set.spatial_dims, device=planned.device,
-        )  # fmt: skip
+        # On the uncompiled network, which holds the weights whatever is compiled later.
+        step = make_step(train, network, loss, optimizer, paced, average, strategy, planned.case_set.spatial_dims)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
@@ -155,11 +153,11 @@ def compose_run(
         engaged["weights to start from"] = Engaged(True, start.summary())
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
+    config, begun = planned.config, start.record() if start is not None else None
     return RunComponents(
-        settings=to_dict(planned.config), train=planned.config.train, observe=planned.config.observe,
-        timeout_s=planned.config.distribute.timeout_s, planned=planned, arena=arena, step=step, program=program,
-        captured=captured, inference=_inference(planned), engaged=engaged, paced=paced,
-        start=start.record() if start is not None else None,
+        settings=to_dict(config), train=config.train, observe=config.observe, timeout_s=config.distribute.timeout_s,
+        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=_inference(planned),
+        engaged=engaged, paced=paced, start=begun,
     )  # fmt: skip
 
 
@@ -176,14 +174,12 @@ def make_step(
     loss: Loss,
     optimizer: torch.optim.Optimizer,
     paced: PacedSchedule,
-    *,
     average: nn.Module | None,
     strategy: Strategy,
     spatial_dims: int,
-    device: torch.device,
 ) -> TrainStep:
-    """The step on the uncompiled network, which holds the weights whatever is compiled later."""
-    variant = variant_of(train)
+    """The step of a network that lies on its device."""
+    variant, device = variant_of(train), next(network.parameters()).device
     update = Update(
         weights=network,
         optimizer=optimizer,

@@ -51,10 +51,8 @@ def compose_slides(config: DetectionConfig, tiles: TileSet) -> LoopComponents:
     engaged["batched augmentation"] = Engaged(True, f"one program for a batch; compiled: {batches.why}")
     train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
     paced = paced_schedule(train, config.train.batch_size)
-    step = make_step(
-        train, network, tile_loss, build_optimizer(network, train), paced,
-        average=average_of(network) if train.ema > 0 else None, strategy=alone(), spatial_dims=2, device=device,
-    )  # fmt: skip
+    average = average_of(network) if train.ema > 0 else None
+    step = make_step(train, network, tile_loss, build_optimizer(network, train), paced, average, alone(), 2)
     return LoopComponents(
         settings=to_dict(config), train=train, observe=config.observe, timeout_s=DistributeConfig().timeout_s,
         step=step, program=batches, engaged=engaged, paced=paced,

@@ -14,7 +14,7 @@ from hasten.config.load import load_as
 from hasten.config.resume import RUN_RULES, Rule, Rules
 from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfig
 from hasten.config.settled import fields_of
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import load_yaml
 from hasten.engine.measure import Precision
 from hasten.engine.metrics.froc import RATES
 from hasten.observe.rundir import RUN_YAML

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import load_yaml
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording, merged, recordings
 from hasten.observe.monitor.sample import Sample
