@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +33,6 @@ from hasten.engine.autotune import (
 from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
-from hasten.engine.infer import Inference
 from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.job import Planned, inference_of, plan_run, with_train
 from hasten.engine.measure import Engaged, variant_of
@@ -126,8 +126,9 @@ def compose_run(
         if surgery is not None:
             engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
     planned = with_head(planned, network, start)
+    dims, device = planned.case_set.spatial_dims, planned.device
     # Before the optimizer, whose moments lie in memory as the weights do.
-    layout = memory_format(planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
+    layout = memory_format(dims, variant_of(planned.config.train).channels_last)
     network.to(memory_format=layout)  # type: ignore[call-overload]
     settle_activations(planned, network, engaged)  # determines which batch fits
     planned = settle_batch_size(planned, network, engaged)
@@ -141,8 +142,7 @@ def compose_run(
         optimizer = strategy.share_optimizer(build_optimizer(network, train))
         paced = paced_schedule(train, planned.config.sample.batch_size)
         loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
-        # On the uncompiled network, which holds the weights whatever is compiled later.
-        step = make_step(train, network, loss, optimizer, paced, average, strategy, planned.case_set.spatial_dims)
+        step = make_step(train, network, loss, optimizer, paced, average, strategy, dims, device)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
@@ -153,19 +153,24 @@ def compose_run(
         engaged["weights to start from"] = Engaged(True, start.summary())
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
-    config, begun = planned.config, start.record() if start is not None else None
+    built = {"arena": arena, "step": step, "program": program, "captured": captured, "paced": paced}
+    return _components(planned, start, engaged, built)
+
+
+def _components(
+    planned: Planned, start: Start | None, engaged: dict[str, Engaged], built: dict[str, Any]
+) -> RunComponents:
+    config = planned.config
     return RunComponents(
         settings=to_dict(config), train=config.train, observe=config.observe, timeout_s=config.distribute.timeout_s,
-        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=_inference(planned),
-        engaged=engaged, paced=paced, start=begun,
+        planned=planned, start=start.record() if start is not None else None,
+        inference=inference_of(
+            config, spatial_dims=planned.case_set.spatial_dims, device=planned.device, classes=planned.num_outputs,
+            overlapping=bool(planned.regions),
+        ),
+        engaged=engaged,
+        **built,
     )  # fmt: skip
-
-
-def _inference(planned: Planned) -> Inference:
-    dims, overlapping = planned.case_set.spatial_dims, bool(planned.regions)
-    return inference_of(
-        planned.config, spatial_dims=dims, device=planned.device, classes=planned.num_outputs, overlapping=overlapping
-    )
 
 
 def make_step(
@@ -177,9 +182,10 @@ def make_step(
     average: nn.Module | None,
     strategy: Strategy,
     spatial_dims: int,
+    device: torch.device,
 ) -> TrainStep:
-    """The step of a network that lies on its device."""
-    variant, device = variant_of(train), next(network.parameters()).device
+    """The step on the uncompiled network, which holds the weights whatever is compiled later."""
+    variant = variant_of(train)
     update = Update(
         weights=network,
         optimizer=optimizer,
