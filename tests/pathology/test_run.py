@@ -150,6 +150,33 @@ def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
     assert not (out / LOCK).exists()
 
 
+def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Path) -> None:
+    settings, out = tmp_path / "slides.yaml", tmp_path / "run"
+    settings.write_text(f"kind: detection\ndata: {{source: {phantoms}}}\n")
+
+    def hasten(*words: str) -> Any:
+        done = CliRunner().invoke(app, [*words, *(["--quiet"] if words[0] == "train" else [])])
+        return done.exit_code, done.output
+
+    code, output = hasten("train", str(settings), *SETTINGS, "--out", str(out))
+    assert code == 0, output
+    for line in ("best AUC ", "FROC ", f"report     {out}", f"predict    hasten predict {out} SLIDE..."):
+        assert line in output
+    for words, message in (
+        (("train", str(settings), "--out", str(tmp_path / "other"), "--folds", "all"), "a run on slides has no folds"),
+        (("train", str(tmp_path), "--resume", "--out", str(out)), "was trained on"),
+        (("plan", str(settings)), "is a run on slides, which only `hasten train`"),
+    ):
+        code, output = hasten(*words)
+        assert code == 2
+        assert message in " ".join(output.split())
+    code, output = hasten("train", "--resume", "--out", str(out), "train.steps=5")
+    assert code == 0, output
+    assert json.loads((out / "summary.json").read_text())["steps"] == 5
+    assert (out / "monitor.csv").is_file()
+    assert "AUC 0." in hasten("watch", str(out), "--once")[1]
+
+
 def test_what_a_killed_start_left_does_not_stand_in_the_way(config: DetectionConfig, tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     assert train_detection(config, tmp_path / "run")["status"] == "finished"
