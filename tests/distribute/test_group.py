@@ -18,8 +18,8 @@ from torch import distributed
 
 from hasten.config.schema import DistributeConfig
 from hasten.distribute import route
+from hasten.distribute.connectivity import in_time, why_unreachable
 from hasten.distribute.group import NotMet, joined, patient_group
-from hasten.distribute.route import in_time, why_unreachable
 from hasten.distribute.world import World
 from tests.cases.servers import free_port
 

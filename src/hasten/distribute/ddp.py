@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import on_all
+from hasten.distribute.consensus import on_all
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 

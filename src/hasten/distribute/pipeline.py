@@ -20,9 +20,17 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.fx.node import map_arg
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.agree import from_first
-from hasten.distribute.cut import Costs, Operations, count_costs, cut_places, flowing, operations_of, state_used
+from hasten.distribute.consensus import from_first
 from hasten.distribute.ddp import broadcast_weights
+from hasten.distribute.pipeline_partition import (
+    Costs,
+    Operations,
+    count_costs,
+    cut_places,
+    flowing,
+    operations_of,
+    state_used,
+)
 from hasten.distribute.pipeline_state import gathered_state, scattered_state
 from hasten.distribute.strategy import Step, Strategy
 from hasten.distribute.world import World

@@ -13,7 +13,7 @@ from hasten.cache.arena import Arena
 from hasten.config.load import to_dict
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedTrain
-from hasten.distribute.agree import by_first, first_here, on_all, require_same
+from hasten.distribute.consensus import by_first, first_here, on_all, require_same
 from hasten.distribute.group import patient_group
 from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.parts import CaseParts

@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from hasten.augment.chain import Batch
-from hasten.distribute.agree import from_first
+from hasten.distribute.consensus import from_first
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.collect import collected_between_steps
 from hasten.engine.components import Evaluator, LoopComponents, Score
+from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk
 from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random

@@ -19,8 +19,8 @@ from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import by_first, from_first, on_all
 from hasten.distribute.build import build_strategy
+from hasten.distribute.consensus import by_first, from_first, on_all
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hasten.distribute.agree import from_first
+from hasten.distribute.consensus import from_first
 from hasten.distribute.world import World
 from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hasten.distribute import agree
-from hasten.distribute.agree import by_first, first_here, from_first, on_all, require_same
+from hasten.distribute.consensus import by_first, first_here, from_first, on_all, require_same
 from hasten.distribute.world import World
 
 SILENT = "OtherRankFailed: 2"
