@@ -61,7 +61,7 @@ class RunComponents(LoopComponents):
 class Score(Protocol):
     """The result of a validation."""
 
-    def value(self, metric: Any) -> float:
+    def value(self, metric: str) -> float:
         """The value of a metric, the higher the better."""
 
     def record(self) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
 from hasten.nets.losses.regions import Members, region_masks
-
-Metric = Literal["dice", "iou"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Dice:
     """Like `mean`, of the intersection over union: of a case and class it is D / (2 - D)."""
     iou_per_class: dict[str, float]
 
-    def value(self, metric: Metric) -> float:
+    def value(self, metric: str) -> float:
         """The mean that `train.metric` names."""
         return self.iou if metric == "iou" else self.mean
 

@@ -18,7 +18,7 @@ from hasten.distribute.strategy import alone
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
 from hasten.engine.job import pick_device
-from hasten.engine.measure import Engaged, Variant, variant_of
+from hasten.engine.measure import Engaged, Variant
 from hasten.engine.step import memory_format
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, paced_schedule
@@ -84,9 +84,14 @@ class TileEvaluator:
     variant: Variant
     device: torch.device
     tiles: TileSet
-    repeated: float
-    """Time of the heat maps that follow the training, in validations."""
+    cells: int = 0
+    """Number of tiles that are scored for the heat maps after the training."""
     metric: str = "auc"
+
+    @property
+    def repeated(self) -> float:
+        """Time of those heat maps, in validations."""
+        return _READING * self.cells / len(self.tiles.label)
 
     def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> TileResult:
         """`expired` is not asked: all tiles are scored in one go."""
@@ -117,11 +122,3 @@ class TileEvaluator:
             "weights": network.state_dict(), "config": dump_run(self.config), "variant": asdict(self.variant),
             "step": step, "auc": score.auc if score is not None else math.nan,
         }  # fmt: skip
-
-
-def tile_evaluator(config: DetectionConfig, parts: LoopComponents, tiles: TileSet, *, cells: int = 0) -> TileEvaluator:
-    """cells: number of tiles that are scored for the heat maps after the training."""
-    return TileEvaluator(
-        config=config, variant=variant_of(parts.train), device=parts.step.device, tiles=tiles,
-        repeated=_READING * cells / len(tiles.label),
-    )  # fmt: skip

@@ -14,6 +14,7 @@ from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import LoopComponents
 from hasten.engine.loop import Loop
+from hasten.engine.measure import variant_of
 from hasten.engine.outcome import Outcome
 from hasten.engine.resume import require_use, resumed_settings, tell_changes
 from hasten.engine.run import make_loop, run_loop, starting, write_start
@@ -23,7 +24,7 @@ from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, RUN_YAML
 from hasten.observe.trackers import check_trackers
-from hasten.pathology.compose import TileEvaluator, compose_slides, tile_evaluator
+from hasten.pathology.compose import TileEvaluator, compose_slides
 from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
 from hasten.pathology.page import write_page
@@ -91,7 +92,9 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopCompone
         tiles, held_out = (read_tiles(each, config) for each in picked.values())
     with clock.span("tune"):
         parts = compose_slides(config, tiles)
-    return (train, validation), parts, tile_evaluator(config, parts, held_out, cells=cells)
+    variant, device = variant_of(parts.train), parts.step.device
+    evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
+    return (train, validation), parts, evaluator
 
 
 def _conclude(

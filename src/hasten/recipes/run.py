@@ -44,7 +44,7 @@ def run_of(
         sample = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
         tree = {**tree, "sample": sample, "augment": {}}
     config = load_run(None, [*_as_overrides(tree), *overrides])
-    source = _source(recipe, tree, config, overrides, base)
+    source = _source(recipe, tree, config.data.source, overrides, base)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
     case_set = load_case_set(source) if not is_url(source) else None
     if case_set is not None:
@@ -58,21 +58,14 @@ def run_of(
 def detection_of(
     recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
 ) -> DetectionConfig:
-    """As `run_of`, of a recipe for detection on slides, which may be absent where the recipe names no public data."""
+    """As `run_of`, of a recipe for detection on slides, which are not looked through."""
     from hasten.pathology.config import load
 
     assert recipe.kind == "detection"
     tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
-    source = (tree.get("data") or {}).get("source")
-    if source:
-        tree = overlaid(tree, {"data": {"source": str((base or Path()) / Path(source).expanduser())}})
     config = load(tree, overrides)
-    if config.data.source or not recipe.data:
-        return config
-    folder = data_home().absolute() / public_set(recipe.data).folder
-    if not folder.exists():
-        raise absent(public_set(recipe.data), folder)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=str(folder)))
+    source = _source(recipe, tree, config.data.source, overrides, base)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
 
 
 def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
@@ -109,11 +102,8 @@ def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
     return texts
 
 
-def _source(
-    recipe: Recipe, tree: dict[str, Any], config: RunConfig, overrides: Sequence[str], base: Path | None
-) -> str:
+def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequence[str], base: Path | None) -> str:
     """The data source: the one that is set, or the public set's folder. Raises ValueError if it is missing."""
-    source = config.data.source
     if is_url(source):
         return source
     if source and not _is_overridden("data.source", overrides):
