@@ -22,10 +22,9 @@ from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.components import Evaluator, LoopComponents, Score
+from hasten.engine.components import Best, Evaluator, LoopComponents, Outcome, Score, best_on_disk
 from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.observed import Observed
-from hasten.engine.outcome import Best, Outcome, best_on_disk
 from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state

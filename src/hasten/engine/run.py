@@ -25,13 +25,12 @@ from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoints import Checkpoints, Found
-from hasten.engine.components import Evaluator, LoopComponents, RunComponents
+from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
-from hasten.engine.outcome import Outcome
 from hasten.engine.own_network import with_code
 from hasten.engine.ranks import seed_rank
 from hasten.engine.resume import complete_summary, resumed_run, tell_changes, tell_rate

@@ -14,12 +14,11 @@ from torch import nn
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import RunComponents
+from hasten.engine.components import Outcome, RunComponents
 from hasten.engine.infer import infer_labels
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
 from hasten.engine.metric import counts_of, dice_of, without_ignored
-from hasten.engine.outcome import Outcome
 from hasten.observe.env import environment
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
 

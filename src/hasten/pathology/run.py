@@ -12,10 +12,9 @@ from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
 from hasten.config.resume import Changes
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import LoopComponents
+from hasten.engine.components import LoopComponents, Outcome
 from hasten.engine.loop import Loop
 from hasten.engine.measure import variant_of
-from hasten.engine.outcome import Outcome
 from hasten.engine.resume import require_use, resumed_settings, tell_changes
 from hasten.engine.run import make_loop, run_loop, starting, write_start
 from hasten.engine.summary import write_summary
