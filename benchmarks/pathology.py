@@ -85,14 +85,14 @@ def epoch(given: argparse.Namespace) -> Part:
 
 def _hasten(tiles: Any, config: Any) -> Callable[[], None]:
     """One epoch over the tiles, as `hasten train` makes it."""
-    from hasten.pathology.fit import make_parts
+    from hasten.pathology.compose import compose_slides
 
-    parts = make_parts(config, tiles, tiles)
+    parts = compose_slides(config, tiles)
     steps = len(tiles.label) // config.train.batch_size
 
     def run() -> None:
-        for index, (image, label) in enumerate(parts.batches.batches(0, steps)):
-            loss = parts.step(image[:, :, None], label[:, None, None, None, None], index)
+        for index, batch in enumerate(parts.program.batches(0, steps)):
+            loss = parts.step(batch["image"], batch["label"], index)
         float(loss)
 
     return run

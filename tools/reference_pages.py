@@ -104,7 +104,8 @@ def setting_names() -> set[str]:
     """Every setting as section.field."""
 
     def walk(cls: type, prefix: str) -> Iterator[str]:
-        for name, kind in typing.get_type_hints(cls).items():
+        hints = typing.get_type_hints(cls)
+        for name, kind in ((field.name, hints[field.name]) for field in dataclasses.fields(cls)):
             if dataclasses.is_dataclass(kind):
                 yield from walk(typing.cast("type", kind), f"{prefix}{name}.")
             else:

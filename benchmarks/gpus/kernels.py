@@ -22,12 +22,12 @@ from torch.nn import functional
 
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import turns
+from benchmarks.gpus.written_out import written_out
 from benchmarks.harness import Claim, median_ratio
 from hasten.nets.kernels import kernels_take
 from hasten.nets.losses import DiceCELoss, fused_loss
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.normact import group_norm_act
-from hasten.nets.surgery.written_out import written_out
 
 SHAPES = ((2, 32, 128), (2, 64, 64), (2, 128, 32), (2, 320, 8))
 """Batch, channels and the side of the cube."""

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cli.source import config_from, run_from
-from hasten.cli.train import _resumed_config
+from hasten.cli.source import config_from, resumed_from, run_from
 from hasten.config.load import dump_run, load_run
 from hasten.observe.rundir import RUN_YAML
 
@@ -22,13 +21,13 @@ def test_a_url_is_a_data_set() -> None:
 def test_a_resumed_run_takes_a_url_that_is_signed_again(tmp_path: Path) -> None:
     url = "https://host/set/list.json?Signature=1&Expires=2"
     (tmp_path / RUN_YAML).write_text(dump_run(load_run(None, [f"data.source={url}"])))
-    assert _resumed_config(tmp_path, None, ["train.steps=5"]).data.source == url
+    assert resumed_from(tmp_path, None, ["train.steps=5"]).data.source == url
     again = url.replace("Signature=1", "Signature=3")
-    assert _resumed_config(tmp_path, again, []).data.source == again
+    assert resumed_from(tmp_path, again, []).data.source == again
     with pytest.raises(
         ValueError, match=r"^https://host/other: the run in .* was trained on https://host/set/list\.json;"
     ):
-        _resumed_config(tmp_path, "https://host/other?Signature=1", [])
+        resumed_from(tmp_path, "https://host/other?Signature=1", [])
 
 
 def test_a_run_s_folder_stands_for_its_settings_and_an_incomplete_one_is_refused(tmp_path: Path) -> None:

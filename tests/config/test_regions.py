@@ -110,7 +110,7 @@ def test_they_come_back_from_yaml_in_their_order(tmp_path) -> None:  # type: ign
 
 def test_the_metric_names_what_a_target_is() -> None:
     assert load_run(None, ["train.metric=iou"]).train.metric == "iou"
-    with pytest.raises(ValueError, match=r"train\.target: must be an IoU above 0"):
+    with pytest.raises(ValueError, match=r"train\.target: must be above 0"):
         load_run(None, ["train.metric=iou", "train.target=1.5"])
     with pytest.raises(ValueError, match=r"train\.metric: must be 'dice' or 'iou'"):
         load_run(None, ["train.metric=jaccard"])

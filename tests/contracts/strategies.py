@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, distributed
 
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, StrategyName, TrainConfig
-from hasten.distribute.agree import from_first
 from hasten.distribute.build import build_strategy
+from hasten.distribute.consensus import from_first
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world

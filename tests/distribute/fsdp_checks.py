@@ -11,8 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
 
 from hasten.config.schema import DistributeConfig, TrainConfig
-from hasten.distribute.blocks import sharded_blocks
-from hasten.distribute.fsdp import Fsdp
+from hasten.distribute.fsdp import Fsdp, sharded_blocks
 from hasten.distribute.group import joined
 from hasten.distribute.world import World, detect_world
 from hasten.engine.precision import autocast

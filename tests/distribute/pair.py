@@ -14,7 +14,7 @@ from torch import distributed
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import joined
 from hasten.distribute.world import detect_world
-from tests.distribute import agree_checks, ddp_checks, local_sgd_checks
+from tests.distribute import consensus_checks, ddp_checks, local_sgd_checks
 from tests.distribute.ranks import tell
 
 
@@ -27,7 +27,7 @@ def main() -> None:
             pass
         found = {
             "still": distributed.is_initialized(),
-            "agree": agree_checks.findings(world, Path(sys.argv[1])),
+            "agree": consensus_checks.findings(world, Path(sys.argv[1])),
             "ddp": ddp_checks.findings(world),
             "local_sgd": local_sgd_checks.findings(world),
         }

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from hasten.config.schema import DistributeConfig, NetworkConfig, OptimizerName, RunConfig, TrainConfig
-from hasten.distribute.blocks import sharded_blocks
-from hasten.distribute.fsdp import Fsdp
+from hasten.distribute.fsdp import Fsdp, sharded_blocks
 from hasten.distribute.world import World
 from hasten.nets.build import build_network
 from hasten.nets.recompute import recompute_modules

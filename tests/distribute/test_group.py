@@ -17,9 +17,9 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute import route
+from hasten.distribute import connectivity
+from hasten.distribute.connectivity import in_time, why_unreachable
 from hasten.distribute.group import NotMet, joined, patient_group
-from hasten.distribute.route import in_time, why_unreachable
 from hasten.distribute.world import World
 from tests.cases.servers import free_port
 
@@ -67,7 +67,7 @@ def test_no_route_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
 
-    monkeypatch.setattr(route.socket, "create_connection", unreachable)
+    monkeypatch.setattr(connectivity.socket, "create_connection", unreachable)
     assert "No route to host" in told(monkeypatch, 1, "10.9.8.7", 29500)
 
 
@@ -89,9 +89,9 @@ def test_what_cannot_be_reached_is_not_waited_for_as_long_as_what_may_come(
     def refused(*_: Any, **__: Any) -> None:
         raise wrong
 
-    monkeypatch.setattr(route.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(route.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(route.socket, "create_connection", refused)
+    monkeypatch.setattr(connectivity.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(connectivity.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(connectivity.socket, "create_connection", refused)
     assert why_unreachable("a", 1, within_s=600, hopeless_s=30) is not None
     assert now[0] == pytest.approx(waited, abs=1)
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hasten.config.schema import DistributeConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.distribute.cut import Costs, count_costs, cut_places, flowing, operations_of
-from hasten.distribute.pipeline import Pipeline
+from hasten.distribute.pipeline import Pipeline, Stage, keep_stage, named_state, stages_of
+from hasten.distribute.pipeline_partition import Costs, count_costs, cut_places, flowing, operations_of
 from hasten.distribute.pipeline_state import scattered_state
-from hasten.distribute.stage import Stage, keep_stage, named_state, stages_of
 from hasten.distribute.world import World
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.agree import OtherRankFailed
+from hasten.distribute.consensus import OtherRankFailed
 from hasten.distribute.group import joined
 from hasten.distribute.world import detect_world
 from hasten.engine.run import train

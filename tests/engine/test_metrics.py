@@ -16,8 +16,7 @@ from monai.utils import MetricReduction
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
-from hasten.engine.metrics.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
-from hasten.engine.metrics.reduce import REDUCTIONS, reduce_values
+from hasten.engine.metrics.overlap import REDUCTIONS, ConfusionMatrixMetric, DiceMetric, MeanIoU, reduce_values
 from hasten.engine.metrics.surface import HausdorffDistanceMetric, SurfaceDiceMetric
 
 NAMES = ["accuracy", "sensitivity", "specificity", "precision", "f1 score", "balanced accuracy", "fall out"]

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.engine.checkpoint import write_checkpoint
+from hasten.engine.components import Best, best_on_disk
 from hasten.engine.export import export_weights
 from hasten.engine.job import build_net, plan_run
-from hasten.engine.outcome import Best, best_on_disk
 from hasten.engine.postprocess import Cleaning, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run import train

@@ -20,7 +20,7 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import autotune, compose, loop, measure, run, sampling
-from hasten.engine.resume import resumed_settings
+from hasten.engine.resume import resumed_run
 from hasten.engine.run import train
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -390,15 +390,15 @@ def test_settings_that_change_are_told_and_recorded(
 def test_a_run_keeps_the_digest_of_its_chain_and_another_chain_has_its_own() -> None:
     chain = "augment.chain=/one.py:mine"
     before = load_run(None, [chain, "augment.digest=abc"])
-    config, changes = resumed_settings(before, load_run(None, [chain]))
+    config, changes = resumed_run(before, load_run(None, [chain]))
     assert (config, changes) == (before, {})
-    config, changes = resumed_settings(before, load_run(None, [chain, "augment.digest=def"]))
+    config, changes = resumed_run(before, load_run(None, [chain, "augment.digest=def"]))
     assert changes == {"augment.digest": ("abc", "def")}
     for also in ([], ["augment.digest=abc"]):  # as run.yaml has it
-        config, changes = resumed_settings(before, load_run(None, ["augment.chain=/two.py:mine", *also]))
+        config, changes = resumed_run(before, load_run(None, ["augment.chain=/two.py:mine", *also]))
         assert config.augment.digest is None
         assert changes == {"augment.chain": ("/one.py:mine", "/two.py:mine")}
-    config, changes = resumed_settings(before, load_run(None, ["augment.preset=nnunet"]))
+    config, changes = resumed_run(before, load_run(None, ["augment.preset=nnunet"]))
     assert config.augment.digest is None
 
 

@@ -396,7 +396,7 @@ def test_validation_uses_the_average(
         seen.append(dice.mean)
         return dice
 
-    monkeypatch.setattr(loop, "validate", spy)
+    monkeypatch.setattr("hasten.engine.validate.validate", spy)
     train(make("train.steps=4"), tmp_path / "run")
     assert len(seen) == 1
     last, best = checkpoint(tmp_path / "run", "last"), checkpoint(tmp_path / "run", "best")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hasten.config.load import dump_run
 from hasten.config.resume import flat
-from hasten.pathology.config import DETECTION_RULES, DetectionConfig, dump, is_detection_run, load
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, is_detection_run, load
 
 
 def test_settings_and_overrides_make_a_run() -> None:
@@ -18,7 +19,7 @@ def test_settings_and_overrides_make_a_run() -> None:
 def test_what_is_dumped_is_read_back(tmp_path: Path) -> None:
     config = load(None, ["data.source=/slides", "tiles.mpp=0.5", "augment.zoom_range=[0.8, 1.2]", "train.target=0.9"])
     path = tmp_path / "run.yaml"
-    path.write_text(dump(config))
+    path.write_text(dump_run(config))
     assert load(path) == config
     assert is_detection_run(tmp_path)
     path.write_text("data: {source: x}\n")
@@ -38,14 +39,16 @@ def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
     ("override", "told"),
     [
         ("tiles.sizes=3", r"override 'tiles.sizes=3': tiles.sizes: no such field .*did you mean tiles.size"),
-        ("tiles.size=0", r"tiles.size: must be above 0 \(given 0\)"),
+        ("tiles.size=0", r"tiles.size: must be 1 or more \(given 0\)"),
         ("tiles.ram=big", "tiles.ram: must be a size such as 8GiB"),
-        ("detect.threshold=1.5", "detect.threshold: must be a share from 0 to 1"),
+        ("detect.threshold=1.5", "detect.threshold: must be 0 to 1"),
         ("data.fraction=0.9", "data.fraction: must be above 0, up to 0.5"),
         ("data.backend=bioformats", "data.backend: must be 'auto'"),
         ("detect.rates=[]", "detect.rates: must be numbers of 0 or more"),
-        ("train.ema=1", "train.ema: must be at least 0 and below 1"),
-        ("kind=segmentation", "kind must be detection"),
+        ("train.ema=1", "train.ema: must lie in 0 <= ema < 1"),
+        ("kind=segmentation", "kind: must be 'detection'"),
+        ("train.device=tpu", "train.device: must be auto, cpu, cuda or cuda:N"),
+        ("observe.monitor_every=-1", r"observe.monitor_every: must be 0 \(off\)"),
     ],
 )
 def test_a_mistake_is_told_with_its_path(override: str, told: str) -> None:
@@ -57,7 +60,7 @@ def test_several_mistakes_are_told_together() -> None:
     with pytest.raises(ValueError, match="2 mistakes") as caught:
         load({"tiles": {"level": 1, "mpp": 0.5}}, ["train.batch_size=-1"])
     assert "give a level or its micrometres per pixel, not both" in str(caught.value)
-    assert "train.batch_size: must be above 0" in str(caught.value)
+    assert "train.batch_size: must be 1 or more" in str(caught.value)
 
 
 def test_every_setting_has_a_rule_for_resuming() -> None:

@@ -10,9 +10,9 @@ from hasten.cases.slide.listing import SlideCase
 from hasten.cases.slide.phantom import write_pyramid
 from hasten.engine.metrics.froc import FrocMetric
 from hasten.pathology.config import DetectConfig
-from hasten.pathology.detect import lesions_of, lesions_on, on_slide, suppress
+from hasten.pathology.detect import lesions_of, lesions_on, major_axes, on_slide, suppress
 
-pytest.importorskip("skimage.measure")
+measure = pytest.importorskip("skimage.measure")
 
 
 @pytest.mark.parametrize("box", [1, 4, 7, 48])
@@ -105,3 +105,16 @@ def test_lesions_of_a_slide_of_unknown_size(tmp_path: Path) -> None:
         labels, excluded, _ = lesions_on(slide, SlideCase(id="a", slide=slide.path, mask=None), DetectConfig())
         assert not labels.any()
         assert excluded == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 0.9, 1.0])
+def test_axes_are_those_of_scikit_image(share: float) -> None:
+    labels = measure.label(np.random.default_rng(0).random((40, 57)) < share)
+    expected = [each.axis_major_length for each in measure.regionprops(labels)]
+    np.testing.assert_allclose(major_axes(labels, int(labels.max())), expected, atol=1e-6)
+
+
+def test_a_mask_without_lesions_has_none() -> None:
+    labels, excluded = lesions_of(np.zeros((5, 6), bool), 10.0)
+    assert not labels.any()
+    assert excluded == []

@@ -18,6 +18,7 @@ from hasten.cases.slide.listing import find_slides
 from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
 from hasten.cli.main import app
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.loop import Loop
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.pathology.config import DetectionConfig, load
@@ -101,16 +102,14 @@ def test_the_command_line_predicts_slides_and_replaces_nothing_unasked(
 def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
     config: DetectionConfig, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hasten.pathology.fit import Fit
+    after = Loop._after_step
 
-    after = Fit._after
+    def stopping(loop: Loop, step: int) -> bool:
+        if step == 3 and loop.first == 0:
+            loop.stop.ask()
+        return after(loop, step)
 
-    def stopping(fit: Fit, step: int) -> bool:
-        if step == 3 and fit.first == 0:
-            fit.stop.ask()
-        return after(fit, step)
-
-    monkeypatch.setattr(Fit, "_after", stopping)
+    monkeypatch.setattr(Loop, "_after_step", stopping)
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt, match="stopped at step 3; go on with: hasten train --resume"):
         train_detection(config, out)
@@ -149,6 +148,33 @@ def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
     resumed(steps=5)
     assert caplog.messages[-1] == f"{out}: the run is complete; nothing is left to train"
     assert not (out / LOCK).exists()
+
+
+def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Path) -> None:
+    settings, out = tmp_path / "slides.yaml", tmp_path / "run"
+    settings.write_text(f"kind: detection\ndata: {{source: {phantoms}}}\n")
+
+    def hasten(*words: str) -> Any:
+        done = CliRunner().invoke(app, [*words, *(["--quiet"] if words[0] == "train" else [])])
+        return done.exit_code, done.output
+
+    code, output = hasten("train", str(settings), *SETTINGS, "--out", str(out))
+    assert code == 0, output
+    for line in ("best AUC ", "FROC ", f"report     {out}", f"predict    hasten predict {out} SLIDE..."):
+        assert line in output
+    for words, message in (
+        (("train", str(settings), "--out", str(tmp_path / "other"), "--folds", "all"), "a run on slides has no folds"),
+        (("train", str(tmp_path), "--resume", "--out", str(out)), "was trained on"),
+        (("plan", str(settings)), "is a run on slides, which only `hasten train`"),
+    ):
+        code, output = hasten(*words)
+        assert code == 2
+        assert message in " ".join(output.split())
+    code, output = hasten("train", "--resume", "--out", str(out), "train.steps=5")
+    assert code == 0, output
+    assert json.loads((out / "summary.json").read_text())["steps"] == 5
+    assert (out / "monitor.csv").is_file()
+    assert "AUC 0." in hasten("watch", str(out), "--once")[1]
 
 
 def test_what_a_killed_start_left_does_not_stand_in_the_way(config: DetectionConfig, tmp_path: Path) -> None:

@@ -166,11 +166,11 @@ def test_a_detection_recipe_is_no_run_of_this_kind(tmp_path: Path) -> None:
 
 
 def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tmp_path: Path) -> None:
-    from hasten.distribute.grown import grown
+    from hasten.distribute.weak_scaling import weakly_scaled
 
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
     config = run_of(load_recipe("microscopy"), [f"data.source={out}"])
     assert (config.train.metric, config.train.target) == ("iou", 0.85)
     assert config.sample.batch_size is not None
-    on_four = grown(config, 4, config.sample.batch_size)
+    on_four = weakly_scaled(config, 4, config.sample.batch_size)
     assert (on_four.sample.batch_size, on_four.train.learning_rate_batch, on_four.train.steps) == (64, 16, 400)

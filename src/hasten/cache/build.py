@@ -33,8 +33,8 @@ from hasten.cache.key import Files, cache_dir, files_of, settings_key
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, write_list
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
-from hasten.cases.listing import first_few
 from hasten.cases.types import Case, CaseSet
+from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import load_prepared

@@ -11,7 +11,7 @@ from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.file import INDEX, verify_entry
 from hasten.cache.lists import LISTS, SHARDS
 from hasten.cache.publish import discard
-from hasten.cases.listing import first_few
+from hasten.config.patterns import first_few
 from hasten.files import is_locked
 
 

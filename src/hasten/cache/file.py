@@ -29,7 +29,8 @@ from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, lock_pages, map_files
 from hasten.cache.pages import Pages
-from hasten.cases.listing import first_few, uncollected
+from hasten.cases.listing import uncollected
+from hasten.config.patterns import first_few
 from hasten.prepare.geometry_json import geometry_from_dict
 from hasten.prepare.types import Geometry
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hasten.cases.formats import read_file
 from hasten.cases.listing import batched
+from hasten.config.patterns import first_few
 
 _UNDECLARED = 255
 IGNORED = 255
@@ -184,4 +185,4 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
 
 def _listed(values: Iterable[float], limit: int = 8) -> str:
     shown = [f"{value:g}" if isinstance(value, float | np.floating) else str(value) for value in values]
-    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")
+    return first_few(shown, limit)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hasten.cases.formats import list_files
-from hasten.cases.listing import first_few
+from hasten.config.patterns import first_few
 
 PAIR_FOLDERS = (("images", "labels"), ("imagesTr", "labelsTr"))
 _WORDS = {

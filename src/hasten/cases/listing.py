@@ -142,9 +142,3 @@ def batched(items: Sequence[T], num_threads: int) -> list[Sequence[T]]:
     """Items in batches for threads: dispatching small pictures one by one takes longer than reading them."""
     size = max(1, min(_BATCH, len(items) // (4 * num_threads)))
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def first_few(names: Iterable[object], limit: int = 3) -> str:
-    """`a, b, c and 5 more`."""
-    shown = [str(name) for name in names]
-    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")

@@ -11,9 +11,10 @@ from typing import Any
 from hasten.cases.formats import ENDINGS, ending, read_file_header
 from hasten.cases.labels import parse_labels, split_ignore
 from hasten.cases.layouts import nearest_folder
-from hasten.cases.listing import Listing, case_from_entry, first_few, join_entries, load_json
+from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.place import Place
 from hasten.cases.types import Case
+from hasten.config.patterns import first_few
 
 _MOST_DIGITS = 10
 """Digits of a channel number, plus one."""

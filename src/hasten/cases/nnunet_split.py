@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.listing import first_few, load_json
+from hasten.cases.listing import load_json
 from hasten.cases.types import CaseSet
+from hasten.config.patterns import first_few
 
 _NAME = "splits_final.json"
 _NUM_DRAWN = 5

@@ -8,8 +8,9 @@ from pathlib import Path
 from hasten.cases.formats import named_files
 from hasten.cases.labels import parse_labels
 from hasten.cases.layouts import PAIR_FOLDERS, refuse_layout
-from hasten.cases.listing import Listing, first_few, load_json
+from hasten.cases.listing import Listing, load_json
 from hasten.cases.types import Case
+from hasten.config.patterns import first_few
 
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 

@@ -15,12 +15,13 @@ from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
-from hasten.cases.listing import Listing, first_few, uncollected
+from hasten.cases.listing import Listing, uncollected
 from hasten.cases.lists import read_csv_list, read_json_list
 from hasten.cases.pairs import read_pairs
 from hasten.cases.place import Place
 from hasten.cases.remote import companions, copying, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
+from hasten.config.patterns import first_few
 from hasten.config.url import is_url, shown
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ import difflib
 
 import numpy as np
 
-from hasten.cases.listing import first_few
 from hasten.cases.nnunet_split import nnunet_fold
 from hasten.cases.types import Case, CaseSet
+from hasten.config.patterns import first_few
 from hasten.config.schema import SplitConfig
 
 

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from hasten.cases.listing import first_few
+from hasten.config.patterns import first_few
 from hasten.config.size import size_text
 
 _ROOM = 1.05

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli.detection import is_of_slides, predict_slides
 from hasten.cli.source import TRUST_HELP
 from hasten.cli.terminal import echo
 
@@ -74,9 +73,9 @@ def predict(
     inputs = [word for word in inputs if str(word) not in overrides]
     if not inputs:
         raise ValueError("INPUT: no image is named; name images, or folders of images")
-    if is_of_slides(run):
+    if _is_of_slides(run):
         _check_slides(run, trust_changed_code, regions, probabilities, ending, ensemble, not postprocessing, overrides)
-        echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
+        _predict_slides(run, inputs, out, overwrite=overwrite, device=device)
         return
 
     from hasten.engine.predict import predict as segment
@@ -89,6 +88,19 @@ def predict(
     )  # fmt: skip
     beside = (", and the masks of its regions" if regions else "") + (", and probabilities" if probabilities else "")
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
+
+
+def _is_of_slides(run: Path) -> bool:
+    from hasten.pathology.config import is_detection_run
+
+    return is_detection_run(run)
+
+
+def _predict_slides(run: Path, inputs: list[Path], out: Path, *, overwrite: bool, device: str) -> None:
+    from hasten.pathology.predict import predict_slides
+
+    detections = predict_slides(run, inputs, out, overwrite=overwrite, device=device)
+    echo(f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {detections}")
 
 
 def _check_slides(run: Path, trust_changed_code: bool, *of_label_maps: object) -> None:

@@ -20,8 +20,8 @@ def told_by_rank(error: Exception, text: str) -> str:
     only another rank detects is reported too, but later.
     """
     world = detect_world()
-    agree = sys.modules.get("hasten.distribute.agree")
-    if world.first or (agree is not None and isinstance(error, agree.Agreed)):
+    consensus = sys.modules.get("hasten.distribute.consensus")
+    if world.first or (consensus is not None and isinstance(error, consensus.Agreed)):
         return text
     time.sleep(_GRACE_SECONDS)
     return f"{text} ({world})"

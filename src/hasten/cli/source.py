@@ -12,7 +12,7 @@ from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSO
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
-    from hasten.recipes.recipe import Recipe
+    from hasten.pathology.config import DetectionConfig
 
 SOURCE_HELP = (
     "A data set (folder, dataset.json, .json or .csv list, or a URL of one), a run's YAML, or a recipe "
@@ -23,50 +23,93 @@ OVERRIDES_HELP = "Settings as section.field=value, with the value in YAML; they 
 
 
 def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
+    """As `settings_from`, for what takes segmentation only. Raises ValueError for a run on slides too."""
+    config = settings_from(source, overrides)
+    if config.kind == "detection":
+        raise ValueError(f"{source}: is a run on slides, which only `hasten train` and `hasten predict` take")
+    return config
+
+
+def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
     """The run of a YAML file, of a recipe, or of a data set with every setting left to be decided from the data.
 
     A recipe is named, and a file or folder of that name comes first; or it is a YAML file with a `title`. Its data are
-    checked, so that missing or unsuitable data are reported before anything is started.
+    checked, so that missing or unsuitable data are reported before anything is started. The `kind` of the result says
+    whether it trains on slides.
 
     Raises:
         ValueError: no such file or recipe, no data set named, data of a recipe that are absent or of other classes, or
             mistakes in the settings (all of them in one message).
     """
-    from hasten.config.url import is_url
-    from hasten.recipes.load import recipe_at
-
-    return config_of(source, overrides, None if is_url(source) else recipe_at(source))
-
-
-def config_of(source: str, overrides: Sequence[str], recipe: Recipe | None) -> RunConfig:
-    """As `config_from`; recipe: the result of `recipe_at` for SOURCE."""
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
+    from hasten.recipes.load import recipe_at, source_folder
 
     path = Path(source).expanduser()
     if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
         raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
+    recipe = None if is_url(source) else recipe_at(source)
     if recipe is not None:
-        from hasten.recipes.load import source_folder
-        from hasten.recipes.run import run_of
+        from hasten.recipes.run import detection_of, run_of
 
-        return run_of(recipe, overrides, base=source_folder(source))
+        make = detection_of if recipe.kind == "detection" else run_of
+        return make(recipe, overrides, base=source_folder(source))
     if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
-        config = load_run(path, overrides)
-        if not config.data.source:
+        from_file = load_kind(path, overrides)
+        if not from_file.data.source:
             raise ValueError(
                 f"{path}: names no data set; add `data: {{source: FOLDER}}` or the override data.source=FOLDER"
             )
-        return config
+        return from_file
     if not is_url(source) and not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
     if not is_url(source) and not path.exists():
         raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe{_nearest(source)}")
     if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
         raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
-    config = load_run(None, overrides)
     named = source if is_url(source) else str(path.absolute())
+    config = load_run(None, overrides)
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+
+
+def load_kind(path: Path, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
+    """The run that a YAML file describes, on slides where it says `kind: detection`. Raises ValueError for mistakes."""
+    from hasten.config.load import load_run
+    from hasten.config.yaml_file import read_document
+
+    if read_document(path).tree.get("kind") == "detection":
+        from hasten.pathology.config import load
+
+        return load(path, overrides)
+    return load_run(path, overrides)
+
+
+def resumed_from(out: Path, source: str | None, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
+    """The settings of the run in `out` with overrides; SOURCE, if given, must be the same data set."""
+    from hasten.cases.place import same_source
+    from hasten.config.url import is_url, shown
+
+    if source is not None and "=" in source and not is_url(source) and not Path(source).exists():
+        overrides = [source, *overrides]
+        source = None
+    settings = out / RUN_YAML
+    if not settings.is_file():
+        raise ValueError(f"{out}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
+    config = load_kind(settings, overrides)
+    if not config.data.source:
+        raise ValueError(f"{settings}: names no data set, so it is not as the run wrote it; restore it from a copy")
+    if source is None:
+        return config
+    # A recipe may need the data's location in an override.
+    data_overrides = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
+    named = settings_from(source, data_overrides).data.source
+    if not same_source(named, config.data.source):
+        raise ValueError(
+            f"{shown(source)}: the run in {out} was trained on {shown(config.data.source)}; "
+            "leave SOURCE out to resume it"
+        )
+    data: Any = dataclasses.replace(config.data, source=named)
+    return dataclasses.replace(config, data=data)
 
 
 def split_by(source: str, overrides: Sequence[str]) -> str | None:

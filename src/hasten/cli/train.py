@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hasten.cli.detection import detection_config, resumed_detection, train_slides
 from hasten.cli.folds import check_options, refuse_fraction, train_all
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from, config_of
+from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
 from hasten.observe.clock import process_start, process_start_seconds
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from hasten.distribute.world import World
     from hasten.observe.progress import Progress
     from hasten.pathology.config import DetectionConfig
-    from hasten.recipes.recipe import Recipe
 
 
 _REPORT_SHARE = 1.5
@@ -59,15 +56,10 @@ def train(
     check_options(folds, resume=resume, plan=plan)
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
-    recipe = None if resume else _recipe(source)
-    slides = _slides(out, source, overrides or [], recipe, resume=resume)
-    if slides is not None:
-        if plan is not None or folds is not None:
-            option = f"--plan {plan}" if plan is not None else f"--folds {folds}"
-            raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
-        echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
-        return
-    config = _resumed_config(out, source, overrides or []) if resume else _new_config(source, overrides or [], recipe)
+    config = resumed_from(out, source, overrides or []) if resume else _new_settings(source, overrides or [])
+    if config.kind == "detection" and (plan is not None or folds is not None):
+        option = f"--plan {plan}" if plan is not None else f"--folds {folds}"
+        raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
     if folds is not None:
@@ -75,7 +67,7 @@ def train(
     with _progress_shown(world, quiet=quiet) as progress:
         lines = (
             train_all(config, out, folds, progress)
-            if folds is not None
+            if folds is not None and config.kind == "segmentation"
             else _train_run(config, out, plan, progress, world, resume=resume)
         )
     if lines:
@@ -99,20 +91,31 @@ def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
 
 
 def _train_run(
-    config: RunConfig, out: Path, plan: Path | None, progress: Progress | None, world: World, *, resume: bool
+    config: RunConfig | DetectionConfig,
+    out: Path,
+    plan: Path | None,
+    progress: Progress | None,
+    world: World,
+    *,
+    resume: bool,
 ) -> list[str]:
     """Train one run and write its report; returns the closing lines of the command's output."""
-    from hasten.engine.run import train as run
-
     reserve_s = _REPORT_SHARE * process_start_seconds()
-    summary = run(
-        config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
-    )
+    if config.kind == "detection":
+        from hasten.pathology.run import train_detection
+
+        summary = train_detection(config, out, progress, resume=resume, started=process_start(), reserve_s=reserve_s)
+    else:
+        from hasten.engine.run import train as run
+
+        summary = run(
+            config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
+        )
     if progress is not None:
         progress.stop()
     if not world.first:
         return []
-    report = _report(out)
+    report = out / REPORT_HTML if config.kind == "detection" else _report(out)
     if report is not None:
         from hasten.observe.trackers import attach
 
@@ -120,53 +123,10 @@ def _train_run(
     return _summary_lines(summary, out, report)
 
 
-def _recipe(source: str | None) -> Recipe | None:
-    from hasten.recipes.load import recipe_at
-
-    return None if source is None else recipe_at(source)
-
-
-def _slides(
-    out: Path, source: str | None, overrides: list[str], recipe: Recipe | None, *, resume: bool
-) -> DetectionConfig | None:
-    """The requested run if it is one on slides; else None."""
-    if resume:
-        return resumed_detection(out, source, overrides)
-    return detection_config(source, overrides, recipe) if source is not None else None
-
-
-def _new_config(source: str | None, overrides: list[str], recipe: Recipe | None) -> RunConfig:
+def _new_settings(source: str | None, overrides: list[str]) -> RunConfig | DetectionConfig:
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
-    return config_of(source, overrides, recipe)
-
-
-def _resumed_config(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
-    """The settings of the run's start with the overrides applied; SOURCE, if given, must be the same data set."""
-    from hasten.cases.place import same_source
-    from hasten.config.load import load_run
-    from hasten.config.url import is_url, shown
-
-    if source is not None and "=" in source and not is_url(source) and not Path(source).exists():
-        overrides = [source, *overrides]
-        source = None
-    settings = out / RUN_YAML
-    if not settings.is_file():
-        raise ValueError(f"{out}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
-    config = load_run(settings, overrides)
-    if not config.data.source:
-        raise ValueError(f"{settings}: names no data set, so it is not as the run wrote it; restore it from a copy")
-    if source is not None:
-        # A recipe may need the data's location in an override.
-        data_overrides = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
-        named = config_from(source, data_overrides).data.source
-        if not same_source(named, config.data.source):
-            raise ValueError(
-                f"{shown(source)}: the run in {out} was trained on {shown(config.data.source)}; "
-                "leave SOURCE out to resume it"
-            )
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
-    return config
+    return settings_from(source, overrides)
 
 
 def _report(out: Path) -> Path | None:
@@ -187,6 +147,11 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
     metric = SHOWN[metric_key]
     if best["value"] is not None:
         lines.append(f"{f'best {metric}':<10} {best['value']:.4f} at step {best['step']}")
+    froc = summary.get("froc", {"score": None})
+    if froc["score"] is not None:
+        pairs = zip(froc["rates"], froc["sensitivity"], strict=True)
+        at = ", ".join(f"{value:.2f} at {rate:g}" for rate, value in pairs)
+        lines.append(f"FROC       {froc['score']:.4f} (sensitivity {at} false positives a slide)")
     native = summary.get("own_grid")
     if native is not None and native[metric_key] is not None:
         lines.append(f"{'own voxels':<10} {metric} {native[metric_key]:.4f} on the voxels of the images' files")
@@ -200,5 +165,5 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:
         lines.append(f"report     {report}")
-    lines.append(f"predict    hasten predict {out} IMAGE... --out FOLDER")
+    lines.append(f"predict    hasten predict {out} {'SLIDE' if 'froc' in summary else 'IMAGE'}... --out FOLDER")
     return lines

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from hasten.config.augment import augment_mistakes
 from hasten.config.intensity import window_mistakes
-from hasten.config.network import is_own, name_mistakes
+from hasten.config.networks import is_own, name_mistakes
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
     CacheConfig,
@@ -31,7 +31,6 @@ from hasten.config.size import parse_duration, parse_size
 from hasten.config.url import is_url, shown
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
-_METRICS = {"dice": "a Dice", "iou": "an IoU"}
 _HIGHEST = 2**63 - 1
 """Of whole numbers: what torch and numpy take."""
 
@@ -55,10 +54,10 @@ def check_run(config: RunConfig) -> list[str]:
         *augment_mistakes(config.augment, config.sample, config.prepare),
         *_network(config.network),
         *_loss(config.loss),
-        *_train(config.train, config.sample.batch_size),
+        *check_train(config.train, config.sample.batch_size),
         *_fine_tuning(config),
         *_infer(config.infer),
-        *_observe(config.observe),
+        *check_observe(config.observe),
         *_distribute(config.distribute),
         *_flat(config),
     ]
@@ -68,24 +67,24 @@ def _data(data: DataConfig) -> Iterator[str]:
     split = data.split
     at = "data.split"
     if not 0 < split.fraction < 1:
-        yield _wrong(f"{at}.fraction", "must lie between 0 and 1, both excluded", split.fraction)
+        yield wrong(f"{at}.fraction", "must lie between 0 and 1, both excluded", split.fraction)
     if split.num_folds < 2:
-        yield _wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
+        yield wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
     elif split.by != "nnunet" and not 0 <= split.fold < split.num_folds:
-        yield _wrong(f"{at}.fold", f"must be 0 to {split.num_folds - 1} (num_folds is {split.num_folds})", split.fold)
+        yield wrong(f"{at}.fold", f"must be 0 to {split.num_folds - 1} (num_folds is {split.num_folds})", split.fold)
     if split.by == "list" and not split.validation:
         yield f"{at}.validation: must name the cases to validate on, since {at}.by is list"
     if split.by != "list" and split.validation:
         yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
     if len(set(split.validation)) < len(split.validation):
         repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
-        yield _wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
-    yield from _at_least(0, split, at, "seed")
+        yield wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
+    yield from at_least(0, split, at, "seed")
     first, last = split.train_range
     if not 0 <= first < last <= 1:
-        yield _wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
+        yield wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
     if data.ignore is not None and data.ignore < 1:
-        yield _wrong("data.ignore", "must be a label value of 1 or more, as 0 is the background", data.ignore)
+        yield wrong("data.ignore", "must be a label value of 1 or more, as 0 is the background", data.ignore)
     for name, members in (data.regions or {}).items():
         if data.ignore in members:
             yield f"data.ignore: {data.ignore} is in the region {name!r}; take it out there, or ignore another value"
@@ -98,46 +97,43 @@ def _data(data: DataConfig) -> Iterator[str]:
 def _prepare(prepare: PrepareConfig) -> Iterator[str]:
     code = prepare.orientation
     if code is not None and (len(code) != 3 or any(len(set(code) & set(pair)) != 1 for pair in ("RL", "AP", "SI"))):
-        yield _wrong(
+        yield wrong(
             "prepare.orientation", "must be three axis codes, one of R/L, A/P and S/I each (as RAS), or null", code
         )
     spacing = prepare.spacing
     if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm <= _COARSEST for mm in spacing):
         rule = f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]"
-        yield _wrong("prepare.spacing", rule, spacing)
+        yield wrong("prepare.spacing", rule, spacing)
     yield from window_mistakes(prepare)
-    yield from _at_least(1, prepare, "prepare", "num_threads")
+    yield from at_least(1, prepare, "prepare", "num_threads")
 
 
 def _cache(cache: CacheConfig) -> Iterator[str]:
     if cache.dir and is_url(cache.dir):
-        yield _wrong("cache.dir", "must be a local folder", shown(cache.dir))
+        yield wrong("cache.dir", "must be a local folder", shown(cache.dir))
     for name in ("device", "ram"):
         budget = getattr(cache, name)
         if budget == "auto":
             continue
-        try:
-            parse_size(budget)
-        except ValueError:
-            yield _wrong(f"cache.{name}", "must be a size such as 8GiB or 500MB, or auto", budget)
+        yield from check_size(f"cache.{name}", budget)
         if cache.home != "auto":
             yield f"cache.{name}: is used only with cache.home: auto (given: {cache.home}); leave one of them out"
-    yield from _at_least(1, cache, "cache", "max_points")
+    yield from at_least(1, cache, "cache", "max_points")
 
 
 def _sample(sample: SampleConfig) -> Iterator[str]:
-    yield from _at_least(1, sample, "sample", "patch", "batch_size")
+    yield from at_least(1, sample, "sample", "patch", "batch_size")
     probabilities = [
         f"{name}_prob" for name in ("foreground", "flip", "affine", "brightness", "contrast", "gamma", "noise")
     ]
-    yield from _within(0, 1, sample, "sample", *probabilities)
-    yield from _within(0, 180, sample, "sample", "rotate_deg")
-    yield from _within(0, 10, sample, "sample", "shear")
+    yield from within(0, 1, sample, "sample", *probabilities)
+    yield from within(0, 180, sample, "sample", "rotate_deg")
+    yield from within(0, 10, sample, "sample", "shear")
     yield from _stages("sample.stages", sample.stages, last=1.0)
     for name in ("scale_range", "gamma_range"):
         yield from _ordered(sample, name, above_zero=True)
     if sample.scale_range is not None and 0 < sample.scale_range[0] < _SMALLEST:
-        yield _wrong("sample.scale_range", f"must be {_SMALLEST} or more", sample.scale_range)
+        yield wrong("sample.scale_range", f"must be {_SMALLEST} or more", sample.scale_range)
     for name in ("brightness_range", "contrast_range", "noise_std"):
         yield from _ordered(sample, name, above_zero=False)
 
@@ -146,26 +142,26 @@ def _network(network: NetworkConfig) -> Iterator[str]:
     yield from name_mistakes(network)
     if is_own(network):
         return
-    yield from _at_least(1, network, "network", "channels")
+    yield from at_least(1, network, "network", "channels")
     if network.blocks is not None and min(network.blocks, default=0) < 1:
-        yield _wrong("network.blocks", "must be 1 or more at each level", network.blocks)
+        yield wrong("network.blocks", "must be 1 or more at each level", network.blocks)
     sides = [side for kernel in network.kernel_size or () for side in kernel]
     if network.kernel_size == () or any(side < 1 or side % 2 == 0 for side in sides):
-        yield _wrong("network.kernel_size", "must be odd numbers [D, H, W] for each level", network.kernel_size)
-    yield from _within(0, 1000, network, "network", "num_res_units", "deep_supervision")
+        yield wrong("network.kernel_size", "must be odd numbers [D, H, W] for each level", network.kernel_size)
+    yield from within(0, 1000, network, "network", "num_res_units", "deep_supervision")
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
-        yield _wrong("network.channels", "must have 2 levels or more", channels)
+        yield wrong("network.channels", "must have 2 levels or more", channels)
     if strides == ():
-        yield _wrong("network.strides", "must have [D, H, W] for each level but the first", [])
+        yield wrong("network.strides", "must have [D, H, W] for each level but the first", [])
     elif strides is not None and any(step < 1 for stride in strides for step in stride):
-        yield _wrong("network.strides", "must be 1 or more along each axis", strides)
+        yield wrong("network.strides", "must be 1 or more along each axis", strides)
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
-        yield _wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
+        yield wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
     if network.weights and is_url(network.weights):
-        yield _wrong("network.weights", "must be a local file or folder", shown(network.weights))
+        yield wrong("network.weights", "must be a local file or folder", shown(network.weights))
     if not 0 <= network.dropout < 1:
-        yield _wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
+        yield wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
 
 
 def _loss(loss: LossConfig) -> Iterator[str]:
@@ -184,41 +180,34 @@ def _loss(loss: LossConfig) -> Iterator[str]:
     for name in ("args", "digest"):
         if getattr(loss, name):
             yield f"loss.{name}: is for a loss of your own, and loss.name={loss.name} is built in; leave it out"
-    yield from _within(0, 100, loss, "loss", "gamma")
-    yield from _at_least(0, loss, "loss", "alpha", "beta")
+    yield from within(0, 100, loss, "loss", "gamma")
+    yield from at_least(0, loss, "loss", "alpha", "beta")
     if loss.alpha + loss.beta == 0:
         yield "loss.alpha, loss.beta: one of them must be above 0"
 
 
-def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
-    yield from _at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "lookahead", "poly_power")
-    yield from _at_least(0, train, "train", "learning_rate_batch")
-    yield from _within(1, 10**9, train, "train", "steps")
-    yield from _at_least(1, train, "train", "validate_every", "checkpoint_every", "keep_checkpoints", "accumulate")
+def check_train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
+    yield from at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "lookahead", "poly_power")
+    yield from at_least(0, train, "train", "learning_rate_batch")
+    yield from within(1, 10**9, train, "train", "steps")
+    yield from at_least(1, train, "train", "validate_every", "checkpoint_every", "keep_checkpoints", "accumulate")
     if batch_size is not None and train.accumulate > batch_size >= 1:
-        yield _wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
+        yield wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
     yield from _stages("train.milestones", train.milestones, last=math.inf)
-    if train.activations != "all":
-        try:
-            parse_size(train.activations)
-        except ValueError:
-            yield _wrong("train.activations", "must be all, or a size such as 8GiB or 500MB", train.activations)
+    yield from check_size("train.activations", train.activations, word="all")
     yield from _budget(train)
-    for name in ("learning_rate", "max_seconds"):
-        value = getattr(train, name)
-        if value is not None and not 0 < value < math.inf:
-            yield _wrong(f"train.{name}", "must be above 0", value)
+    yield from above_zero(train, "train", "learning_rate", "max_seconds")
     for name in ("warmup_fraction", "ema", "momentum"):
         value = getattr(train, name)
         if not 0 <= value < 1:
-            yield _wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)
+            yield wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)
     if train.target is not None and not 0 < train.target <= 1:
-        yield _wrong("train.target", f"must be {_METRICS[train.metric]} above 0 and at most 1", train.target)
+        yield wrong("train.target", "must be above 0 and at most 1", train.target)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
-        yield _wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
+        yield wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
     for pattern, factor in train.lr_scale.items():
         if not 0 < factor < math.inf:
-            yield _wrong(
+            yield wrong(
                 "train.lr_scale", f"must have factors above 0 (train.freeze stops {pattern!r} altogether)", factor
             )
 
@@ -229,7 +218,7 @@ def _budget(train: TrainConfig) -> Iterator[str]:
     try:
         seconds = parse_duration(train.budget)
     except ValueError:
-        yield _wrong("train.budget", "must be a time such as 90s, 10min or 1.5h", train.budget)
+        yield wrong("train.budget", "must be a time such as 90s, 10min or 1.5h", train.budget)
         return
     if train.max_seconds is not None and train.max_seconds != seconds:
         yield (
@@ -248,26 +237,23 @@ def _fine_tuning(config: RunConfig) -> Iterator[str]:
             f"{train.head_steps})"
         )
     if train.head_steps and train.steps is not None and train.head_steps >= train.steps:
-        yield _wrong("train.head_steps", f"must be below train.steps, {train.steps}", train.head_steps)
+        yield wrong("train.head_steps", f"must be below train.steps, {train.steps}", train.head_steps)
 
 
-def _observe(observe: ObserveConfig) -> Iterator[str]:
+def check_observe(observe: ObserveConfig) -> Iterator[str]:
     every = observe.monitor_every
     if every != 0 and not 0.05 <= every <= _DAY:
-        yield _wrong("observe.monitor_every", f"must be 0 (off) or 0.05 to {_DAY} seconds", every)
+        yield wrong("observe.monitor_every", f"must be 0 (off) or 0.05 to {_DAY} seconds", every)
     if len(set(observe.trackers)) < len(observe.trackers):
-        yield _wrong("observe.trackers", "must name each tracker once", ", ".join(observe.trackers))
+        yield wrong("observe.trackers", "must name each tracker once", ", ".join(observe.trackers))
     if not observe.project.strip():
         yield "observe.project: is empty; give a name, such as hasten"
 
 
 def _distribute(distribute: DistributeConfig) -> Iterator[str]:
-    yield from _at_least(1, distribute, "distribute", "average_every", "micro_batches")
-    yield from _at_least(0, distribute, "distribute", "parts", "exchange_every")
-    for name in ("bucket_mb", "timeout_s"):
-        value = getattr(distribute, name)
-        if not 0 < value < math.inf:
-            yield _wrong(f"distribute.{name}", "must be above 0", value)
+    yield from at_least(1, distribute, "distribute", "average_every", "micro_batches")
+    yield from at_least(0, distribute, "distribute", "parts", "exchange_every")
+    yield from above_zero(distribute, "distribute", "bucket_mb", "timeout_s")
     if distribute.exchange_every and not distribute.parts:
         yield "distribute.exchange_every: needs distribute.parts, as every process sees all cases without them"
     if distribute.strategy == "horovod" and distribute.gradients == "bf16":
@@ -275,17 +261,17 @@ def _distribute(distribute: DistributeConfig) -> Iterator[str]:
 
 
 def _infer(infer: InferConfig) -> Iterator[str]:
-    yield from _at_least(1, infer, "infer", "patch", "batch_size")
+    yield from at_least(1, infer, "infer", "patch", "batch_size")
     if not 0 <= infer.overlap < 1:
-        yield _wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
+        yield wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
     if not 0 <= infer.whole_up_to < math.inf:
-        yield _wrong("infer.whole_up_to", "must be 0 or more", infer.whole_up_to)
+        yield wrong("infer.whole_up_to", "must be 0 or more", infer.whole_up_to)
     if not 0 <= infer.size_spread <= 1:
-        yield _wrong("infer.size_spread", "must be 0 to 1", infer.size_spread)
+        yield wrong("infer.size_spread", "must be 0 to 1", infer.size_spread)
     if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:
-        yield _wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
+        yield wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
     if not 0 < infer.flip_below <= 1:
-        yield _wrong("infer.flip_below", "must be above 0, and at most 1", infer.flip_below)
+        yield wrong("infer.flip_below", "must be above 0, and at most 1", infer.flip_below)
 
 
 def _flat(config: RunConfig) -> Iterator[str]:
@@ -294,32 +280,48 @@ def _flat(config: RunConfig) -> Iterator[str]:
         return
     for at, patch in (("sample.patch", config.sample.patch), ("infer.patch", config.infer.patch)):
         if patch is not None and patch[0] != 1:
-            yield _wrong(at, "must be [1, H, W], since data.spatial_dims is 2", patch)
+            yield wrong(at, "must be [1, H, W], since data.spatial_dims is 2", patch)
 
 
 def _stages(at: str, stages: Stages, *, last: float) -> Iterator[str]:
     shares = [share for share, _ in stages]
     if any(not 0 < share < 1 for share in shares) or shares != sorted(set(shares)):
-        yield _wrong(at, "must be [share, factor] pairs, the shares rising between 0 and 1", stages)
+        yield wrong(at, "must be [share, factor] pairs, the shares rising between 0 and 1", stages)
     if any(not 0 < factor <= last or factor == math.inf for _, factor in stages):
         limit = f"above 0 and at most {last:g}" if last < math.inf else "above 0"
-        yield _wrong(at, f"must have factors {limit}", stages)
+        yield wrong(at, f"must have factors {limit}", stages)
 
 
-def _at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:
+def at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:
     for name in names:
         value = getattr(section, name)
         if value is not None and not all(low <= number < math.inf for number in _numbers(value)):
-            yield _wrong(f"{at}.{name}", f"must be {low} or more", value)
+            yield wrong(f"{at}.{name}", f"must be {low} or more", value)
         elif value is not None and any(isinstance(each, int) and each > _HIGHEST for each in _numbers(value)):
-            yield _wrong(f"{at}.{name}", f"must be at most {_HIGHEST}", reprlib.repr(value))
+            yield wrong(f"{at}.{name}", f"must be at most {_HIGHEST}", reprlib.repr(value))
 
 
-def _within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:
+def above_zero(section: Any, at: str, *names: str) -> Iterator[str]:
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not all(0 < number < math.inf for number in _numbers(value)):
+            yield wrong(f"{at}.{name}", "must be above 0", value)
+
+
+def check_size(at: str, text: str, *, word: str = "auto") -> Iterator[str]:
+    """word: what may be given in place of a size."""
+    if text != word:
+        try:
+            parse_size(text)
+        except ValueError:
+            yield wrong(at, f"must be a size such as 8GiB or 500MB, or {word}", text)
+
+
+def within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:
     for name in names:
         value = getattr(section, name)
         if value is not None and not all(low <= number <= high for number in _numbers(value)):
-            yield _wrong(f"{at}.{name}", f"must be {low} to {high}", value)
+            yield wrong(f"{at}.{name}", f"must be {low} to {high}", value)
 
 
 def _ordered(sample: SampleConfig, name: str, *, above_zero: bool) -> Iterator[str]:
@@ -330,14 +332,14 @@ def _ordered(sample: SampleConfig, name: str, *, above_zero: bool) -> Iterator[s
     floor = low > 0 if above_zero else low >= 0
     if not (floor and low <= high <= _STRONGEST):
         sign = "0 < low" if above_zero else "0 <= low"
-        yield _wrong(f"sample.{name}", f"must be [low, high] with {sign} <= high <= {_STRONGEST}", (low, high))
+        yield wrong(f"sample.{name}", f"must be [low, high] with {sign} <= high <= {_STRONGEST}", (low, high))
 
 
 def _numbers(value: Any) -> Sequence[float]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _wrong(at: str, rule: str, value: object) -> str:
+def wrong(at: str, rule: str, value: object) -> str:
     text = str(list(map(_plain, value))) if isinstance(value, tuple) else value
     return f"{at}: {rule} (given {text})"
 

@@ -16,11 +16,10 @@ from typing import Any
 import yaml
 
 from hasten.config.check import check_run
-from hasten.config.places import Key, read_document, yaml_problem
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
 
 _T = typing.TypeVar("_T")
 _MAX_LISTED = 10
@@ -51,25 +50,40 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
     Example:
         >>> config = hasten.load_run(overrides=["data.source=path/to/dataset", "train.steps=500"])
     """
+    return load_as(RunConfig, check_run, path, overrides)
+
+
+def load_as(
+    root: type[_T],
+    check: Callable[[_T], list[str]],
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    tree: Mapping[str, Any] | None = None,
+) -> _T:
+    """As `load_run`, for settings of the dataclass `root`.
+
+    check: messages about values out of range, each beginning with its dotted path. tree: settings in place of a file.
+    """
     path = Path(path) if path is not None else None
-    gathered = gather(RunConfig, path, overrides)
-    config, mistakes = checked_as(RunConfig, gathered.tree)
-    mistakes += range_mistakes(config, mistakes)
+    gathered = gather(root, path, overrides, tree)
+    config, mistakes = checked_as(root, gathered.tree)
+    mistakes += range_mistakes(check(config), mistakes)
     refuse(gathered.mistakes, mistakes, gathered.origins, path)
     folder = path.parent if path is not None else Path()
     return with_absolute_paths(config, lambda key: Path() if key in gathered.overridden else folder)
 
 
-def with_absolute_paths(config: RunConfig, folder: Callable[[Key], Path] = lambda key: Path()) -> RunConfig:
+def with_absolute_paths(config: _T, folder: Callable[[Key], Path] = lambda key: Path()) -> _T:
     """The same with every file absolute. folder: what a relative (section, field) is taken from; the current folder."""
     for key in _PATHS:
         section, name = map(str, key)
-        fields = getattr(config, section)
+        fields = getattr(config, section, None)
         absolute = absolute_code if key in _CODE else _absolute
-        value = getattr(fields, name)
+        value = getattr(fields, name, None)
         if value:
-            fields = dataclasses.replace(fields, **{name: absolute(value, folder(key))})
-            config = dataclasses.replace(config, **{section: fields})
+            fields = dataclasses.replace(fields, **{name: absolute(value, folder(key))})  # type: ignore[type-var]
+            config = dataclasses.replace(config, **{section: fields})  # type: ignore[type-var]
     return config
 
 
@@ -105,9 +119,9 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
     return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
 
 
-def range_mistakes(config: RunConfig, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """The range errors of `check_run` with their paths, except those that follow from `type_mistakes`."""
-    return [_split_message(message) for message in check_run(config) if not _follows_from(message, type_mistakes)]
+def range_mistakes(messages: Sequence[str], type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
+    """Range errors with their paths, except those that follow from `type_mistakes`."""
+    return [_split_message(message) for message in messages if not _follows_from(message, type_mistakes)]
 
 
 def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
@@ -135,13 +149,13 @@ def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
     return config
 
 
-def to_dict(config: RunConfig) -> dict[str, Any]:
+def to_dict(config: Any) -> dict[str, Any]:
     """Nested dicts and lists of plain values, ready for JSON or YAML."""
     return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(config)))
 
 
-def dump_run(config: RunConfig) -> str:
-    """YAML text that loads back to an equal RunConfig; every field is written."""
+def dump_run(config: Any) -> str:
+    """YAML text that loads back to an equal configuration; every field is written."""
 
     class Dumper(yaml.SafeDumper):
         pass
@@ -162,7 +176,8 @@ def _absolute(text: str, folder: Path) -> str:
 
 def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
     """Every section's path and its fields' types, the root first."""
-    types = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls)
+    types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     yield at, types
     for name, kind in types.items():
         section = _section_of(kind)

@@ -1,4 +1,4 @@
-"""Matches names with the `fnmatch` patterns of settings."""
+"""Matches names with the `fnmatch` patterns of settings, and lists the first few of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
     parts = (name.split(".") for name in names)
     beginnings = dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each) + 1))
     similar = difflib.get_close_matches(pattern.strip("*."), beginnings, n=_SHOWN)
-    hint = f"near are {', '.join(similar)}" if similar else f"there are {few(names, len(names))}"
+    hint = f"near are {', '.join(similar)}" if similar else f"there are {first_few(names)}"
     raise ValueError(f"{at}: {pattern!r} fits no parameter of the network; {hint}")
 
 
-def few(names: Iterable[str], total: int) -> str:
-    """The first names of `total`, with the number of the others."""
-    shown = list(names)[:_SHOWN]
-    more = total - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+def first_few(names: Iterable[object], limit: int = 3) -> str:
+    """`a, b, c and 5 more`."""
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")

@@ -17,8 +17,7 @@ from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
 from hasten.config.decision import CPU, GIVEN, GPU, Budget, Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import canonical, kinds_of, window_mistakes
-from hasten.config.network import is_own
-from hasten.config.networks import NETWORKS, BuiltIn
+from hasten.config.networks import NETWORKS, BuiltIn, is_own
 from hasten.config.plan_network import decide_channels, decide_kernel_size, decide_name, decide_strides
 from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, fields_of, planned_run

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from hasten.config.decision import Decision
-from hasten.config.network import is_own
-from hasten.config.networks import name_for
+from hasten.config.networks import is_own, name_for
 from hasten.config.schema import Triple
 
 if TYPE_CHECKING:

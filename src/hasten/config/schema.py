@@ -2,14 +2,13 @@
 
 Every field that a data set can decide is `None` by default: the plan (`hasten.config.plan`) fills it from the
 fingerprint and records the reason. A field that the user sets is kept as it is.
-
 Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D image has D = 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Triple = tuple[int, int, int]
 Spacing = tuple[float, float, float]
@@ -387,6 +386,7 @@ class DistributeConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
+    kind: ClassVar[Literal["segmentation"]] = "segmentation"
     data: DataConfig = field(default_factory=DataConfig)
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)

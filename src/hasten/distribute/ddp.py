@@ -10,8 +10,9 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import on_all
+from hasten.distribute.consensus import on_all
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
@@ -113,9 +114,8 @@ def broadcast_weights(module: nn.Module, *, group: distributed.ProcessGroup | No
 def _require_used(network: nn.Module) -> None:
     unused = [name for name, value in network.named_parameters() if value.requires_grad and value.grad is None]
     if unused:
-        more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
         raise ValueError(
-            f"distribute.strategy=ddp: the loss does not depend on {', '.join(unused[:_NAMED])}{more}, whose gradients "
+            f"distribute.strategy=ddp: the loss does not depend on {first_few(unused, _NAMED)}, whose gradients "
             "the other processes would wait for; leave unused layers out of the network or switch off their "
             "requires_grad, or set distribute.static_graph=true if every step leaves out the same"
         )

@@ -5,6 +5,7 @@ A block's weights are gathered from all before its forward and its backward pass
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -17,13 +18,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.blocks import sharded_blocks
 from hasten.distribute.ddp import broadcast_weights
-from hasten.distribute.moments import put_together, taken_apart
-from hasten.distribute.part_optimizer import PartOptimizer
-from hasten.distribute.shards import filled, shard_of, skeleton_of, whole_of, with_shard
+from hasten.distribute.part_optimizer import PartOptimizer, put_together, taken_apart
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
+from hasten.nets.recompute.module import Recomputed
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _BY_ELEMENT = ("adamw", "sgd")
@@ -211,3 +210,121 @@ def _no_views(module: nn.Module, arguments: Any, output: Any) -> Any:
 def _local(value: Any) -> Tensor:
     """The rows of this rank; they share the memory of the sharded tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
+
+
+SHARE = 1 / 8
+"""Share of all weights that a block needs to be gathered by itself; smaller blocks wait more than they save."""
+
+
+def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
+    """Blocks with at least `share` of the weights outside of the blocks within them, inner ones first; at last the
+    network.
+
+    A block is a module with modules in it: the weight of a single layer may be read by the block that it is in. None
+    is taken from within a module that is recomputed, which would gather it twice in a backward pass. Where a parameter
+    has two modules, the network is one block. None holds weights that a module before it left over: nnU-Net's decoder
+    has the encoder as a part, whose weights are read first.
+    """
+    if _has_tied_weights(network):
+        return [network]
+    min_bytes = share * sum(map(_bytes, network.parameters()))
+    blocks: list[nn.Module] = []
+    visited: set[nn.Module] = set()
+    unassigned: set[nn.Module] = set()  # visited, and in no block yet
+
+    def direct_bytes(module: nn.Module) -> int:
+        """Bytes of the module's direct weights, counted once: a module may have several names."""
+        if module in visited:
+            return 0
+        visited.add(module)
+        unassigned.add(module)
+        return sum(map(_bytes, module.parameters(recurse=False)))
+
+    def visit(module: nn.Module) -> int:
+        """Bytes of the module's weights that no block has."""
+        outside = set(unassigned)
+        if isinstance(module, Recomputed):
+            remaining = sum(map(direct_bytes, module.modules()))
+        else:
+            remaining = direct_bytes(module) + sum(map(visit, module.children()))
+        if module is network or remaining < min_bytes or not _is_block(module) or outside & _with_weights(module):
+            return remaining
+        blocks.append(module)
+        unassigned.difference_update(module.modules())
+        return 0
+
+    visit(network)
+    return [*blocks, network]
+
+
+def _is_block(module: nn.Module) -> bool:
+    """Whether the module has submodules and defines `forward`, without which no hook would gather its weights."""
+    return any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
+
+
+def _with_weights(module: nn.Module) -> set[nn.Module]:
+    return {part for part in module.modules() if any(True for _ in part.parameters(recurse=False))}
+
+
+def _has_tied_weights(network: nn.Module) -> bool:
+    owners: set[int] = set()
+    for module in network.modules():
+        for weight in module.parameters(recurse=False):
+            if id(weight) in owners:
+                return True
+            owners.add(id(weight))
+    return False
+
+
+def _bytes(weight: Tensor) -> int:
+    return weight.numel() * weight.element_size()
+
+
+@torch.no_grad()
+def shard_of(whole: Tensor, like: DTensor) -> Tensor:
+    """A copy of this rank's rows of `whole` (of the shape of `like`), on the device of `like`.
+
+    Every rank has the same number of rows, rounded up; the last ranks have the rest, perhaps none.
+    """
+    pieces, rank = whole.chunk(like.device_mesh.size()), like.device_mesh.get_local_rank()
+    rows = pieces[rank] if rank < len(pieces) else whole[:0]
+    # Contiguous and not `empty_like`: torch's fused kernels read it as flat memory next to a contiguous parameter.
+    return torch.empty(rows.shape, dtype=whole.dtype, device=like.device).copy_(rows)
+
+
+def with_shard(local: Tensor, like: DTensor) -> DTensor:
+    """The sharded tensor of which this rank has the rows `local`. No communication."""
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def whole_of(value: Tensor) -> Tensor:
+    """All rows; every rank calls it. A tensor that isn't sharded is returned as it is."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def skeleton_of(network: nn.Module) -> nn.Module:
+    """A copy of `network` without memory: its parameters and buffers are on the meta device, strides kept."""
+    hollow: dict[int, Tensor] = {}
+    for weight in network.parameters():
+        hollow[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+    for buffer in network.buffers():
+        hollow[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(network, hollow)
+
+
+@torch.no_grad()
+def filled(skeleton: nn.Module, module: nn.Module) -> nn.Module:
+    """A plain module with the weights of the sharded `module` in the memory format of the skeleton.
+
+    Its buffers are those of `module`. Every rank calls it.
+    """
+    whole: dict[int, Tensor] = {}
+    for hollow, weight in zip(skeleton.parameters(), module.parameters(), strict=True):
+        # Where a side is 1, `empty_like` of a hollow tensor forgets the strides.
+        full = torch.empty_strided(hollow.shape, hollow.stride(), dtype=weight.dtype, device=weight.device)
+        whole[id(hollow)] = nn.Parameter(full.copy_(whole_of(weight)), requires_grad=False)
+    for empty, buffer in zip(skeleton.buffers(), module.buffers(), strict=True):
+        whole[id(empty)] = buffer
+    return copy.deepcopy(skeleton, whole).train(module.training)

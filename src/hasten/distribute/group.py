@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.route import in_time, why_unreachable
+from hasten.distribute.connectivity import in_time, why_unreachable
 from hasten.distribute.world import World
 
 _PATIENT = timedelta(hours=12)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.agree import from_first
+from hasten.distribute.consensus import from_first
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.surgery.sync_norm import sync_batch_norm

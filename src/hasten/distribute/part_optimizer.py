@@ -1,4 +1,4 @@
-"""An optimizer that updates a part of the parameters on this process, with the interface of one for all parameters."""
+"""An optimizer that updates a part of the parameters on this process, and the state of all parameters by number."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from hasten.distribute.moments import put_together, taken_apart
 
 
 class PartOptimizer(torch.optim.Optimizer):
@@ -103,3 +101,34 @@ def _copy_settings(source: torch.optim.Optimizer, target: torch.optim.Optimizer)
     """Copy the settings of the groups, without their parameters."""
     for source_group, target_group in zip(source.param_groups, target.param_groups, strict=True):
         target_group.update({name: value for name, value in source_group.items() if name != "params"})
+
+
+Place = tuple[int, str]
+"""Number of a parameter, counted through all groups, and name of one of its values."""
+
+_LOOKAHEAD, _SLOW = "lookahead", "lookahead.slow"
+
+
+def taken_apart(state: dict[str, Any]) -> dict[Place, Any]:
+    """The values of every parameter in `optimizer.state_dict()`, Lookahead's slow weights among them, by number."""
+    flat: dict[Place, Any] = {
+        (number, name): value for number, values in state["state"].items() for name, value in values.items()
+    }
+    for number, value in state.get(_LOOKAHEAD, {}).get("slow", {}).items():
+        flat[number, _SLOW] = value
+    return dict(sorted(flat.items(), key=lambda item: item[0][0]))
+
+
+def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
+    """A state dict with these values of parameters and everything else from `state`, which is not changed."""
+    inner: dict[int, dict[str, Any]] = {}
+    slow: dict[int, Any] = {}
+    for (number, name), value in sorted(values.items(), key=lambda item: item[0][0]):
+        if name == _SLOW:
+            slow[number] = value
+        else:
+            inner.setdefault(number, {})[name] = value
+    merged = {**state, "state": inner}
+    if _LOOKAHEAD in state:
+        merged[_LOOKAHEAD] = {**state[_LOOKAHEAD], "slow": slow}
+    return merged

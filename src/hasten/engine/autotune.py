@@ -12,9 +12,9 @@ from torch import Tensor, distributed, nn
 
 from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
-from hasten.config.network import is_own
+from hasten.config.networks import is_own
 from hasten.config.size import parse_size
-from hasten.distribute.agree import by_first
+from hasten.distribute.consensus import by_first
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from hasten.config.decision import GIVEN, Decision
-from hasten.config.network import is_own
-from hasten.config.networks import network_mistake
+from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import validation_steps, with_network
 from hasten.config.size import duration_text
 from hasten.engine.autotune import operated_net, settle_variant, time_left

@@ -16,7 +16,7 @@ from torch import nn
 import hasten
 from hasten.cases.regions import resolve_regions
 from hasten.config.intensity import Scaling, scalings
-from hasten.config.network import is_own
+from hasten.config.networks import is_own
 from hasten.config.settled import PlannedRun
 from hasten.engine.infer import WINDOW_BATCH
 from hasten.files import replacing

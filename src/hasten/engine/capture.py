@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from hasten.augment.program import Program, Segment
-from hasten.engine.aside import Aside
 from hasten.engine.batch_size import free_memory
 from hasten.engine.measure import compared
+from hasten.engine.side_stream import SideStream
 from hasten.engine.step import TrainStep
 from hasten.nets.random_state import random_states, set_random_states
 from hasten.observe.compare import judge
@@ -83,7 +83,7 @@ class CapturedStep:
     why: str = "not captured yet"
     _done: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
-    _aside: Aside | None = None
+    _side: SideStream | None = None
     _sample: Tensor = field(init=False)
     """(B,) int64 sample numbers of the step that the graph is to make."""
     _share: Tensor = field(init=False)
@@ -116,11 +116,11 @@ class CapturedStep:
 
     def _warm(self, index: int) -> Tensor:
         """An ordinary step on the side stream, in the form that is captured."""
-        if self._aside is None:
-            self._aside = Aside(self.step.device)
+        if self._side is None:
+            self._side = SideStream(self.step.device)
             self._prepare()
         self._set(index)
-        return self._aside.run(self._body)
+        return self._side.run(self._body)
 
     def _begin(self, index: int) -> Tensor:
         """Capture the step; replay it if the results agree and the graph is faster, otherwise run it eagerly."""
@@ -145,13 +145,13 @@ class CapturedStep:
 
         The step runs before there is a graph: memory need not hold the activations of both.
         """
-        assert self._aside is not None
+        assert self._side is not None
         loss = self._warm(index)
         expected = self._state()
         seconds = self._timed("step", lambda: self._warm(index))
         free_memory()
         self._set(index)
-        self._graph, self._loss = self._aside.capture(self._body)
+        self._graph, self._loss = self._side.capture(self._body)
         self._restore(before)
         difference = self._differs(self._replay(index), loss, expected)
         if difference is not None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
-from hasten.distribute.agree import first_here
+from hasten.distribute.consensus import first_here
 from hasten.distribute.exchange import case_parts, stored_cases
 from hasten.distribute.parts import CaseParts, part_balance, part_table
 from hasten.distribute.strategy import Strategy

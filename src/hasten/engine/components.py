@@ -1,15 +1,21 @@
-"""The components of a training run."""
+"""The components of a training run, and its outcome."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from torch import nn
 
 from hasten.augment.program import Program
 from hasten.cache.arena import Arena
+from hasten.config.schema import ObserveConfig
+from hasten.config.settled import PlannedTrain
 from hasten.engine.capture import CapturedStep
+from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import Inference
 from hasten.engine.job import Planned
 from hasten.engine.measure import Engaged
@@ -18,26 +24,109 @@ from hasten.optim.schedule import PacedSchedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunComponents:
-    """The components that the training loop uses."""
+class LoopComponents:
+    """What the training loop uses, whatever the batches hold."""
 
-    planned: Planned
-    """The plan with all measured settings filled in, so that its configuration repeats this run."""
-    arena: Arena
+    settings: dict[str, Any]
+    """Of the whole run, as run.yaml has them, for the trackers."""
+    train: PlannedTrain
+    observe: ObserveConfig
+    timeout_s: float
+    """Seconds that a rank waits for the others in a step."""
     step: TrainStep
     program: Program
-    captured: CapturedStep | None
+    """The source of batches."""
+    captured: CapturedStep | None = None
     """The step and its batch as one CUDA graph, where that is possible and not switched off."""
-    inference: Inference
     engaged: dict[str, Engaged]
-
     paced: PacedSchedule
     """The schedule of the step's updates: the learning rate of each 0-based step."""
-    start: dict[str, Any] | None = None
-    """Where the weights come from that the run starts from, if they were loaded; as weights.json has it."""
 
     @property
     def validated(self) -> nn.Module:
         """The module that validation and prediction use: the average, or the weights where none is kept."""
         update = self.step.update
         return update.average if update.average is not None else update.weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunComponents(LoopComponents):
+    """The components of a segmentation run."""
+
+    planned: Planned
+    """The plan with all measured settings filled in, so that its configuration repeats this run."""
+    arena: Arena
+    inference: Inference
+    start: dict[str, Any] | None = None
+    """Where the weights come from that the run starts from, if they were loaded; as weights.json has it."""
+
+
+class Score(Protocol):
+    """The result of a validation."""
+
+    def value(self, metric: str) -> float:
+        """The value of a metric, the higher the better."""
+
+    def record(self) -> dict[str, Any]:
+        """What metrics.jsonl has of it."""
+
+
+class Evaluator(Protocol):
+    """Validates a network on held-out data."""
+
+    @property
+    def metric(self) -> str:
+        """What the best weights are chosen by."""
+
+    @property
+    def repeated(self) -> float:
+        """Time of the inference that follows the last validation, such as the report's examples, in validations."""
+
+    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = ...) -> Score | None:
+        """network: as it is trained, but not compiled. None where `expired` became true before the end."""
+
+    def expected_seconds(self, network: nn.Module) -> float:
+        """Estimated duration of a validation."""
+
+    def content(self, network: nn.Module, score: Any, step: int) -> dict[str, Any]:
+        """What best.pt holds. score: of these weights; None where their validation was given up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Best:
+    """The best validation so far; step 0 and nan before the first."""
+
+    value: float
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    status: str
+    """`finished`, `target_reached`, `time_up` or `interrupted`."""
+    step: int
+    best: Best
+    target_time_s: float | None
+    last: Any
+    """What the evaluator gave last, if anything."""
+    wait_seconds: float
+    samples_per_s: float
+    elapsed: float
+    """Seconds of the processes before this one, if the run was resumed."""
+    position: float
+    """Steps of the schedule that were passed through: more than were made where the time limit paced it."""
+    skipped: int
+    """Updates skipped because their gradient was not finite."""
+    validate_beside: float
+    """Seconds of validations that ran beside the training."""
+
+
+def best_on_disk(path: Path, metric: str) -> Best:
+    """What best.pt holds. It may be later than last.pt, and a file that can't be read is to be written anew."""
+    try:
+        content = read_checkpoint(path)
+    except ValueError:
+        return Best(value=math.nan, step=0)
+    return Best(value=content.get(metric, math.nan), step=content["step"])

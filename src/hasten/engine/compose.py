@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from hasten.cache.arena import Arena
+from hasten.config.load import to_dict
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import by_first, first_here, on_all, require_same
+from hasten.config.settled import PlannedTrain
+from hasten.distribute.consensus import by_first, first_here, on_all, require_same
 from hasten.distribute.group import patient_group
 from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.parts import CaseParts
@@ -30,7 +33,6 @@ from hasten.engine.autotune import (
 from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
-from hasten.engine.infer import Inference
 from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.job import Planned, inference_of, plan_run, with_train
 from hasten.engine.measure import Engaged, variant_of
@@ -39,6 +41,7 @@ from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
+from hasten.nets.build import Loss
 from hasten.nets.freeze import freeze_norms
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
@@ -123,8 +126,9 @@ def compose_run(
         if surgery is not None:
             engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
     planned = with_head(planned, network, start)
+    dims, device = planned.case_set.spatial_dims, planned.device
     # Before the optimizer, whose moments lie in memory as the weights do.
-    layout = memory_format(planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
+    layout = memory_format(dims, variant_of(planned.config.train).channels_last)
     network.to(memory_format=layout)  # type: ignore[call-overload]
     settle_activations(planned, network, engaged)  # determines which batch fits
     planned = settle_batch_size(planned, network, engaged)
@@ -137,7 +141,8 @@ def compose_run(
         freeze_norms(network, train.freeze)
         optimizer = strategy.share_optimizer(build_optimizer(network, train))
         paced = paced_schedule(train, planned.config.sample.batch_size)
-        step = _step(planned, strategy, network, average, optimizer, paced)
+        loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
+        step = make_step(train, network, loss, optimizer, paced, average, strategy, dims, device)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
@@ -148,29 +153,39 @@ def compose_run(
         engaged["weights to start from"] = Engaged(True, start.summary())
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
+    built = {"arena": arena, "step": step, "program": program, "captured": captured, "paced": paced}
+    return _components(planned, start, engaged, built)
+
+
+def _components(
+    planned: Planned, start: Start | None, engaged: dict[str, Engaged], built: dict[str, Any]
+) -> RunComponents:
+    config = planned.config
     return RunComponents(
-        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=_inference(planned),
-        engaged=engaged, paced=paced, start=start.record() if start is not None else None,
+        settings=to_dict(config), train=config.train, observe=config.observe, timeout_s=config.distribute.timeout_s,
+        planned=planned, start=start.record() if start is not None else None,
+        inference=inference_of(
+            config, spatial_dims=planned.case_set.spatial_dims, device=planned.device, classes=planned.num_outputs,
+            overlapping=bool(planned.regions),
+        ),
+        engaged=engaged,
+        **built,
     )  # fmt: skip
 
 
-def _inference(planned: Planned) -> Inference:
-    dims, overlapping = planned.case_set.spatial_dims, bool(planned.regions)
-    return inference_of(
-        planned.config, spatial_dims=dims, device=planned.device, classes=planned.num_outputs, overlapping=overlapping
-    )
-
-
-def _step(
-    planned: Planned,
-    strategy: Strategy,
+def make_step(
+    train: PlannedTrain,
     network: nn.Module,
-    average: nn.Module | None,
+    loss: Loss,
     optimizer: torch.optim.Optimizer,
     paced: PacedSchedule,
+    average: nn.Module | None,
+    strategy: Strategy,
+    spatial_dims: int,
+    device: torch.device,
 ) -> TrainStep:
     """The step on the uncompiled network, which holds the weights whatever is compiled later."""
-    train, variant = planned.config.train, variant_of(planned.config.train)
+    variant = variant_of(train)
     update = Update(
         weights=network,
         optimizer=optimizer,
@@ -178,17 +193,17 @@ def _step(
         average=average,
         average_decay=train.ema,
         clip_norm=train.clip_norm,
-        scaler=scaler_for(planned.device, variant.precision),
+        scaler=scaler_for(device, variant.precision),
         strategy=strategy,
     )
     return TrainStep(
         network=network.train(),
-        loss=planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss),
+        loss=loss,
         update=update,
         precision=variant.precision,
         channels_last=variant.channels_last,
-        spatial_dims=planned.case_set.spatial_dims,
-        device=planned.device,
+        spatial_dims=spatial_dims,
+        device=device,
         accumulate=train.accumulate,
         strategy=strategy,
     )

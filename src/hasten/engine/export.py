@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import hasten
 from hasten.config.load import from_dict
-from hasten.config.network import is_own
+from hasten.config.networks import is_own
 from hasten.config.settled import PlannedRun, planned_run
 from hasten.engine.bundle import bundle_files, write_folder
 from hasten.engine.nnunet_folder import nnunet_files

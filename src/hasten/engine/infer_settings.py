@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hasten.config.load import checked_as, from_dict, gather, range_mistakes, refuse, to_dict
+from hasten.config.check import check_run
+from hasten.config.load import from_dict, load_as, to_dict
 from hasten.config.schema import RunConfig
 from hasten.config.settled import planned_run
 from hasten.engine.ensemble import Member
@@ -30,9 +31,7 @@ def with_infer(members: Sequence[Member], overrides: Sequence[str]) -> list[Memb
 
 def _changed(member: Member, overrides: Sequence[str]) -> Member:
     before = from_dict(member.content["config"], where=str(member.where))
-    gathered = gather(RunConfig, None, overrides, to_dict(before))
-    config, mistakes = checked_as(RunConfig, gathered.tree)
-    refuse(gathered.mistakes, [*mistakes, *range_mistakes(config, mistakes)], gathered.origins, None)
+    config = load_as(RunConfig, check_run, None, overrides, tree=to_dict(before))
     if config.infer.patch is None:
         config = dataclasses.replace(config, infer=dataclasses.replace(config.infer, patch=config.sample.patch))
     problems = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])

@@ -21,7 +21,6 @@ from hasten.augment.run_chain import RunChain, run_chain
 from hasten.cache.fingerprint import Kept, find_kept, get_case_set, get_fingerprint
 from hasten.cache.key import Files, cache_dir
 from hasten.cases.labels import IGNORED
-from hasten.cases.listing import first_few
 from hasten.cases.regions import Region, regions_of, with_regions
 from hasten.cases.sources import find_listing, with_ignore
 from hasten.cases.split import split_cases
@@ -31,8 +30,8 @@ from hasten.config.decision import Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import length_mistakes
 from hasten.config.load import from_dict, to_dict
-from hasten.config.network import is_own
-from hasten.config.networks import NETWORKS, network_mistake
+from hasten.config.networks import NETWORKS, is_own, network_mistake
+from hasten.config.patterns import first_few
 from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun

@@ -16,30 +16,25 @@ import torch
 from torch import nn
 
 from hasten.augment.chain import Batch
-from hasten.distribute.agree import from_first
-from hasten.distribute.balance import balance_sentence, in_order, partition
+from hasten.distribute.consensus import from_first
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.collect import collected_between_steps
-from hasten.engine.components import RunComponents
-from hasten.engine.measure import Engaged
-from hasten.engine.metric import Dice
+from hasten.engine.components import Best, Evaluator, LoopComponents, Outcome, Score, best_on_disk
+from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.observed import Observed
-from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
 from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
 from hasten.engine.time_limit import limit_of
 from hasten.engine.train_log import TrainLog
-from hasten.engine.validate import validate, validation_costs
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +46,11 @@ _STUCK = 10
 """A run that makes no update ends after at least so many skipped updates in a row."""
 _STOP_EVERY = 8
 """Steps between checks whether another rank was asked to stop."""
+_SUSPECTS = (
+    ("train", "weight_decay"), ("train", "milestones"), ("sample", "brightness_range"), ("sample", "noise_std"),
+    ("prepare", "window"),
+)  # fmt: skip
+"""Settings, by section, with which a loss is nan where a value is far off."""
 
 
 def log_every(steps: int, device: torch.device) -> int:
@@ -63,7 +63,8 @@ class Loop:
 
     def __init__(
         self,
-        parts: RunComponents,
+        parts: LoopComponents,
+        evaluator: Evaluator,
         out: Path,
         clock: Clock,
         progress: Progress | None,
@@ -73,18 +74,17 @@ class Loop:
         reserve_s: float = 0.0,
     ) -> None:
         """reserve_s: seconds within train.max_seconds that the caller needs after the run."""
-        self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
-        self.first, self.elapsed = first, elapsed
-        self.train = parts.planned.config.train
+        self.parts, self.evaluator, self.out, self.clock, self.progress = parts, evaluator, out, clock, progress
+        self.first, self.elapsed, self.train, self.device = first, elapsed, parts.train, parts.step.device
         self.steps = self.train.steps
         self.feed = Feed(parts.program, first=first, last=self.steps)
         self.done = first
         self.strategy, self.world = parts.step.strategy, parts.step.strategy.world
-        shared, several = parts.planned.config.distribute, self.world.size > 1
+        several = self.world.size > 1
         self.rank_log = RankLog(out, self.world) if several else None
-        self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=shared.timeout_s)
+        self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=parts.timeout_s)
         self._fault = faults_of(self.world, out / RANKS)
-        self.observed = Observed(out, parts.planned, steps=lambda: self.done, time_s=self.time_s, first=first)
+        self.observed = Observed(out, parts, steps=lambda: self.done, time_s=self.time_s, first=first)
         self.log = TrainLog(
             self.observed.record if self.world.first else None,
             lambda: self.feed.wait_seconds,
@@ -93,19 +93,14 @@ class Loop:
             shared=partial(mean_over_ranks, strategy=self.strategy),
         )
         self.saver = Saver()
-        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=shared.timeout_s if several else None)
-        if several:
-            costs = validation_costs(parts)
-            shares = partition(costs, self.world.size)
-            text = balance_sentence(costs, in_order(len(costs), self.world.size), shares)
-            parts.engaged["validation cases"] = Engaged(True, text)
+        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=parts.timeout_s if several else None)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         if parts.captured is not None:
             parts.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
-        self.limit = limit_of(parts, self.time_s, reserve_s)
-        self.last: Dice | None = None
+        self.limit = limit_of(parts, evaluator, self.time_s, reserve_s)
+        self.last: Score | None = None
         self.plain = parts.validated
         """The weights validated last, complete on this rank."""
         self.status = "finished"
@@ -113,7 +108,6 @@ class Loop:
         self.asked: signal.Signals | None = None
         """The signal that asked the run to stop."""
         self._checked = (first, 0)
-        self._case_seconds: list[float] = []
 
     def time_s(self) -> float:
         """Seconds of the run, those of earlier processes of it included."""
@@ -123,7 +117,7 @@ class Loop:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
         self._restore_records()
         if self.progress:
-            self.progress.start(self.steps, self.train.target, self.train.metric)
+            self.progress.start(self.steps, self.train.target, self.evaluator.metric)
         try:
             with ExitStack() as stack:
                 stack.enter_context(self.stop)
@@ -176,7 +170,7 @@ class Loop:
                 raise ValueError(f"{path}: has a step that is no number; mend or delete that line") from None
             write_jsonl(path, records)
         for record in from_first(self.world, records):
-            value = record.get(self.train.metric)
+            value = record.get(self.evaluator.metric)
             if self.train.target is not None and value is not None and value >= self.train.target:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
                 return
@@ -208,7 +202,7 @@ class Loop:
         return self.watchdog.paused() if self.watchdog is not None else nullcontext()
 
     def _between_steps(self, step: int) -> bool:
-        if step % log_every(self.steps, self.parts.planned.device) == 0 or step == self.steps:
+        if step % log_every(self.steps, self.device) == 0 or step == self.steps:
             self._log(step)
         if self.beside is not None:
             self.beside.poll()
@@ -248,10 +242,11 @@ class Loop:
         with suppress(OSError):
             self.saver.wait()
         saved = self.kept.path.exists()
+        settings = self.parts.settings
+        suspects = [f"{part}.{name}" for part, name in _SUSPECTS if name in settings.get(part, {})]
         return ValueError(
             f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
-            "train.precision=fp32, or look for a value that is far off among train.weight_decay, train.milestones, "
-            "sample.brightness_range, sample.noise_std and prepare.window"
+            f"train.precision=fp32, or look for a value that is far off in {', '.join(suspects)}"
             + (f"; {self.out / CHECKPOINTS} holds the last good state" if saved else "")
         )
 
@@ -275,12 +270,10 @@ class Loop:
 
     # Validation
 
-    def _validation_beside(self) -> AsyncValidation[Dice | None]:
-        parts = self.parts
+    def _validation_beside(self) -> AsyncValidation[Score | None]:
         # On a CPU the training goes on meanwhile, on the cores that this leaves it.
-        threads = max(1, torch.get_num_threads() // 2) if parts.planned.device.type == "cpu" else None
-        check = partial(validate, parts)
-        return AsyncValidation(check, self._deliver, like=parts.validated, threads=threads)
+        threads = max(1, torch.get_num_threads() // 2) if self.device.type == "cpu" else None
+        return AsyncValidation(self.evaluator, self._deliver, like=self.parts.validated, threads=threads)
 
     def _validate(self, step: int, *, ends: bool) -> None:
         if not ends and not self.limit.allows_validation(self._trained_s()):
@@ -295,10 +288,10 @@ class Loop:
         begin = time.perf_counter()
         with self.clock.span("validate"):
             network = self.plain = self.strategy.whole(self.parts.validated)
-            dice = validate(self.parts, network, self._case_seconds, expired=self.limit.expired)
+            score = self.evaluator(network, expired=self.limit.expired)
         seconds = time.perf_counter() - begin
-        if dice is not None:
-            self._record(dice, step, network, seconds=seconds)
+        if score is not None:
+            self._record(score, step, network, seconds=seconds)
         else:
             self._give_up_validation(step, network)
         self.log.pause(time.perf_counter() - begin)
@@ -313,33 +306,31 @@ class Loop:
         self.limit.over, self.status = True, "time_up"
         if self.best.step == 0:
             self.best = Best(value=math.nan, step=step)
-            self._save_best(model_content(self.parts.planned, network, None, step))
+            self._save_best(self.evaluator.content(network, None, step))
 
     def _save_best(self, content: dict[str, Any]) -> None:
         if self.world.first:
             with self.clock.span("checkpoint"):
-                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
+                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
 
-    def _deliver(self, validated: Validated[Dice | None]) -> None:
+    def _deliver(self, validated: Validated[Score | None]) -> None:
         """Of a validation beside the training, some steps after the one that it belongs to."""
         assert validated.result is not None
         begin = time.perf_counter()
         self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
         self.log.pause(time.perf_counter() - begin)
 
-    def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
-        self.last, value = dice, dice.value(self.train.metric)
+    def _record(self, score: Score, step: int, network: nn.Module, *, seconds: float) -> None:
+        self.last, value = score, score.value(self.evaluator.metric)
         self.limit.validated(seconds)
         # The clocks of ranks differ, and all must stop at the same step.
         now = from_first(self.world, self.time_s())
-        line = {"kind": "validation", "step": step, "time_s": now, "dice": dice.mean}
-        line |= {"dice_per_class": dice.per_class, "iou": dice.iou, "iou_per_class": dice.iou_per_class}
-        line |= {"seconds": seconds}
         if self.world.first:
+            line = {"kind": "validation", "step": step, "time_s": now, **score.record(), "seconds": seconds}
             self.observed.record(line)
         if not self.best.value >= value:
             self.best = Best(value=value, step=step)
-            self._save_best(model_content(self.parts.planned, network, dice, step))
+            self._save_best(self.evaluator.content(network, score, step))
         if self.train.target is not None and value >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         if self.progress:
@@ -368,7 +359,7 @@ class Loop:
                 "position": self.parts.paced.position(step),
                 "losses": self.log.pending(),
                 "skipped": update.skipped,
-                "random_states": random_states(self.world, self.parts.planned.device),
+                "random_states": random_states(self.world, self.device),
             },
         )
         return self.strategy.gathered(state)
@@ -384,11 +375,11 @@ class Loop:
             scaler=update.scaler,
             where=where,
         )
-        update.skipped.copy_(state["extra"]["skipped"])
+        update.skipped.fill_(int(state["extra"]["skipped"]))
         self.parts.paced.start_at(self.first, state["extra"].get("position", self.first))
         states = state["extra"].get("random_states", [])
-        take_up_random(states, self.world, self.parts.planned.device, seed=self.train.seed, step=self.first)
+        take_up_random(states, self.world, self.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))
-        best = best_on_disk(self.out / CHECKPOINTS / "best.pt", self.train.metric) if self.world.first else None
+        best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, self.evaluator.metric) if self.world.first else None
         self.best = from_first(self.world, best)
-        self.log.losses = list(state["extra"]["losses"].to(self.parts.planned.device).unbind(0))
+        self.log.losses = list(state["extra"]["losses"].to(self.device).unbind(0))

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.config.schema import TrainConfig
-from hasten.engine.aside import Aside
 from hasten.engine.batch_size import free_memory
 from hasten.engine.precision import autocast, tensor_cores
+from hasten.engine.side_stream import SideStream
 from hasten.engine.step import memory_format, shaped
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
@@ -147,10 +147,10 @@ def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> di
 
 
 def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], Trace]:
-    aside = Aside(device)
+    side = SideStream(device)
     for _ in range(_WARM_UP):
-        aside.run(lambda: call()[0])
-    graph, (loss, norm) = aside.capture(call)
+        side.run(lambda: call()[0])
+    graph, (loss, norm) = side.capture(call)
 
     def replay() -> Trace:
         graph.replay()

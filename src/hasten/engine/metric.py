@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
 from hasten.nets.losses.regions import Members, region_masks
-
-Metric = Literal["dice", "iou"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +30,14 @@ class Dice:
     """Like `mean`, of the intersection over union: of a case and class it is D / (2 - D)."""
     iou_per_class: dict[str, float]
 
-    def value(self, metric: Metric) -> float:
+    def value(self, metric: str) -> float:
         """The mean that `train.metric` names."""
         return self.iou if metric == "iou" else self.mean
+
+    def record(self) -> dict[str, Any]:
+        """What metrics.jsonl has of it."""
+        dice = {"dice": self.mean, "dice_per_class": self.per_class}
+        return {**dice, "iou": self.iou, "iou_per_class": self.iou_per_class}
 
 
 def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tensor:

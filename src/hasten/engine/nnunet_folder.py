@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from hasten.config.intensity import Scaling, scalings
-from hasten.config.network import is_own
-from hasten.config.networks import NETWORKS
+from hasten.config.networks import NETWORKS, is_own
 from hasten.config.regions import painted_values
 from hasten.config.settled import PlannedRun
 

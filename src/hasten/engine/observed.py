@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from hasten.config.load import to_dict
-from hasten.engine.job import Planned
+from hasten.engine.components import LoopComponents
 from hasten.observe.monitor import Monitor
 from hasten.observe.rundir import METRICS_JSONL, append_jsonl
 from hasten.observe.trackers import Tracking
@@ -21,16 +20,16 @@ class Observed:
     """Context around the training loop. The loop calls `record`; monitor and trackers run in their own threads."""
 
     def __init__(
-        self, out: Path, planned: Planned, *, steps: Callable[[], int], time_s: Callable[[], float], first: int
+        self, out: Path, parts: LoopComponents, *, steps: Callable[[], int], time_s: Callable[[], float], first: int
     ) -> None:
-        observe = planned.config.observe
+        observe = parts.observe
         self.path = out / METRICS_JSONL
         self.tracking = Tracking(
             observe.trackers,
             out,
             project=observe.project,
             run_name=out.resolve().name,
-            config=to_dict(planned.config),
+            config=parts.settings,
             first=first,
         )
         self.monitor = None
@@ -40,7 +39,7 @@ class Observed:
                 every=observe.monitor_every,
                 steps=steps,
                 offset_s=time_s,
-                gpus=_gpus(planned),
+                gpus=_gpus(parts),
                 send=self.tracking.log,
             )
         self._stack = ExitStack()
@@ -68,9 +67,10 @@ class Observed:
         self.tracking.summary(summary)
 
 
-def _gpus(planned: Planned) -> list[str] | tuple[()] | None:
+def _gpus(parts: LoopComponents) -> list[str] | tuple[()] | None:
     """The UUID of the training GPU; on a CPU None, which takes any GPU, if train.device is auto, else none."""
-    if planned.device.type == "cuda":
+    device = parts.step.device
+    if device.type == "cuda":
         # Not by number: CUDA and the driver's library may number GPUs differently.
-        return [f"GPU-{torch.cuda.get_device_properties(planned.device).uuid}"]
-    return None if planned.config.train.device == "auto" else ()
+        return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
+    return None if parts.train.device == "auto" else ()

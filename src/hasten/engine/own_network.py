@@ -12,7 +12,7 @@ from torch import nn
 
 from hasten.cases.types import CaseSet
 from hasten.config.decision import GIVEN, Decision
-from hasten.config.network import is_own
+from hasten.config.networks import is_own
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import digest_of, name_of, source_of

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from hasten.config.load import checked_as
-from hasten.config.places import read_document
+from hasten.config.yaml_file import read_document
 from hasten.files import replacing
 from hasten.observe.folds import POSTPROCESSING_YAML, is_cross_validation
 from hasten.observe.rundir import CHECKPOINTS

@@ -17,20 +17,25 @@ from hasten.optim.build import build_schedule
 log = logging.getLogger(__name__)
 
 
-def resumed_settings(before: RunConfig, config: RunConfig) -> tuple[RunConfig, Changes]:
-    """`config` with what it leaves open as in `before`, the run's own settings, and what it changes.
-
-    Raises ValueError for changes that can't be.
-    """
+def resumed_run(before: RunConfig, config: RunConfig) -> tuple[RunConfig, Changes]:
+    """As `resumed_settings`, of a segmentation run, whose chain and loss may be user code."""
     for section, name in (("augment", "chain"), ("loss", "name")):
         old, new = getattr(before, section), getattr(config, section)
         if getattr(old, name) != getattr(new, name):  # the digest is that of the code before
             digest = new.digest if new.digest != old.digest else None
             before, config = (_with_digest(each, section, digest) for each in (before, config))
-    config = with_settled(before, config, RUN_RULES)
+    return resumed_settings(before, config, RUN_RULES)
+
+
+def resumed_settings(before: Any, config: Any, rules: Rules) -> tuple[Any, Changes]:
+    """`config` with what it leaves open as in `before`, the run's own settings, and what it changes.
+
+    Raises ValueError for changes that can't be.
+    """
+    config = with_settled(before, config, rules)
     if same_source(before.data.source, config.data.source):
         before = dataclasses.replace(before, data=dataclasses.replace(before.data, source=config.data.source))
-    return config, changes_of(before, config, RUN_RULES)
+    return config, changes_of(before, config, rules)
 
 
 def _with_digest(config: RunConfig, section: str, digest: str | None) -> RunConfig:

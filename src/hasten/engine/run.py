@@ -6,8 +6,9 @@ import dataclasses
 import json
 import logging
 import shlex
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,24 @@ from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import by_first, from_first, on_all
 from hasten.distribute.build import build_strategy
+from hasten.distribute.consensus import by_first, from_first, on_all
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
-from hasten.distribute.world import detect_world
+from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoints import Checkpoints, Found
-from hasten.engine.components import RunComponents
+from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
-from hasten.engine.outcome import Outcome
 from hasten.engine.own_network import with_code
 from hasten.engine.ranks import seed_rank
-from hasten.engine.resume import complete_summary, resumed_settings, tell_changes, tell_rate
+from hasten.engine.resume import complete_summary, resumed_run, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
-from hasten.engine.summary import write_examples, write_summary
+from hasten.engine.summary import about_cases, write_examples, write_summary
+from hasten.engine.validate import CaseEvaluator
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
@@ -137,78 +138,105 @@ def _train(
     before, changes = config, Changes()
     if resume:
         before = by_first(world, lambda: load_run(out / RUN_YAML))
-        config, changes = on_all(world, lambda: resumed_settings(before, config))
+        config, changes = on_all(world, lambda: resumed_run(before, config))
         earlier = by_first(world, lambda: complete_summary(out, _complete(out, config), changes))
         if earlier is not None:
             return earlier
-    on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
-    try:
+    with starting(out, world, resume=resume):
         going_on = by_first(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
         parts = prepare_run(config, plan, clock, strategy, device, resume=going_on)
         if resume:
             _keep_reasons(out, parts)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
-        loop = _make_loop(out, parts, clock, progress, resume=resume, reserve_s=reserve_s)
+        loop = make_loop(out, parts, CaseEvaluator(parts), clock, progress, resume=resume, reserve_s=reserve_s)
         loop.limit.require(clock)
         if world.first:
             _write_records(out, parts, resume=resume)
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
                 tell_rate(out, loop.first, parts.paced.position(loop.first), before, parts.planned.config)
+    conclude = partial(_conclude, out, loop, parts, import_seconds=imported)
+    return run_loop(out, loop, conclude, mapped=parts.arena.files)
+
+
+@contextmanager
+def starting(out: Path, world: World, *, resume: bool) -> Iterator[None]:
+    """Make the run's directory for the block, which prepares the run; if it fails, nothing is left of a new one."""
+    on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
+    try:
+        yield
     except BaseException:
         if not resume and world.first:
             undo_start(out)
         raise
+
+
+def run_loop(
+    out: Path, loop: Loop, conclude: Callable[[Outcome], dict[str, Any]], *, mapped: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Train, and return what `conclude` makes of the outcome. mapped: files that a read from memory may need.
+
+    Raises ValueError where the directory can't be written to; Stopped, after saving, for an interrupted run.
+    """
+    command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
-        mapped = bus_error_explained(parts.arena.files, _resume_command(out))
-        with mapped, loop.observed if world.first else nullcontext():
+        with bus_error_explained(mapped, command), loop.observed if loop.world.first else nullcontext():
             outcome = loop.run()
-            summary = _conclude(out, loop, clock, outcome, import_seconds=imported)
+            summary = conclude(outcome)
     except OSError as error:
         raise ValueError(
             f"{error.filename or out}: the run was stopped, as this could not be written to "
-            f"({error.strerror or error}); make room there and go on with: {_resume_command(out)}"
+            f"({error.strerror or error}); make room there and go on with: {command}"
         ) from error
     if outcome.status == "interrupted":
         assert loop.asked is not None
-        message = f"stopped at step {outcome.step}; go on with: {_resume_command(out)}" if world.first else ""
+        message = f"stopped at step {outcome.step}; go on with: {command}" if loop.world.first else ""
         raise Stopped(message, loop.asked)
     return summary
 
 
-def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
+def _conclude(
+    out: Path, loop: Loop, parts: RunComponents, outcome: Outcome, *, import_seconds: float
+) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
-            write_examples(out, loop.parts, outcome, loop.plain)
-        summary = write_summary(out, loop.parts, clock, outcome, import_seconds=import_seconds)
+            write_examples(out, parts, outcome, loop.plain)
+        metric = f"mean_{loop.evaluator.metric}"
+        summary = write_summary(out, loop, outcome, about_cases(parts), metric=metric, import_seconds=import_seconds)
         loop.observed.end(summary)
     return from_first(loop.world, summary)
 
 
-def _make_loop(
-    out: Path, parts: RunComponents, clock: Clock, progress: Progress | None, *, resume: bool, reserve_s: float
+def make_loop(
+    out: Path,
+    parts: LoopComponents,
+    evaluator: Evaluator,
+    clock: Clock,
+    progress: Progress | None,
+    *,
+    resume: bool,
+    reserve_s: float,
 ) -> Loop:
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
-    strategy, seed = parts.step.strategy, parts.planned.config.train.seed
+    strategy, seed = parts.step.strategy, parts.train.seed
     world = strategy.world
     # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
+    make = partial(Loop, parts, evaluator, out, clock, progress, reserve_s=reserve_s)
     checkpoint = by_first(world, lambda: _newest(out) if resume else None)
     if checkpoint is None:
-        return Loop(parts, out, clock, progress, first=0, elapsed=0.0, reserve_s=reserve_s)
-    state = checkpoint.content
+        return make(first=0, elapsed=0.0)
+    state, steps = checkpoint.content, parts.train.steps
 
     def restored() -> Loop:
-        steps = parts.planned.config.train.steps
         if steps < checkpoint.step:
             raise ValueError(
                 f"train.steps={steps}: the run in {out} has done {checkpoint.step} steps; give as many or more"
             )
         try:
-            elapsed = state["extra"]["elapsed"]
-            loop = Loop(parts, out, clock, progress, first=checkpoint.step, elapsed=elapsed, reserve_s=reserve_s)
+            loop = make(first=checkpoint.step, elapsed=state["extra"]["elapsed"])
             loop.restore(state, str(checkpoint.path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{checkpoint.path}: ")
@@ -233,10 +261,6 @@ def _newest(out: Path) -> Found | None:
     if checkpoint is None:
         log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
     return checkpoint
-
-
-def _resume_command(out: Path) -> str:
-    return f"hasten train --resume --out {shlex.quote(str(out))}"
 
 
 def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
@@ -264,16 +288,21 @@ def _keep_reasons(out: Path, parts: RunComponents) -> None:
             parts.engaged[name] = earlier[name]
 
 
-def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
-    # First, and in one rename: without it a run that is killed can be neither resumed nor begun again.
+def write_start(out: Path, config: Any) -> None:
+    """Write run.yaml and env.json."""
+    # In one rename: without it a run that is killed can be neither resumed nor begun again.
     temporary = out / f".{RUN_YAML}"
-    temporary.write_text(dump_run(parts.planned.config))
+    temporary.write_text(dump_run(config), encoding="utf-8")
     temporary.replace(out / RUN_YAML)
+    write_json(out / ENV_JSON, environment())
+
+
+def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
+    write_start(out, parts.planned.config)
     if parts.planned.source:
         (out / CHECKPOINTS / NETWORK_PY).write_bytes(parts.planned.source)
     if not resume or not (out / PLAN_JSON).exists():
         engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
         write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})
-    write_json(out / ENV_JSON, environment())
     if parts.start is not None:
         write_json(out / WEIGHTS_JSON, parts.start)

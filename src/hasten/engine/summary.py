@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,50 +14,48 @@ from torch import nn
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import RunComponents
+from hasten.engine.components import Outcome, RunComponents
 from hasten.engine.infer import infer_labels
+from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
-from hasten.engine.metric import Metric, counts_of, dice_of, without_ignored
-from hasten.engine.outcome import Outcome
-from hasten.observe.clock import Clock
+from hasten.engine.metric import counts_of, dice_of, without_ignored
 from hasten.observe.env import environment
-from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
-
-log = logging.getLogger(__name__)
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
 
 EXAMPLES = "examples.npz"
 EXAMPLE_CASES = 3
 
 
 def write_summary(
-    out: Path, parts: RunComponents, clock: Clock, outcome: Outcome, *, import_seconds: float
+    out: Path, loop: Loop, outcome: Outcome, about: Mapping[str, Any], *, metric: str, import_seconds: float
 ) -> dict[str, Any]:
-    """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it."""
-    spans = clock.seconds
+    """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it.
+
+    about: what a run of this kind says more; metric: the name of what `train.target` and the best weights go by.
+    """
+    parts, spans = loop.parts, loop.clock.seconds
     seconds = {
-        "total": clock.elapsed,
+        "total": loop.clock.elapsed,
         "import": import_seconds,
         **{name: spans.get(name, 0.0) for name in ("read_plan", "prepare", "tune", "compile", "train")},
         "wait_for_data": outcome.wait_seconds,
         **{name: spans.get(name, 0.0) for name in ("validate", "checkpoint")},
+        **spans,
     }
     if parts.captured is not None:
         parts.engaged["CUDA graph"] = Engaged(parts.captured.engaged, parts.captured.why)
-    planned, world = parts.planned, parts.step.strategy.world
     loop_s = seconds["train"] + seconds["wait_for_data"]
-    metric = f"mean_{planned.config.train.metric}"
     best = None if math.isnan(outcome.best.value) else outcome.best.value
     summary = {
         "status": outcome.status,
-        "name": planned.case_set.name,
         "target": {
             "metric": metric,
-            "value": planned.config.train.target,
+            "value": parts.train.target,
             "reached": outcome.target_time_s is not None,
             "time_s": outcome.target_time_s,
         },
         "best": {"metric": metric, "value": best, "step": outcome.best.step},
-        "time_to": _times(out, planned.config.train.metric),
+        "time_to": _times(out, loop.evaluator.metric),
         "seconds": seconds,
         "earlier_seconds": outcome.elapsed,
         "steps": outcome.step,
@@ -67,23 +65,28 @@ def write_summary(
         "validate_beside_seconds": outcome.validate_beside,
         "wait_share": outcome.wait_seconds / loop_s if loop_s > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
-        "resampled": _resampled(parts),
-        "cases": {"train": len(planned.train), "validation": len(planned.validation)},
-        "world": {"size": world.size, "strategy": parts.step.strategy.name},
+        **about,
+        "world": {"size": loop.world.size, "strategy": parts.step.strategy.name},
         "environment": environment(),
     }
     write_json(out / SUMMARY_JSON, summary)
     return summary
 
 
-def _resampled(parts: RunComponents) -> bool:
-    """Whether a validation case has other voxels than its files."""
-    cases = parts.arena.index(tuple(case.id for case in parts.planned.validation))
-    return any(parts.arena.geometry[case].shape != parts.arena.geometry[case].crop_shape for case in cases)
+def about_cases(parts: RunComponents) -> dict[str, Any]:
+    """What summary.json says of a segmentation run's data."""
+    planned = parts.planned
+    cases = parts.arena.index(tuple(case.id for case in planned.validation))
+    geometry = [parts.arena.geometry[case] for case in cases]
+    return {
+        "name": planned.case_set.name,
+        "resampled": any(each.shape != each.crop_shape for each in geometry),  # other voxels than the files'
+        "cases": {"train": len(planned.train), "validation": len(planned.validation)},
+    }
 
 
-def _times(out: Path, metric: Metric) -> dict[str, float]:
-    """Seconds to each round Dice or IoU that a validation reached."""
+def _times(out: Path, metric: str) -> dict[str, float]:
+    """Seconds to each round value of the metric that a validation reached."""
     times: dict[str, float] = {}
     for record in read_jsonl(out / METRICS_JSONL):
         if record.get("kind") == "validation" and record.get(metric) is not None:
@@ -100,7 +103,7 @@ def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: n
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
-    planned, best = parts.planned, out / CHECKPOINTS / "best.pt"
+    planned, best = parts.planned, out / CHECKPOINTS / BEST_PT
     if outcome.last is None or not best.exists():
         return
     network.load_state_dict(read_checkpoint(best)["weights"])

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hasten.distribute.agree import from_first
+from hasten.distribute.consensus import from_first
 from hasten.distribute.world import World
-from hasten.engine.components import RunComponents
-from hasten.engine.summary import EXAMPLE_CASES
-from hasten.engine.validate import expected_seconds
+from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import PacedSchedule
 
@@ -151,19 +149,19 @@ class TimeLimit:
         return self.left_s > self.closing_s
 
 
-def limit_of(parts: RunComponents, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:
+def limit_of(parts: LoopComponents, evaluator: Evaluator, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:
     """The time limit of a run. time_s, reserve_s: as in `TimeLimit`."""
-    train, strategy = parts.planned.config.train, parts.step.strategy
+    train, strategy = parts.train, parts.step.strategy
     limited = train.max_seconds is not None
     return TimeLimit(
         seconds=train.max_seconds,
         time_s=time_s,
         paced=parts.paced,
         validate_every=train.validate_every,
-        validation_s=expected_seconds(parts, strategy.whole(parts.validated)) if limited else 0.0,
-        repeated=min(1.0, EXAMPLE_CASES / len(parts.planned.validation)),
+        validation_s=evaluator.expected_seconds(strategy.whole(parts.validated)) if limited else 0.0,
+        repeated=evaluator.repeated,
         reserve_s=reserve_s,
         has_target=train.target is not None,
         world=strategy.world,
-        device=parts.planned.device,
+        device=parts.step.device,
     )

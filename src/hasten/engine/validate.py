@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 
+from hasten.config.load import to_dict
 from hasten.config.schema import Triple
-from hasten.distribute.balance import case_costs, validation_share
+from hasten.distribute.balance import balance_sentence, case_costs, in_order, partition, validation_share
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
 from hasten.engine.infer import Inference, infer_labels, padded_size
+from hasten.engine.measure import Engaged
 from hasten.engine.metric import Dice, counts_of, dice_of
 from hasten.engine.metrics.gather import counts_over_ranks
+from hasten.engine.spacing import training_spacing
+from hasten.engine.summary import EXAMPLE_CASES
 from hasten.observe.ranges import VALIDATION, Range
 
 
@@ -68,21 +74,58 @@ def validate(
     return dice_of(total, planned.class_names)
 
 
-def expected_seconds(parts: RunComponents, network: nn.Module) -> float:
-    """Seconds that a validation will take, by the time of its smallest case. network: as `validate` takes it."""
-    arena, world = parts.arena, parts.step.strategy.world
-    cases = arena.index(tuple(case.id for case in parts.planned.validation))
-    voxels = [_voxels(parts.inference, tuple(arena.label(case).shape)) for case in cases]  # type: ignore[arg-type]
-    smallest = voxels.index(min(voxels))
-    training = network.training
-    network.eval()
-    for _ in range(2):  # kernels are chosen in the first
-        begin = time.perf_counter()
-        for _, labels in infer_labels(network, [arena.image(cases[smallest])], parts.inference):
-            labels.cpu()
-        elapsed = time.perf_counter() - begin
-    network.train(training)
-    return elapsed * sum(voxels) / voxels[smallest] / world.size
+class CaseEvaluator:
+    """The `Evaluator` of a segmentation run: Dice and IoU over the held-out cases."""
+
+    def __init__(self, parts: RunComponents) -> None:
+        world, cases = parts.step.strategy.world, len(parts.planned.validation)
+        self.parts = parts
+        self.metric: str = parts.train.metric
+        self.repeated = min(1.0, EXAMPLE_CASES / cases)
+        self._case_seconds: list[float] = []
+        if world.size > 1:
+            costs = validation_costs(parts)
+            text = balance_sentence(costs, in_order(cases, world.size), partition(costs, world.size))
+            parts.engaged["validation cases"] = Engaged(True, text)
+
+    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> Dice | None:
+        """As `validate`."""
+        return validate(self.parts, network, self._case_seconds, expired=expired)
+
+    def expected_seconds(self, network: nn.Module) -> float:
+        """Estimated duration of a validation, from the time of its smallest case."""
+        arena, inference, world = self.parts.arena, self.parts.inference, self.parts.step.strategy.world
+        cases = arena.index(tuple(case.id for case in self.parts.planned.validation))
+        voxels = [_voxels(inference, tuple(arena.label(case).shape)) for case in cases]  # type: ignore[arg-type]
+        smallest = voxels.index(min(voxels))
+        training = network.training
+        network.eval()
+        for _ in range(2):  # kernels are chosen in the first
+            begin = time.perf_counter()
+            for _, labels in infer_labels(network, [arena.image(cases[smallest])], inference):
+                labels.cpu()
+            elapsed = time.perf_counter() - begin
+        network.train(training)
+        return elapsed * sum(voxels) / voxels[smallest] / world.size
+
+    def content(self, network: nn.Module, score: Dice | None, step: int) -> dict[str, Any]:
+        """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
+        planned = self.parts.planned
+        case_set = planned.case_set
+        return {
+            "weights": network.state_dict(),
+            "config": to_dict(planned.config),
+            "labels": {str(value): name for value, name in case_set.labels.items()},
+            "regions": {name: list(members) for name, members in case_set.regions.items()},
+            "region_values": dict(case_set.region_values),
+            "channels": list(case_set.channels),
+            "spatial_dims": case_set.spatial_dims,
+            "foreground": dict(planned.foreground),
+            "spacing": training_spacing(planned.fingerprint.spacings),
+            "step": step,
+            "dice": score.mean if score is not None else math.nan,
+            "iou": score.iou if score is not None else math.nan,
+        }
 
 
 def _voxels(how: Inference, shape: Triple) -> int:

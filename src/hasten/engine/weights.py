@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hasten.config.patterns import first_few
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.nets.weights import last_weight
 from hasten.observe.rundir import CHECKPOINTS
 
-_SHOWN = 3
 _WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.": "torch.compile"}
 Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """(this network's shape, the saved one) by name."""
@@ -83,7 +83,7 @@ def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "
     broken = [name for name, value in state.items() if isinstance(value, Tensor) and not value.isfinite().all()]
     if broken:
         raise ValueError(
-            f"{where}: holds NaN or infinite values in {_counted(broken)}: {_few(broken)}; restore the file "
+            f"{where}: holds NaN or infinite values in {_counted(broken)}: {first_few(broken)}; restore the file "
             "from a copy, or train again, with a lower train.learning_rate if the loss was NaN"
         )
     try:
@@ -103,17 +103,17 @@ def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> 
     }
     odd = [name for name in expected if isinstance(saved.get(name), Tensor) and _is_odd(expected[name], saved[name])]
     if odd:
-        return f"{_counted(odd)} of complex numbers or without any: {_few(odd)}; likely a file that was altered"
+        return f"{_counted(odd)} of complex numbers or without any: {first_few(odd)}; likely a file that was altered"
     if not (missing or unexpected or shapes):
         return None
     parts = []
     if missing:
-        parts.append(f"{_counted(missing)} missing: {_few(missing)}")
+        parts.append(f"{_counted(missing)} missing: {first_few(missing)}")
     if unexpected:
-        parts.append(f"{_counted(unexpected)} not known here: {_few(unexpected)}")
+        parts.append(f"{_counted(unexpected)} not known here: {first_few(unexpected)}")
     if shapes:
         listed = [f"{name} is {list(one)} here and {list(other)} saved" for name, (one, other) in shapes.items()]
-        parts.append(f"{_counted(listed)} of another shape: {_few(listed)}")
+        parts.append(f"{_counted(listed)} of another shape: {first_few(listed)}")
     causes = _causes(expected, saved, missing, unexpected, shapes)
     return "; ".join([*parts, f"likely {' and '.join(causes)}"])
 
@@ -181,8 +181,3 @@ def _parent(name: str) -> str:
 
 def _counted(names: Sequence[str]) -> str:
     return f"{len(names)} weight{'' if len(names) == 1 else 's'}"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hasten.engine.aside import Aside
 from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.scores import first_output
+from hasten.engine.side_stream import Aside
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from hasten.config.network import is_own
-from hasten.config.networks import NETWORKS, network_mistake
+from hasten.config.networks import NETWORKS, is_own, network_mistake
 from hasten.config.schema import Triple
 from hasten.config.settled import PlannedNetwork
 from hasten.nets.losses.build import Loss, build_loss

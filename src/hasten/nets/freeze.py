@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hasten.config.patterns import few, fitting
+from hasten.config.patterns import first_few, fitting
 from hasten.nets.surgery.reclass import Mixed, become
 
 
@@ -29,7 +29,7 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str], *, at: str = 
     names = {name for pattern in patterns for name in fitting(list(parameters), pattern, at=at)}
     if patterns and not any(weight.requires_grad for name, weight in parameters.items() if name not in names):
         raise ValueError(
-            f"{at}: {', '.join(patterns)} leaves nothing to train of {few(parameters, len(parameters))}; leave some out"
+            f"{at}: {', '.join(patterns)} leaves nothing to train of {first_few(parameters)}; leave some out"
         )
     for name in names:
         parameters[name].requires_grad_(False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hasten.config.network import GIVEN_BY_RUN
+from hasten.config.networks import GIVEN_BY_RUN
 from hasten.config.schema import NetworkConfig, Triple
 from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text, require_same_source
 from hasten.nets.random_state import random_state_kept

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hasten.config.patterns import few
+from hasten.config.patterns import first_few
 
 State = Mapping[str, Tensor]
 _LEAST = 0.05
@@ -183,9 +183,7 @@ def _require(here: State, saved: State, values: State) -> None:
     fits = sum(value.numel() for value in values.values())
     if not fits or fits < _LEAST * whole:
         summary = "nothing of it fits" if not fits else f"only {len(values)} small tensors of it fit"
-        raise ValueError(
-            f"{summary} this network: the file has {few(saved, len(saved))}; the network has {few(here, len(here))}"
-        )
+        raise ValueError(f"{summary} this network: the file has {first_few(saved)}; the network has {first_few(here)}")
 
 
 def _sides(value: Tensor) -> str:

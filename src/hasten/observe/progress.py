@@ -10,14 +10,14 @@ from typing import Any, TextIO
 
 LIVE_EVERY = 0.2
 """Seconds between redraws on a terminal."""
-SHOWN = {"dice": "Dice", "iou": "IoU"}
+SHOWN = {"dice": "Dice", "iou": "IoU", "auc": "AUC"}
 """Displayed names of the metrics in metrics.jsonl."""
 PLAIN_EVERY = 5.0
 """Seconds between lines in a log file."""
 
 
 class Progress:
-    """Shows steps, loss, Dice or IoU, speed and time left on `stream` (standard error by default)."""
+    """Shows steps, loss, the metric, speed and time left on `stream` (standard error by default)."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -42,7 +42,7 @@ class Progress:
         self._wait: float | None = None
 
     def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
-        """Begin a run of `total_steps` that may stop once the metric, `dice` or `iou`, reaches `target`."""
+        """Begin a run of `total_steps` that may stop once the metric, named as in metrics.jsonl, reaches `target`."""
         self.stop()
         self._total, self._target, self._metric = total_steps, target, SHOWN.get(metric, metric)
         self._first = None

@@ -23,11 +23,7 @@ _MIDDLE = 127.5
 
 def normalised(image: Tensor) -> Tensor:
     """0 ... 255 as float32 in -1 ... 1."""
-    return image.to(torch.float32).sub_(_MIDDLE).div_(_MIDDLE) if image.dtype == torch.uint8 else _scaled(image)
-
-
-def _scaled(image: Tensor) -> Tensor:
-    return (image - _MIDDLE) / _MIDDLE
+    return (image.to(torch.float32) - _MIDDLE) / _MIDDLE
 
 
 def tile_chain(config: ColourConfig) -> Chain:
@@ -51,7 +47,7 @@ def tile_chain(config: ColourConfig) -> Chain:
 
 
 def _normalise(batch: Batch) -> Batch:
-    return {**batch, _KEY: _scaled(batch[_KEY])}
+    return {**batch, _KEY: normalised(batch[_KEY])}
 
 
 def balanced(label: Tensor) -> tuple[int, ...]:

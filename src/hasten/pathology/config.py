@@ -1,8 +1,7 @@
-"""The validated settings of a detection run: loaded from a recipe or YAML with overrides, and dumped to YAML."""
+"""The settings of a run on slides: their sections, their ranges, and what may change on resuming."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +9,15 @@ from typing import Any, Literal
 
 import yaml
 
-from hasten.config.load import checked_as, gather, refuse
-from hasten.config.places import Key
+from hasten.config.check import above_zero, at_least, check_observe, check_size, check_train, within, wrong
+from hasten.config.load import load_as
 from hasten.config.resume import RUN_RULES, Rule, Rules
-from hasten.config.schema import OptimizerName, Range
-from hasten.config.size import parse_size
-from hasten.config.yaml_text import load_yaml
+from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfig
+from hasten.config.settled import fields_of
+from hasten.config.yaml_file import load_yaml
 from hasten.engine.measure import Precision
 from hasten.engine.metrics.froc import RATES
-
-KIND = "detection"
-"""What the top level of a detection run's YAML says under `kind`."""
+from hasten.observe.rundir import RUN_YAML
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,15 +140,20 @@ class DetectConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetectionConfig:
+    """The settings of a run on slides."""
+
+    kind: Literal["detection"] = "detection"
     data: SlidesConfig = field(default_factory=SlidesConfig)
     tiles: TilesConfig = field(default_factory=TilesConfig)
     augment: ColourConfig = field(default_factory=ColourConfig)
     network: ClassifierConfig = field(default_factory=ClassifierConfig)
     train: FitConfig = field(default_factory=FitConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
 
 
 DETECTION_RULES: Rules = {
+    "kind": Rule("fixed"),
     "data.*": Rule("fixed"),
     "tiles.home": Rule("machine"),
     "tiles.ram": Rule("machine"),
@@ -171,6 +173,7 @@ DETECTION_RULES: Rules = {
     "train.batch_size": Rule("training", "an epoch has another number of steps"),
     "train.*": Rule("training"),
     "detect.*": Rule("machine", "heat maps and detections are made with it at the end"),
+    "observe.*": RUN_RULES["observe.*"],
 }
 """What may change when a run on slides is resumed; `machine` includes what is done after the training."""
 
@@ -178,72 +181,53 @@ DETECTION_RULES: Rules = {
 def load(settings: Mapping[str, Any] | str | Path | None = None, overrides: Sequence[str] = ()) -> DetectionConfig:
     """The run that settings (of a recipe, or of a YAML file) describe, with `section.field=value` over them.
 
-    A relative `data.source` is taken from the current folder, in a file from the file's. Raises ValueError: every
-    mistake at once, each with its dotted path, its line or override, and a remedy.
+    As `hasten.config.load.load_run`, and raises the same errors.
     """
     path = Path(settings) if isinstance(settings, (str, Path)) else None
-    gathered = gather(DetectionConfig, path, overrides, None if isinstance(settings, (str, Path)) else settings)
-    if gathered.tree.pop("kind", KIND) != KIND:
-        gathered.mistakes.append(f"{path or 'settings'}: kind must be {KIND}; runs of another kind have other settings")
-    config, mistakes = checked_as(DetectionConfig, gathered.tree)
-    invalid = {at[:2] for at, _ in mistakes}
-    mistakes += [(at, message) for at, message in _ranges(config) if at not in invalid]
-    refuse(gathered.mistakes, mistakes, gathered.origins, path)
-    source = config.data.source
-    if source:
-        folder = path.parent if path is not None and ("data", "source") not in gathered.overridden else Path()
-        source = str(Path.cwd() / folder / Path(source).expanduser())
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
-
-
-def dump(config: DetectionConfig) -> str:
-    """YAML text that `load` reads back as an equal config; every field is written."""
-    tree = {"kind": KIND, **dataclasses.asdict(config)}
-    tree["augment"]["zoom_range"] = list(config.augment.zoom_range)
-    tree["detect"]["rates"] = list(config.detect.rates)
-    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120))
+    tree = None if isinstance(settings, (str, Path)) else settings
+    return load_as(DetectionConfig, check_slides, path, overrides, tree=tree)
 
 
 def is_detection_run(run: str | Path) -> bool:
     """Whether a run directory is one of slides."""
-    path = Path(run) / "run.yaml"
+    path = Path(run) / RUN_YAML
     try:
         tree = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return False
-    return isinstance(tree, dict) and tree.get("kind") == KIND
+    return isinstance(tree, dict) and tree.get("kind") == "detection"
 
 
-def _ranges(config: DetectionConfig) -> Iterator[tuple[Key, str]]:
-    """Range errors that types cannot express."""
+def check_slides(config: DetectionConfig) -> list[str]:
+    """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none."""
+    return list(_mistakes(config))
+
+
+def _mistakes(config: DetectionConfig) -> Iterator[str]:
     data, tiles, augment, train, detect = config.data, config.tiles, config.augment, config.train, config.detect
-    shares: dict[Key, float] = {("data", "fraction"): data.fraction, ("tiles", "min_tissue"): tiles.min_tissue}
-    shares |= {("tiles", "lesion_share"): tiles.lesion_share, ("detect", "threshold"): detect.threshold}
-    shares |= {("augment", name): getattr(augment, name) for name in ("flip_prob", "rotate90_prob", "zoom_prob")}
-    for at, value in shares.items():
-        if not 0 <= value <= 1 or (at == ("data", "fraction") and not 0 < value <= 0.5):
-            yield at, _wrong(at, "a share from 0 to 1" if at != ("data", "fraction") else "above 0, up to 0.5", value)
-    positive: dict[Key, float | None] = {("data", "mpp"): data.mpp, ("train", "learning_rate"): train.learning_rate}
-    positive[("network", "width")] = config.network.width
-    positive |= {("tiles", name): getattr(tiles, name) for name in ("mpp", "size", "stride", "tissue_downsample")}
-    positive |= {("tiles", name): getattr(tiles, name) for name in ("per_slide", "num_threads")}
-    positive |= {("train", name): getattr(train, name) for name in ("epochs", "steps", "batch_size", "validate_every")}
-    positive |= {("detect", name): getattr(detect, name) for name in ("stride", "batch_size", "box", "mask_downsample")}
-    for at, number in positive.items():
-        if number is not None and not number > 0:
-            yield at, _wrong(at, "above 0", number)
+    if not 0 < data.fraction <= 0.5:
+        yield wrong("data.fraction", "must be above 0, up to 0.5", data.fraction)
+    yield from above_zero(data, "data", "mpp")
+    yield from at_least(1, tiles, "tiles", "size", "stride", "per_slide", "num_threads")
+    yield from above_zero(tiles, "tiles", "mpp", "tissue_downsample")
+    yield from within(0, 1, tiles, "tiles", "min_tissue", "lesion_share")
     if tiles.level is not None and tiles.mpp is not None:
-        yield ("tiles", "mpp"), "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
-    if tiles.ram != "auto":
-        try:
-            parse_size(tiles.ram)
-        except ValueError:
-            yield ("tiles", "ram"), _wrong(("tiles", "ram"), "a size such as 8GiB, or auto", tiles.ram)
-    if not detect.rates or min(detect.rates) < 0:
-        yield ("detect", "rates"), _wrong(("detect", "rates"), "numbers of 0 or more", list(detect.rates))
-    if not 0 <= train.ema < 1:
-        yield ("train", "ema"), _wrong(("train", "ema"), "at least 0 and below 1", train.ema)
+        yield "tiles.mpp: give a level or its micrometres per pixel, not both; leave one out"
+    yield from check_size("tiles.ram", tiles.ram)
+    yield from within(0, 1, augment, "augment", "flip_prob", "rotate90_prob", "zoom_prob")
+    yield from at_least(1, config.network, "network", "width")
+    yield from at_least(1, train, "train", "batch_size")
+    yield from above_zero(train, "train", "epochs")
+    yield from check_train(TrainConfig(**shared_settings(train)), None)
+    yield from at_least(1, detect, "detect", "stride", "batch_size", "box")
+    yield from above_zero(detect, "detect", "mask_downsample")
+    yield from within(0, 1, detect, "detect", "threshold")
+    yield from at_least(0, detect, "detect", "rates")
+    if not detect.rates:
+        yield wrong("detect.rates", "must be numbers of 0 or more", [])
+    yield from check_observe(config.observe)
 
 
-def _wrong(at: Key, rule: str, value: object) -> str:
-    return f"{'.'.join(map(str, at))}: must be {rule} (given {value})"
+def shared_settings(train: FitConfig) -> dict[str, Any]:
+    """Those that every training has, by the name that `TrainConfig` has for them too."""
+    return {name: value for name, value in fields_of(train).items() if name not in ("epochs", "batch_size")}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy import ndimage
 
 from hasten.cases.slide import Slide
 from hasten.cases.slide.annotation import read_lesions
-from hasten.cases.slide.components import filled, grown, label_components, major_axes
 from hasten.cases.slide.listing import SlideCase
 from hasten.pathology.config import DetectConfig
 
@@ -51,9 +51,28 @@ def lesions_of(
     before its pieces are numbered, holes filled. A lesion whose major axis is below `itc_um` and what it was grown by
     is isolated tumour cells: finding it is no error, and missing it neither. pixel_um: how long a pixel is.
     """
-    labels, number = label_components(filled(grown(mask, grow_um / (2 * pixel_um))))
+    grown = ndimage.distance_transform_edt(~mask) < grow_um / (2 * pixel_um) if mask.any() else mask
+    labels, number = ndimage.label(ndimage.binary_fill_holes(grown), np.ones((3, 3)))
     axes = major_axes(labels, number)
     return labels, (np.flatnonzero(axes < (itc_um + grow_um) / pixel_um) + 1).tolist()
+
+
+def major_axes(labels: np.ndarray, number: int) -> np.ndarray:
+    """(number,) the major axis of the ellipse with the same second moments as each piece, in pixels.
+
+    Pixels are points, so that a single one has length 0.
+    """
+    rows, columns = np.nonzero(labels)
+    which = labels[rows, columns]
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.bincount(which, values, number + 1)[1:] / size
+
+    size = np.bincount(which, minlength=number + 1)[1:]
+    y, x = mean(rows.astype(float)), mean(columns.astype(float))
+    dy, dx = rows - y[which - 1], columns - x[which - 1]
+    yy, xx, xy = mean(dy * dy), mean(dx * dx), mean(dy * dx)
+    return 4 * np.sqrt((yy + xx) / 2 + np.sqrt(((yy - xx) / 2) ** 2 + xy**2))
 
 
 def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.ndarray, list[int], float]:

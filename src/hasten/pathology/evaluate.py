@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,14 @@ class TileResult:
     accuracy: float
     """At a chance of 0.5, the mean of both classes."""
     loss: float
+
+    def value(self, metric: str) -> float:
+        """That of `auc`, `accuracy` or `loss`."""
+        return float(getattr(self, metric))
+
+    def record(self) -> dict[str, Any]:
+        """What metrics.jsonl has of it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

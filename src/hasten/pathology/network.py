@@ -26,8 +26,8 @@ def build_classifier(config: ClassifierConfig) -> nn.Module:
 
 
 def tile_loss(output: Tensor, label: Tensor) -> Tensor:
-    """() binary cross-entropy. output: (B, 1) logits; label: (B, 1, ...), of which the first value is the tile's."""
-    target = label.flatten(1)[:, :1].to(torch.float32)
+    """() binary cross-entropy. output: (B, 1) logits; label: (B, ...), of which the first value is the tile's."""
+    target = label.reshape(len(label), -1)[:, :1].to(torch.float32)
     return nn.functional.binary_cross_entropy_with_logits(output.float(), target)
 
 

@@ -9,11 +9,11 @@ from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.job import pick_device
 from hasten.engine.measure import Variant
 from hasten.engine.step import memory_format
-from hasten.observe.rundir import CHECKPOINTS
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS
+from hasten.pathology.compose import scorer_of
 from hasten.pathology.config import DetectionConfig, is_detection_run, load
 from hasten.pathology.detect import Detection, write_detections
 from hasten.pathology.evaluate import DETECTIONS_CSV, scan, stride_of
-from hasten.pathology.fit import BEST_PT, scorer_of
 from hasten.pathology.heatmap import HEAT_MAP_ENDINGS, Scorer
 from hasten.pathology.network import build_classifier
 from hasten.pathology.tiles import open_case, tissue_grid

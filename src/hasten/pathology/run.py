@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
-from hasten.config.resume import changes_of
+from hasten.config.resume import Changes
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.resume import require_use, tell_changes
-from hasten.engine.stop import Stopped
+from hasten.engine.components import LoopComponents, Outcome
+from hasten.engine.loop import Loop
+from hasten.engine.measure import variant_of
+from hasten.engine.resume import require_use, resumed_settings, tell_changes
+from hasten.engine.run import make_loop, run_loop, starting, write_start
+from hasten.engine.summary import write_summary
 from hasten.observe.clock import Clock
-from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import (
-    CHECKPOINTS,
-    ENV_JSON,
-    RUN_YAML,
-    SUMMARY_JSON,
-    create_run_dir,
-    undo_start,
-    write_json,
-)
-from hasten.pathology.config import DETECTION_RULES, DetectionConfig, dump, load
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, RUN_YAML
+from hasten.observe.trackers import check_trackers
+from hasten.pathology.compose import TileEvaluator, compose_slides
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
-from hasten.pathology.fit import BEST_PT, Fit, Fitted, Parts, make_parts
 from hasten.pathology.page import write_page
 from hasten.pathology.tiles import pick_tiles, read_tiles, require_both
 
@@ -45,59 +41,39 @@ def train_detection(
     *,
     resume: bool = False,
     started: float | None = None,
+    reserve_s: float = 0.0,
 ) -> dict[str, Any]:
     """Train on the slides of `data.source` in the run directory `out`, and return what its summary.json holds.
 
     Writes run.yaml, env.json, metrics.jsonl, checkpoints/, and of the slides that were held out heat_maps/,
     detections.csv, froc.json and report.html. resume: go on from checkpoints/last.pt; on a CPU the result is bit for
     bit that of a run that was never stopped. Raises ValueError for bad input before anything is trained; Stopped, a
-    KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1. started: as in `hasten.train`.
+    KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1. started, reserve_s: as in `hasten.train`.
     """
-    with run_lock(Path(out), resume=resume, patient=detect_world().restarts > 0):
-        return _train(config, Path(out), progress, Clock(started), resume=resume)
-
-
-def _train(
-    config: DetectionConfig, out: Path, progress: Progress | None, clock: Clock, *, resume: bool
-) -> dict[str, Any]:
-    imported = clock.elapsed
-    changes = changes_of(load(out / RUN_YAML), config, DETECTION_RULES) if resume else {}
-    create_run_dir(out, resume=resume)
-    try:
-        slides, parts = _prepare(config, clock)
-        # Only a time limit needs an estimate of the heat maps' duration.
-        cells = heat_map_cells(slides[1], config) if config.train.max_seconds is not None else 0
-        fit = Fit(parts, out, clock, progress, cells=cells, reserve_s=1.5 * imported)
+    world, out = detect_world(), Path(out)
+    mistakes = check_trackers(config.observe.trackers)
+    if world.size > 1:
+        mistakes.append("a run on slides is one process's; start it without a launcher, or one run a process")
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+    clock = Clock(started)
+    imported, changes = clock.elapsed, Changes()
+    with run_lock(out, resume=resume, patient=world.restarts > 0):
         if resume:
-            fit.resume()
-        if resume and parts.paced.done(fit.first):
-            require_use(out, changes, DETECTION_RULES, "train.steps")
-        fit.limit.require(clock)
-        temporary = out / f".{RUN_YAML}"
-        temporary.write_text(dump(config), encoding="utf-8")
-        temporary.replace(out / RUN_YAML)
-        write_json(out / ENV_JSON, environment())
-        if changes:
-            tell_changes(out, fit.first, changes, DETECTION_RULES)
-    except BaseException:
-        if not resume:
-            undo_start(out)
-        raise
-    command = f"hasten train --resume --out {shlex.quote(str(out))}"
-    try:
-        fitted = fit.run()
-        if fitted.status == "interrupted":
-            assert fit.stop.asked is not None
-            raise Stopped(f"stopped at step {fitted.step}; go on with: {command}", fit.stop.asked)
-        return _conclude(config, out, parts, fitted, slides, clock, imported)
-    except OSError as error:
-        raise ValueError(
-            f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); make room there "
-            f"and go on with: {command}"
-        ) from error
+            config, changes = resumed_settings(load(out / RUN_YAML), config, DETECTION_RULES)
+        with starting(out, world, resume=resume):
+            slides, parts, evaluator = _prepare(config, clock)
+            loop = make_loop(out, parts, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
+            if resume and parts.paced.done(loop.first):
+                require_use(out, changes, DETECTION_RULES, "train.steps")
+            loop.limit.require(clock)
+            write_start(out, config)
+            if changes:
+                tell_changes(out, loop.first, changes, DETECTION_RULES)
+        return run_loop(out, loop, partial(_conclude, out, loop, evaluator, slides, import_seconds=imported))
 
 
-def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, Parts]:
+def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopComponents, TileEvaluator]:
     """Everything before the first step. Raises ValueError for data that can't be trained on."""
     if not config.data.source:
         raise ValueError(
@@ -109,44 +85,39 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, Parts]:
         picked = {"training": pick_tiles(train, config), "validation": pick_tiles(validation, config)}
         for what, each in picked.items():
             require_both(each, what)
+        # Only a time limit needs an estimate of the heat maps' duration.
+        cells = heat_map_cells(validation, config) if config.train.max_seconds is not None else 0
     with clock.span("prepare"):
         tiles, held_out = (read_tiles(each, config) for each in picked.values())
     with clock.span("tune"):
-        parts = make_parts(config, tiles, held_out)
-    return (train, validation), parts
+        parts = compose_slides(config, tiles)
+    variant, device = variant_of(parts.train), parts.step.device
+    evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
+    return (train, validation), parts, evaluator
 
 
 def _conclude(
-    config: DetectionConfig, out: Path, parts: Parts, fitted: Fitted, slides: Slides, clock: Clock, imported: float
+    out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides, outcome: Outcome, *, import_seconds: float
 ) -> dict[str, Any]:
-    """Heat maps and FROC by the best weights, the summary and the page."""
-    network = parts.validated
+    """Heat maps and FROC by the best weights, the summary and the page; nothing of an interrupted run."""
+    if outcome.status == "interrupted":
+        return {}
+    config, network = evaluator.config, loop.parts.validated
     network.load_state_dict(read_checkpoint(out / CHECKPOINTS / BEST_PT)["weights"])
-    network.eval()
-    with clock.span("slides"):
-        froc, results, why = evaluate_slides(parts.scorer(), slides[1], config, out)
+    with loop.clock.span("slides"):
+        froc, results, why = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
     if why:
         log.warning("no FROC: %s", why)
     content = write_froc(out, froc, results, why)
-    spans = clock.seconds
-    summary: dict[str, Any] = {
-        "status": fitted.status,
-        "kind": "detection",
+    about = {
+        "kind": config.kind,
         "name": Path(config.data.source).name,
-        "best": {"metric": "auc", "value": fitted.best.value, "step": fitted.best.step},
-        "last": asdict(fitted.last) if fitted.last is not None else None,
+        "last": asdict(outcome.last) if outcome.last is not None else None,
         "froc": {name: content.get(name) for name in ("score", "rates", "sensitivity", "lesions", "images", "why")},
-        "steps": fitted.step,
-        "position": parts.paced.position(fitted.step),
-        "samples_per_s": fitted.samples_per_s,
-        "wait_share": fitted.wait_share,
-        "skipped_updates": int(parts.step.update.skipped),
-        "seconds": {"total": clock.elapsed, "import": imported, **spans},
         "slides": {"train": len(slides[0]), "validation": len(slides[1])},
-        "tiles": {"train": parts.num_tiles, "validation": len(parts.validation.label)},
-        "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
-        "environment": environment(),
+        "tiles": {"train": len(loop.parts.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
-    write_json(out / SUMMARY_JSON, summary)
+    summary = write_summary(out, loop, outcome, about, metric=evaluator.metric, import_seconds=import_seconds)
+    loop.observed.end(summary)
     write_page(out, summary, content, results)
     return summary

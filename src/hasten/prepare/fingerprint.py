@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from hasten.cases.labels import IGNORED
-from hasten.cases.listing import batched, first_few
+from hasten.cases.listing import batched
 from hasten.cases.read import read_header, read_image, read_label
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint, Spacing, Triple
+from hasten.config.patterns import first_few
 from hasten.observe.env import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orientation_of

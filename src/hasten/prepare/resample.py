@@ -71,18 +71,6 @@ def slabs(volume: np.ndarray, shape: Triple, device: str = "cpu") -> Iterator[tu
         yield slice(start, stop), slab
 
 
-def resample_image(array: np.ndarray, shape: Triple, *, device: str = "cpu") -> np.ndarray:
-    """Trilinear: (C, D, H, W) of any real dtype to float32 (C, *shape). The same shape gives `array` itself."""
-    if array.shape[1:] == shape:
-        return array
-    result = np.empty((len(array), *shape), np.float32)
-    for channel, volume in enumerate(array):
-        target = torch.from_numpy(result[channel])
-        for place, slab in slabs(volume, shape, device):
-            target[place] = slab
-    return result
-
-
 def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
     """Nearest: (D, H, W) to C-contiguous `shape` in the same dtype. The same shape gives `label` itself.
 

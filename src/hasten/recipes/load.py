@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hasten.config.check import above_zero, at_least, check_run, wrong
 from hasten.config.load import checked_as, range_mistakes, refuse
-from hasten.config.places import Key, read_document
 from hasten.config.schema import RunConfig
+from hasten.config.yaml_file import Key, read_document
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 _FOLDER = Path(__file__).parent
@@ -94,55 +95,42 @@ def _typed_key(key: Key) -> Key:
 
 def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
     """Errors that types cannot express, except for fields that have an error already."""
-    invalid = {at[:1] for at, _ in type_mistakes}
-    mistakes = [(at, message) for at, message in _field_mistakes(recipe) if at[:1] not in invalid]
+    invalid = {at[0] for at, _ in type_mistakes}
+    located = [(tuple(message.partition(":")[0].split(".")), message) for message in _field_mistakes(recipe)]
+    mistakes: list[tuple[Key, str]] = [(at, message) for at, message in located if at[0] not in invalid]
     return mistakes + (list(_run_mistakes(recipe)) if recipe.kind == "segmentation" else [])
 
 
-def _field_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+def _field_mistakes(recipe: Recipe) -> Iterator[str]:
     for field in ("name", "title"):
         if not getattr(recipe, field).strip():
-            yield (field,), f"{field}: is missing; every recipe has one"
+            yield f"{field}: is missing; every recipe has one"
     if recipe.data:
         from hasten.cases.public import public_set
 
         try:
             public_set(recipe.data)
         except ValueError as error:
-            yield ("data",), f"data: {error}"
+            yield f"data: {error}"
     allowed = _METRICS[recipe.kind]
     if recipe.metric not in allowed:
         choices = " or ".join(allowed)
-        yield ("metric",), f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
-    targets: dict[Key, float | None] = {("target",): recipe.target}
-    for name, twin in _phantom_settings(recipe):
-        targets[name, "target"] = twin.target
-        yield from _size_mistakes(name, twin.cases, twin.shape, twin.spacing)
+        yield f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
+    if recipe.kind == "segmentation" and len(recipe.labels) < 2:
+        yield "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
+    targets, counts = {"target": recipe.target}, {"validation_last": recipe.validation_last}
+    for name in ("twin", "reduced"):
+        twin: TwinSettings | None = getattr(recipe, name)
+        if twin is not None:
+            targets[f"{name}.target"], counts[f"{name}.validation_last"] = twin.target, recipe.last_of(twin)
+            yield from at_least(1, twin, name, "cases", "shape")
+            yield from above_zero(twin, name, "spacing")
     for at, target in targets.items():
         if target is not None and not 0 < target <= 1:
-            yield at, f"{'.'.join(map(str, at))}: must be above 0 and at most 1 (given {target})"
-    if recipe.kind == "segmentation" and len(recipe.labels) < 2:
-        yield ("labels",), "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
-    counts: dict[Key, int] = {("validation_last",): recipe.validation_last}
-    counts |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _phantom_settings(recipe)}
+            yield wrong(at, "must be above 0 and at most 1", target)
     for at, last in counts.items():
         if last < 0:
-            yield at, f"{'.'.join(map(str, at))}: must be 0 or more (given {last})"
-
-
-def _phantom_settings(recipe: Recipe) -> list[tuple[str, TwinSettings]]:
-    return [(name, twin) for name in ("twin", "reduced") if (twin := getattr(recipe, name)) is not None]
-
-
-def _size_mistakes(
-    name: str, cases: int, shape: tuple[int, ...] | None, spacing: tuple[float, ...]
-) -> Iterator[tuple[Key, str]]:
-    if cases < 1:
-        yield (name, "cases"), f"{name}.cases: must be 1 or more (given {cases})"
-    if shape is not None and min(shape) < 1:
-        yield (name, "shape"), f"{name}.shape: must be three sizes of 1 or more (given {list(shape)})"
-    if min(spacing) <= 0:
-        yield (name, "spacing"), f"{name}.spacing: must be three numbers of mm above 0 (given {list(spacing)})"
+            yield wrong(at, "must be 0 or more", last)
 
 
 def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
@@ -153,9 +141,8 @@ def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             continue
         tree = part.run if at[0] == "run" else overlaid(recipe.run, part.run)
         config, mistakes = checked_as(RunConfig, tree, at)
-        ranges = [
-            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, mistakes)
-        ]
+        dotted, located = ".".join(map(str, at)), range_mistakes(check_run(config), mistakes)
+        ranges = [((*at, *key), f"{dotted}.{message}") for key, message in located]
         first = at[0] == "run"
         # Phantom settings are merged over the recipe's, whose errors are reported only once.
         yield from (item for item in [*mistakes, *ranges] if first or _is_set(item[0][2:], part.run))

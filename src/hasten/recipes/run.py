@@ -1,4 +1,4 @@
-"""Builds the RunConfig of a recipe for its data, its phantoms or the user's data, and checks their labels."""
+"""Builds the settings of a recipe's run on its data, its phantoms or the user's data, and checks their labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.public import absent, data_home, public_set
@@ -18,6 +18,9 @@ from hasten.config.schema import RunConfig
 from hasten.config.url import is_url, shown
 from hasten.recipes.load import MAPPINGS, overlaid
 from hasten.recipes.recipe import Recipe, TwinSettings
+
+if TYPE_CHECKING:
+    from hasten.pathology.config import DetectionConfig
 
 
 def run_of(
@@ -41,7 +44,7 @@ def run_of(
         sample = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
         tree = {**tree, "sample": sample, "augment": {}}
     config = load_run(None, [*_as_overrides(tree), *overrides])
-    source = _source(recipe, tree, config, overrides, base)
+    source = _source(recipe, tree, config.data.source, overrides, base)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
     case_set = load_case_set(source) if not is_url(source) else None
     if case_set is not None:
@@ -50,6 +53,19 @@ def run_of(
     if last and not _is_overridden("data.split", overrides):
         config = _with_last(config, recipe.name, last, case_set)
     return config
+
+
+def detection_of(
+    recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
+) -> DetectionConfig:
+    """As `run_of`, of a recipe for detection on slides, which are not looked through."""
+    from hasten.pathology.config import load
+
+    assert recipe.kind == "detection"
+    tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+    config = load(tree, overrides)
+    source = _source(recipe, tree, config.data.source, overrides, base)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
 
 
 def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
@@ -86,11 +102,8 @@ def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
     return texts
 
 
-def _source(
-    recipe: Recipe, tree: dict[str, Any], config: RunConfig, overrides: Sequence[str], base: Path | None
-) -> str:
+def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequence[str], base: Path | None) -> str:
     """The data source: the one that is set, or the public set's folder. Raises ValueError if it is missing."""
-    source = config.data.source
     if is_url(source):
         return source
     if source and not _is_overridden("data.source", overrides):

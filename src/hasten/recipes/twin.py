@@ -47,17 +47,10 @@ def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int
 def _settings(recipe: Recipe, twin: TwinSettings, to: Path) -> str:
     """The run on phantoms in `to` as YAML, its source relative so that the folder may be moved."""
     overrides = [f"data.source={to.absolute()}"]
-    if recipe.kind == "detection":
-        from hasten.pathology.config import dump
-        from hasten.recipes.slides import detection_of
-
-        slides = detection_of(recipe, overrides, twin=twin)
-        return dump(dataclasses.replace(slides, data=dataclasses.replace(slides.data, source=".")))
-
     from hasten.config.load import dump_run
-    from hasten.recipes.run import run_of
+    from hasten.recipes.run import detection_of, run_of
 
-    config = run_of(recipe, overrides, twin=twin)
+    config: Any = (detection_of if recipe.kind == "detection" else run_of)(recipe, overrides, twin=twin)
     return dump_run(dataclasses.replace(config, data=dataclasses.replace(config.data, source=".")))
 
 

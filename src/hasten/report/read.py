@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import load_yaml
 from hasten.observe.values import entries, integer, mapping, number, number_in, numbers
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
 from hasten.report.monitor import Machine, read_monitor

@@ -8,7 +8,7 @@ import pytest
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.grid import cell_shares, grid_of
 from hasten.cases.slide.phantom import write_pyramid
-from hasten.cases.slide.tissue import otsu, saturation_of, tissue_of
+from hasten.cases.slide.tissue import otsu, saturation_of, tissue_of, without_small
 
 filters = pytest.importorskip("skimage.filters")
 
@@ -65,3 +65,11 @@ def test_the_middle_of_a_tile_is_that_of_its_cell(slides: Path) -> None:
         np.testing.assert_array_equal(np.argwhere(share >= 0.1), grid.cells)
         with pytest.raises(ValueError, match="no level 7; its levels are"):
             grid_of(slide, tissue, level=7, tile=48, stride=16)
+
+
+def test_small_pieces_go() -> None:
+    mask = np.zeros((10, 10), bool)
+    mask[1, 1:4] = mask[5:9, 5:9] = True
+    kept = without_small(mask, 4)
+    assert kept.sum() == 16
+    assert not kept[1].any()

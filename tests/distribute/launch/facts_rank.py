@@ -8,7 +8,7 @@ import torch
 
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.agree import OtherRankFailed, require_same
+from hasten.distribute.consensus import OtherRankFailed, require_same
 from hasten.distribute.group import joined
 from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.world import detect_world

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from hasten.distribute.agree import OtherRankFailed
+from hasten.distribute.consensus import OtherRankFailed
 from hasten.distribute.group import NotMet
 from hasten.distribute.launch.ends import End, ends_of, first_of
 from hasten.distribute.launch.record import Record, read_record, record_of, write_record

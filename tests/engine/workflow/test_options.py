@@ -17,7 +17,7 @@ from hasten.augment.program import Piece
 from hasten.cache.dataset import CacheDataset
 from hasten.config.schema import SampleConfig
 from hasten.engine.workflow import SupervisedEvaluator, SupervisedTrainer
-from hasten.engine.workflow.arithmetic import Arithmetic
+from hasten.engine.workflow.base import Arithmetic
 from hasten.feed.batched import batched_feed
 from hasten.feed.feed import Feed
 from hasten.optim.average import NetworkTensors, average_of, average_share, update_average

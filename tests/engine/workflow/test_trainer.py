@@ -207,7 +207,7 @@ def test_a_second_run_goes_on() -> None:
 
 def test_nothing_is_taken_apart_that_nobody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr("hasten.engine.workflow.late.taken_apart", lambda value: calls.append(value) or value)
+    monkeypatch.setattr("hasten.engine.workflow.base.taken_apart", lambda value: calls.append(value) or value)
     run(SupervisedTrainer, batches(), watched=[])
     assert calls == []
     run(SupervisedTrainer, batches(), watched=[Events.ITERATION_COMPLETED], epochs=1)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.gpus.written_out import written_out
 from hasten.kernels.columns import copy_columns
 from hasten.nets.losses.soft_counts import _SoftCounts
 from hasten.nets.losses.soft_counts_triton import triton_counts
 from hasten.nets.surgery.normact_triton import triton_norm_act
-from hasten.nets.surgery.written_out import written_out
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Of the largest value."""

@@ -12,9 +12,9 @@ from monai.networks.blocks import ADN
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.gpus.written_out import written_out
 from hasten.nets.surgery.activate import prelu
 from hasten.nets.surgery.normact import NormAct, group_norm_act, norm_act
-from hasten.nets.surgery.written_out import written_out
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import ndimage
 
-from hasten.cases.slide.components import without_small
 from hasten.cases.slide.types import Slide
 
 _LEAST_SATURATION = 12
@@ -40,6 +40,14 @@ def tissue_of(slide: Slide, *, downsample: float = 32.0, min_pixels: int = 16) -
             "255); take the slide out of the list, or lower tiles.min_tissue_pixels if its tissue is very small"
         )
     return Tissue(mask=mask, level=level, downsample=slide.levels[level].downsample, threshold=threshold)
+
+
+def without_small(mask: np.ndarray, min_pixels: float) -> np.ndarray:
+    """The mask (H, W) bool without connected components of fewer pixels."""
+    labels, _ = ndimage.label(mask, np.ones((3, 3)))
+    large = np.bincount(labels.ravel()) >= min_pixels
+    large[0] = False
+    return np.asarray(large[labels])
 
 
 def saturation_of(image: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The ranks of one host, started, watched and started again by torch's elastic agent."""
+"""The ranks of one host, started, watched and started again by torch's elastic agent; the rendezvous of each start."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
+from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SubprocessContext
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from hasten.distribute.launch import parent
 from hasten.distribute.launch.ends import End, ends_of
 from hasten.distribute.launch.meet import Meeting
 from hasten.distribute.launch.record import Record, read_record
-from hasten.distribute.launch.rounds import Rounds
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
 from hasten.observe.env import usable_cores
 from hasten.observe.rundir import RANKS
@@ -233,3 +235,46 @@ def _write_ends(ends: Sequence[End]) -> None:
         if end.how not in ("silent", "killed") and end.traceback:
             with Path(end.log).open("a") as log:
                 log.write(end.traceback)
+
+
+class Rounds(RendezvousHandler):
+    """torch's static rendezvous, with a fresh store each time. Its port is shared through the launchers' store."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self.meeting, self.number = meeting, 0
+        self._store: TCPStore | None = None
+        self._timeout = timedelta(seconds=meeting.job.join_s)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Raises RuntimeError if another host does not join."""
+        job, key = self.meeting.job, f"round/{self.number}"
+        self.number += 1
+        first = job.node_rank == 0
+        port = 0 if first else int(self.meeting.store.get(key))
+        self._store = TCPStore(self.meeting.host, port, None, first, self._timeout, wait_for_workers=False)
+        if first:
+            self.meeting.store.set(key, str(self._store.port))
+        place = RendezvousStoreInfo(self.meeting.host, self._store.port)
+        return RendezvousInfo(PrefixStore(job.rdzv_id, self._store), job.node_rank, job.nnodes, place)
+
+    def get_backend(self) -> str:
+        return "static"
+
+    def get_run_id(self) -> str:
+        return self.meeting.job.rdzv_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        return True

@@ -27,7 +27,7 @@ _OWN_TO_A_HOST = (
 
 
 def start_facts(config: RunConfig, fingerprint: Fingerprint, *, cases: Iterable[str] = ()) -> dict[str, str]:
-    """Name to value, for `agree.require_same`. cases: ids of all cases, in order."""
+    """Name to value, for `consensus.require_same`. cases: ids of all cases, in order."""
     data = {"fingerprint": dataclasses.asdict(fingerprint), "cases": list(cases)}
     return {
         "hasten's code": f"{hasten.__version__} ({code_hash()})",

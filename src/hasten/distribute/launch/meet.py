@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from torch.distributed import PrefixStore, TCPStore
 
+from hasten.distribute.connectivity import in_time, why_unreachable
 from hasten.distribute.launch.ends import End
 from hasten.distribute.launch.job import Job
-from hasten.distribute.route import in_time, why_unreachable
 
 T = TypeVar("T")
 _SETTLE_S = 45.0

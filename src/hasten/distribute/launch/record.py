@@ -16,7 +16,7 @@ from typing import Literal
 
 from torch import distributed
 
-from hasten.distribute.agree import OtherRankFailed
+from hasten.distribute.consensus import OtherRankFailed
 from hasten.distribute.group import NotMet
 from hasten.observe.rundir import write_json
 

@@ -11,11 +11,11 @@ from typing import Literal
 
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
-from hasten.distribute.grown import grown
 from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, Job, read_jobs, script_path, settings_path, write_jobs
 from hasten.distribute.slurm.queue import hand_in, require_sbatch
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
 from hasten.distribute.slurm.shape import Shape
+from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.files import replacing
 from hasten.sample.share import share_mistake
 
@@ -71,7 +71,7 @@ def settings_at(config: RunConfig, world: int, mode: Mode) -> RunConfig:
                 "--sweep-mode weak: sample.batch_size is open, so there is nothing to multiply; add "
                 "sample.batch_size=N, the batch of one process"
             )
-        config = grown(config, world, batch)
+        config = weakly_scaled(config, world, batch)
     batch, shared = config.sample.batch_size, config.distribute
     # The stages of a pipeline all see the whole batch.
     if batch is not None and world > 1 and shared.strategy != "pipeline":

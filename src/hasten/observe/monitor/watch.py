@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import load_yaml
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording, merged, recordings
 from hasten.observe.monitor.sample import Sample
@@ -50,7 +50,7 @@ class View:
     samples_per_s: float | None
     wait_share: float | None
     metric: str
-    """Dice or IoU: the run's metric."""
+    """Name of the run's metric."""
     score: float | None
     """Its mean in the last validation."""
     best: float | None
@@ -96,7 +96,7 @@ class Watch:
         train = mapping(config.get("train"))
         total, steps = integer(train.get("steps")), self._steps(summary, samples)
         target = mapping(summary.get("target")).get("value", train.get("target"))
-        metric = "iou" if train.get("metric") == "iou" else "dice"
+        metric = "auc" if config.get("kind") == "detection" else "iou" if train.get("metric") == "iou" else "dice"
         scored = [(score, line) for line in self._validations if (score := number(line.get(metric))) is not None]
         best = max(scored, key=lambda pair: pair[0], default=None)
         return View(
@@ -137,7 +137,7 @@ class Watch:
                 self._lines.pop()
             self._lines.append((step, seconds))
             self._train = record
-        elif record.get("kind") == "validation" and number(record.get("dice")) is not None:
+        elif record.get("kind") == "validation" and any(number(record.get(each)) is not None for each in SHOWN):
             while self._validations and self._validations[-1]["step"] >= step:
                 self._validations.pop()
             self._validations.append(record)

@@ -17,9 +17,9 @@ from torch import nn
 
 from hasten.config.schema import RunConfig
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.collect import collected_between_steps
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import prepare_run
+from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.saver import Saver
 from hasten.engine.state import training_state
 from hasten.engine.validate import validate

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from hasten.config.schema import RunConfig
-from hasten.engine.collect import collected_between_steps
 from hasten.engine.components import RunComponents
+from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.measure import variant_of
 from hasten.feed.feed import Feed
 from hasten.observe.env import environment

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
-from hasten.distribute.grown import grown
+from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.sample.share import share_mistake
 from hasten.study.scale.runs import SINGLE
 
@@ -56,7 +56,7 @@ def settings_of(base: PlannedRun, arm: Arm, mode: Mode) -> PlannedRun:
 
     Raises ValueError for a batch that can't be dealt among the arm's processes.
     """
-    config = grown(base, arm.world, base.sample.batch_size) if mode == "weak" else base
+    config = weakly_scaled(base, arm.world, base.sample.batch_size) if mode == "weak" else base
     # The stages of a pipeline all see the whole batch.
     if arm.world > 1 and arm.strategy != "pipeline":
         mistake = share_mistake(config.sample.batch_size, config.train.accumulate, arm.world, config.distribute.parts)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import integer, mapping, number
 from hasten.report.metrics import TrainRecord

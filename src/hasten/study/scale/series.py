@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hasten.config.patterns import first_few
 from hasten.study.scale.log import Log
 from hasten.study.scale.runs import SINGLE
 
@@ -83,7 +84,7 @@ def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> in
         shortest = min(missing, key=lambda log: len(log.epochs))
         there = f"{min(shortest.epochs)} to {max(shortest.epochs)}" if shortest.epochs else "none"
         raise ValueError(
-            f"--epoch {epoch}: not in {_some([log.source for log in missing])} of {folder} ({shortest.source} has "
+            f"--epoch {epoch}: not in {first_few([log.source for log in missing])} of {folder} ({shortest.source} has "
             f"{there}, counted from 0); name one that all have, or `median`"
         )
     return epoch
@@ -177,7 +178,3 @@ def _ratio(base: Spread | None, other: Spread | None) -> float | None:
 def workers(count: int) -> str:
     """`1 worker`, `4 workers`."""
     return f"{count} worker{'' if count == 1 else 's'}"
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from hasten.config.yaml_text import load_yaml
+from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import CHECKPOINTS, RANKS
 from hasten.observe.values import integer, mapping, number
 from hasten.report.read import Run, read_run

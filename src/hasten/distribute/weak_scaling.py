@@ -10,7 +10,7 @@ from hasten.config.schema import RunConfig
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def grown(config: Config, world: int, batch: int) -> Config:
+def weakly_scaled(config: Config, world: int, batch: int) -> Config:
     """`config` with `world` times its batch, a learning rate in proportion, and steps for as many epochs as before.
 
     batch: its sample.batch_size. Steps and intervals that are open stay so.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hasten.distribute import agree
-from hasten.distribute.agree import by_first, first_here, from_first, on_all, require_same
+from hasten.distribute import consensus
+from hasten.distribute.consensus import by_first, first_here, from_first, on_all, require_same
 from hasten.distribute.world import World
 
 SILENT = "OtherRankFailed: 2"
@@ -59,7 +59,7 @@ def test_a_rank_that_nobody_hears_tells_its_own_error(monkeypatch: pytest.Monkey
     def gone(*_: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(agree, "_gathered", gone)
+    monkeypatch.setattr(consensus, "_gathered", gone)
     with pytest.raises(ValueError, match="mine"):
         on_all(World(size=2), lambda: (_ for _ in ()).throw(ValueError("mine")))
     with pytest.raises(RuntimeError, match="closed by peer"):

@@ -12,7 +12,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class Aside:
+class SideStream:
     """A stream of its own, on which work is run or captured."""
 
     def __init__(self, device: torch.device) -> None:

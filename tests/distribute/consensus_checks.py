@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import distributed
 
-from hasten.distribute.agree import first_here, from_first, on_all, require_same
+from hasten.distribute.consensus import first_here, from_first, on_all, require_same
 from hasten.distribute.group import patient_group
 from hasten.distribute.world import World
 

@@ -1,4 +1,4 @@
-"""Norm and activation in plain operations: the reference of the kernels, and the form that a compiler can fuse."""
+"""Norm and activation in plain operations: what the kernels are compared with, and what a compiler can fuse."""
 
 from __future__ import annotations
 

@@ -1,14 +1,77 @@
-"""A YAML file read together with the line of every key, so that an error can name the exact place."""
+"""YAML from outside, bounded in size and depth, without the number formats of YAML 1.1; files with each key's line."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hasten.config.yaml_text import parse_yaml
+_LARGEST = 1 << 20
+"""Characters. A run's settings have some hundred lines, and perhaps a long list of cases."""
+_MOST_NODES = 100_000
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that leaves 1:30 (90 in YAML 1.1) and 010 (8 there) as text, and refuses the character NUL in one."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        letter: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT)]
+        for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and "\0" in value:
+            raise yaml.constructor.ConstructorError(None, None, "a text holds the character NUL", node.start_mark)
+        return value
+
+
+_Loader.add_implicit_resolver(
+    _INT, re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"),
+    list("-+0123456789."),
+)  # fmt: skip
+
+
+def parse_yaml(text: str) -> tuple[yaml.Node | None, Any]:
+    """The root node and the value of a YAML document; None for an empty one. Raises yaml.YAMLError."""
+    if len(text) > _LARGEST:
+        raise yaml.YAMLError(f"it has {len(text)} characters, more than the {_LARGEST} that settings may have")
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, None
+        if _size(root, {}) > _MOST_NODES:
+            raise yaml.YAMLError(f"it has more than {_MOST_NODES} values, aliases written out")
+        return root, loader.construct_document(root)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    except ValueError as error:  # a number with thousands of digits, or an invalid date
+        raise yaml.YAMLError(str(error).partition(";")[0]) from None
+
+
+def load_yaml(text: str) -> Any:
+    """The value of a YAML document. Raises yaml.YAMLError."""
+    return parse_yaml(text)[1]
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """The number of values in a node, aliases expanded."""
+    if id(node) not in known:
+        known[id(node)] = _MOST_NODES + 1  # an alias within itself would recurse forever
+        pairs = node.value if isinstance(node, yaml.MappingNode) else [node.value]
+        children = (child for pair in pairs for child in pair) if isinstance(node, yaml.CollectionNode) else ()
+        known[id(node)] = 1 + sum(_size(child, known) for child in children)
+    return known[id(node)]
+
 
 Key = tuple[str | int, ...]
 

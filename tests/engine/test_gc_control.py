@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hasten.engine.collect import collected_between_steps
+from hasten.engine.gc_control import collected_between_steps
 
 
 class Knot:
