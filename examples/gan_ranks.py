@@ -16,8 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 import hasten
 from hasten.cache.build import get_arena
-from hasten.distribute.agree import first_here
 from hasten.distribute.build import build_strategy
+from hasten.distribute.consensus import first_here
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world

@@ -42,7 +42,7 @@ class Graph:
         self.body = lambda: torch.full((), torch.nan)
 
 
-class Aside:
+class FakeStream:
     error: Exception | None = None
     spoil = 1.0
 
@@ -102,15 +102,15 @@ def assert_close(found: list[Tensor], wanted: list[Tensor]) -> None:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[Aside]:
-    class Own(Aside):
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
+    class Own(FakeStream):
         pass
 
-    monkeypatch.setattr(capture, "Aside", Own)
+    monkeypatch.setattr(capture, "SideStream", Own)
     return Own
 
 
-def test_replayed_steps_train_as_plain_ones(stand_in: type[Aside]) -> None:
+def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream]) -> None:
     step, losses, weights = captured(always=True)
     wanted_losses, wanted = plain()
     assert step.engaged
@@ -119,7 +119,7 @@ def test_replayed_steps_train_as_plain_ones(stand_in: type[Aside]) -> None:
     assert_close(weights, wanted)
 
 
-def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[Aside]) -> None:
+def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[FakeStream]) -> None:
     step, losses, weights = captured(dropout=0.5, always=True)
     found = torch.get_rng_state()
     wanted_losses, wanted = plain(dropout=0.5)
@@ -129,17 +129,17 @@ def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[Aside]) -> 
     assert torch.equal(found, torch.get_rng_state())
 
 
-def test_the_step_runs_before_there_is_a_graph(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_runs_before_there_is_a_graph(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations of a step and the memory of a graph are never needed at once."""
     order: list[str] = []
 
-    def run(self: Aside, body: Callable[[], Tensor]) -> Tensor:
+    def run(self: FakeStream, body: Callable[[], Tensor]) -> Tensor:
         order.append("step")
         return body()
 
-    def capture_it(self: Aside, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+    def capture_it(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
         order.append("capture")
-        return Aside.capture(self, body)
+        return FakeStream.capture(self, body)
 
     monkeypatch.setattr(stand_in, "run", run)
     monkeypatch.setattr(stand_in, "capture", capture_it)
@@ -150,13 +150,13 @@ def test_the_step_runs_before_there_is_a_graph(stand_in: type[Aside], monkeypatc
 
 
 def test_other_threads_are_waited_for_before_the_capture(
-    stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     working = threading.Event()
 
-    def capture_it(self: Aside, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+    def capture_it(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
         assert not thread.is_alive()
-        return Aside.capture(self, body)
+        return FakeStream.capture(self, body)
 
     monkeypatch.setattr(stand_in, "capture", capture_it)
     thread = threading.Thread(target=working.wait, daemon=True)
@@ -172,7 +172,7 @@ def test_other_threads_are_waited_for_before_the_capture(
 
 @pytest.mark.parametrize("when", ["reference", "capture", "replay"])
 def test_a_lack_of_memory_leaves_the_training_as_it_was(
-    stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch, when: str
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Wherever it strikes, and though it leaves gradients of half a step."""
     runs = 0
@@ -182,7 +182,7 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
             weight.grad = torch.full_like(weight, 1e3)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    def run(self: Aside, body: Callable[[], Tensor]) -> Tensor:
+    def run(self: FakeStream, body: Callable[[], Tensor]) -> Tensor:
         nonlocal runs
         runs += 1
         return short(body) if when == "reference" and runs > capture.WARM_UP else body()
@@ -201,11 +201,11 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
 
 
 def test_what_a_failed_capture_held_is_free_before_the_next_step(
-    stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[weakref.ref[Tensor]] = []
 
-    def short(self: Aside, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+    def short(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
         activations = torch.zeros(8)
         held.append(weakref.ref(activations))
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -220,7 +220,7 @@ def test_what_a_failed_capture_held_is_free_before_the_next_step(
     assert held
 
 
-def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[Aside]) -> None:
+def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream]) -> None:
     stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
     step, losses, weights = captured(always=True)
     assert not step.engaged
@@ -229,7 +229,7 @@ def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[Aside
     assert_close(weights, plain()[1])
 
 
-def test_a_graph_with_another_result_is_refused(stand_in: type[Aside]) -> None:
+def test_a_graph_with_another_result_is_refused(stand_in: type[FakeStream]) -> None:
     stand_in.spoil = 1.5
     step, losses, weights = captured(always=True)
     assert not step.engaged
@@ -238,7 +238,9 @@ def test_a_graph_with_another_result_is_refused(stand_in: type[Aside]) -> None:
     assert_close(weights, plain()[1])
 
 
-def test_a_graph_that_leaves_other_weights_is_refused(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_leaves_other_weights_is_refused(
+    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = Graph.replay
 
     def replay(self: Graph) -> None:
@@ -257,7 +259,7 @@ def test_a_graph_that_leaves_other_weights_is_refused(stand_in: type[Aside], mon
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
 
 
-def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:
     def compared(calls: dict[str, Any], *_: Any, base: str, **__: Any) -> Comparison:
         return Comparison(base=base, seconds={base: [1.0] * 5}, others=0.0)
 
@@ -269,7 +271,7 @@ def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[Aside], monkeypatc
     assert_close(weights, plain()[1])
 
 
-def test_a_closed_graph_goes_on_without_itself(stand_in: type[Aside]) -> None:
+def test_a_closed_graph_goes_on_without_itself(stand_in: type[FakeStream]) -> None:
     step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
     losses = []
     for index in range(STEPS):
@@ -281,7 +283,7 @@ def test_a_closed_graph_goes_on_without_itself(stand_in: type[Aside]) -> None:
     assert_close(losses, plain()[0])
 
 
-def test_losses_are_in_memory_of_their_own(stand_in: type[Aside]) -> None:
+def test_losses_are_in_memory_of_their_own(stand_in: type[FakeStream]) -> None:
     _, losses, _ = captured(always=True)
     assert len({loss.data_ptr() for loss in losses}) == STEPS
 

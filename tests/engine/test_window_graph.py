@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hasten.engine import window_graph
 from hasten.engine.window_graph import GraphedNetwork
-from tests.engine.test_capture import Aside
+from tests.engine.test_capture import FakeStream
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ class Net(nn.Module):
         return [self.conv(image), image]
 
 
-class SizedAside(Aside):
+class SizedStream(FakeStream):
     """Of a result that is no scalar."""
 
     def capture(self, body: Any) -> tuple[Any, Tensor]:
@@ -38,11 +38,11 @@ class SizedAside(Aside):
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[SizedAside]:
-    class Own(SizedAside):
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[SizedStream]:
+    class Own(SizedStream):
         pass
 
-    monkeypatch.setattr(window_graph, "Aside", Own)
+    monkeypatch.setattr(window_graph, "SideStream", Own)
     monkeypatch.setattr(window_graph, "certainly_faster", lambda *given, **more: True)
     return Own
 
@@ -63,14 +63,14 @@ def assert_same(net: Net, found: list[Tensor], batches: list[Tensor]) -> None:
             torch.testing.assert_close(each, net.conv(batch))
 
 
-def test_each_shape_has_a_graph_after_its_warm_up(stand_in: type[SizedAside]) -> None:
+def test_each_shape_has_a_graph_after_its_warm_up(stand_in: type[SizedStream]) -> None:
     net, batches = Net(), [*images(6), *images(5, 4)]
     graphed = GraphedNetwork(net, CPU)
     assert_same(net, scores(graphed, batches), batches)
     assert [graph is not None for graph in graphed._graphs.values()] == [True, True]
 
 
-def test_results_stay_when_the_graph_is_replayed(stand_in: type[SizedAside]) -> None:
+def test_results_stay_when_the_graph_is_replayed(stand_in: type[SizedStream]) -> None:
     graphed, batches = GraphedNetwork(Net(), CPU), images(5)
     *_, first = scores(graphed, batches[:4])
     before = first.clone()
@@ -80,7 +80,7 @@ def test_results_stay_when_the_graph_is_replayed(stand_in: type[SizedAside]) -> 
 
 @pytest.mark.parametrize("what", ["capture", "values", "time"])
 def test_without_a_graph_where_it_does_not_work(
-    stand_in: type[SizedAside], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+    stand_in: type[SizedStream], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     caplog.set_level("INFO")
     if what == "capture":
@@ -101,7 +101,7 @@ def test_without_a_graph_where_it_does_not_work(
     assert net.passes == before + len(batches)
 
 
-def test_few_shapes_have_one(stand_in: type[SizedAside]) -> None:
+def test_few_shapes_have_one(stand_in: type[SizedStream]) -> None:
     graphed = GraphedNetwork(Net(), CPU)
     for size in range(3, 10):
         scores(graphed, images(4, size))

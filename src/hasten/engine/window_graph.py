@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.scores import first_output
-from hasten.engine.side_stream import Aside
+from hasten.engine.side_stream import SideStream
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class GraphedNetwork(nn.Module):
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
         """By shape; None for a shape that runs without one."""
         self._seen = Counter[tuple[int, ...]]()
-        self._aside: Aside | None = None
+        self._side_stream: SideStream | None = None
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, K, *S) scores of (B, C, *S), in inference mode."""
@@ -59,22 +59,22 @@ class GraphedNetwork(nn.Module):
             return graph(image)
         if shape in self._graphs or len(self._graphs) >= _SHAPES:
             return self._scores(image)
-        if self._aside is None:
-            self._aside = Aside(self.device)
+        if self._side_stream is None:
+            self._side_stream = SideStream(self.device)
         self._seen[shape] += 1
-        scores = self._aside.run(lambda: self._scores(image))
+        scores = self._side_stream.run(lambda: self._scores(image))
         if self._seen[shape] >= _WARM_UP:
-            self._graphs[shape] = self._captured(self._aside, image, scores)
+            self._graphs[shape] = self._captured(self._side_stream, image, scores)
         return scores
 
     def _scores(self, image: Tensor) -> Tensor:
         return first_output(self.network(image), image.ndim)
 
-    def _captured(self, aside: Aside, image: Tensor, expected: Tensor) -> _Graph | None:
+    def _captured(self, stream: SideStream, image: Tensor, expected: Tensor) -> _Graph | None:
         why, captured = "", None
         try:
             static = image.clone()
-            graph, scores = aside.capture(lambda: self._scores(static))
+            graph, scores = stream.capture(lambda: self._scores(static))
             captured = _Graph(graph, static, scores)
             why = self._why_not(captured, image, expected)
         except Exception as error:  # lack of memory, a network that asks for values
