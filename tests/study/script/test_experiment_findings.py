@@ -140,7 +140,10 @@ def test_items_whose_workers_hide_them():
     hidden = loader(2, w0=0.08, w2=0.04)
     found = only(tried(0.1, workers=hidden, items=items | {"batch_size": 4}))
     assert (found.name, found.level, found.gain) == ("uncached-items", "note", None)
-    assert names(tried(6.0, workers=hidden, items=items | {"batch_size": 4})) == []
+    assert names(tried(8.0, workers=hidden, items=items | {"batch_size": 4})) == []
+    assert names(tried(0.1, device="cuda", workers=hidden, items=items | {"batch_size": 4})) == []
+    prepared = items | {"kind": "before-draw", "batch_size": 4}
+    assert names(tried(0.1, workers=hidden, items=prepared)) == [], "reading a prepared file is as it should be"
 
 
 def test_what_shortens_the_step_is_judged_without_validations():

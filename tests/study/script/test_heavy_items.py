@@ -76,7 +76,7 @@ def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cur
 def test_work_that_is_hidden_here_is_a_note():
     (found,) = find(record(alone=0.25, wait=0.01), [])
     assert (found.name, found.level) == ("heavy-items", "note")
-    assert find(record(alone=0.25, wait=0.01, share=0.04), []) == []
+    assert find(record(alone=0.25, wait=0.01, share=0.02), []) == []
     assert find(record(alone=0.25, wait=0.01, device="cuda"), []) == []
 
 

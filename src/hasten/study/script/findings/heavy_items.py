@@ -28,10 +28,10 @@ def find(record: Record, findings: list[Finding]) -> list[Finding]:
         return []
     seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
     work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
-    every_core_s = work_s / max(1, int(loader.get("cores") or 1))
-    hidden = step is None or every_core_s <= step.compute_s
+    cores = max(1, int(loader.get("cores") or 1))
+    hidden = step is None or work_s / cores <= step.compute_s
     lanes = max(1, int(loaders[0]["num_workers"]))
-    gpu_waits = step is not None and "cuda" not in record.devices and work_s / lanes >= step.gpu_s
+    gpu_waits = step is not None and "cuda" not in record.devices and work_s / lanes >= step.gpu_s(cores)
     if hidden and any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in findings):
         return []
     lost_s = contended_s(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ LEAST = 1.05
 """Predicted factor on the whole step from which something is a finding; smaller gains are not reported."""
 WORK = 0.5
 """Of a GPU's step, a batch's repeated work that workers hide here, from which it is worth a note."""
-GPU_TIMES, GPU_LEAST_S = 30, 0.005
-"""A GPU computes a step tens of times as fast as a CPU, but for the launches of its kernels."""
+GPU_CORES, GPU_LEAST_S = 200, 0.005
+"""A GPU convolves about as fast as so many cores, but for the launches of its kernels."""
 BEFORE_DRAW = 0.25
 """Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
 HANDOVER_S = 0.0005
@@ -63,10 +64,9 @@ class Step:
     def gain(self, **changed: Any) -> float:
         return min(20.0, self.step_s / self.after(**changed))
 
-    @property
-    def gpu_s(self) -> float:
-        """About the seconds of a GPU's step, for notes on what would then be slow."""
-        return max(GPU_LEAST_S, self.compute_s / GPU_TIMES)
+    def gpu_s(self, cores: int) -> float:
+        """About the seconds of a GPU's step, by those on so many cores: for notes on what would then be slow."""
+        return max(GPU_LEAST_S, self.compute_s * cores / GPU_CORES)
 
     def overall(self, gain: float) -> float:
         """A gain on the step as one on all of the time."""
@@ -135,8 +135,10 @@ def items(results: Results, step: Step) -> Finding | None:
         return None
     after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
     gain = min(20.0, step.step_s / after)
-    # What workers hide here costs nothing, but would beside a GPU's step.
-    if gain < LEAST and (results.get("device") == "cuda" or each * size / lanes < WORK * step.gpu_s):
+    # What workers hide here costs nothing, but would beside a GPU's step; reading a prepared file is as it should be.
+    sound = results.get("device") == "cuda" or items["kind"] == "before-draw"
+    least_s = math.inf if sound else WORK * step.gpu_s(int(results.get("cores") or 1))
+    if gain < LEAST and each * size / lanes < least_s:
         return None
     effect: dict[str, Any] = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
     if gain < LEAST:
