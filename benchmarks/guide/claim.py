@@ -56,7 +56,7 @@ class Budget:
     def compare(self, arms: Mapping[str, Callable[[], object]], *, base: str) -> Comparison:
         """The arms in turns, within what is left of the time.
 
-        Raises TimeoutError where a machine is so slow, or so busy, that the time is far over within the first rounds.
+        Raises TimeoutError where a machine is so slow, or so busy, that the time is far over within the first round.
         """
         left = max(0.5, self.seconds - (time.perf_counter() - self.begun))
         rounds = (1, 1) if self.quick else (6, 24)

@@ -14,7 +14,7 @@ from hasten.observe.load import LoadMeter
 
 _ROUNDS_S = 4.0
 """Seconds of rounds that a claim gets where there is time for all of them."""
-_FEWEST_ROUNDS_S = 1.5
+_FEWEST_ROUNDS_S = 3.0
 """Seconds of rounds that it gets at least if it is begun: enough for a clear gain of most of them."""
 
 

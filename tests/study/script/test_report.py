@@ -157,9 +157,7 @@ def test_unused_finding_fields_stay_out_of_the_lines():
 
 
 def test_notes_of_one_kind_are_one_entry_on_the_terminal():
-    notes = [
-        Finding(name="n", title="t", where=where, cure="c", evidence=f"{where} e", level="note") for where in "ab"
-    ]
+    notes = [Finding(name="n", title="t", where=where, cure="c", evidence=f"{where} e", level="note") for where in "ab"]
     assert report.finding_lines(notes) == [
         "   note: a, b: t  [n]",
         "      now   a e",
