@@ -25,6 +25,7 @@ class Flow(dispatch.TorchDispatchMode):
 
     def __init__(self, session: Session) -> None:
         super().__init__()
+        self._innermost = dispatch._get_current_dispatch_mode  # A torch without it fails here, with nothing entered.
         self._session = session
         self._calls: list[tuple[Any, str]] = []
         self._used: set[int] = set()
@@ -65,7 +66,7 @@ class Flow(dispatch.TorchDispatchMode):
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if dispatch._get_current_dispatch_mode() is self:
+        if self._innermost() is self:
             self.__exit__(None, None, None)
 
     def _origin(self, tensors: Iterator[torch.Tensor]) -> frozenset[int]:
