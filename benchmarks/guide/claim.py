@@ -56,7 +56,7 @@ class Budget:
     def compare(self, arms: Mapping[str, Callable[[], object]], *, base: str) -> Comparison:
         """The arms in turns, within what is left of the time.
 
-        Raises TimeoutError where a machine is so slow, or so busy, that the time is far over within the first rounds.
+        Raises TimeoutError where a machine is so slow, or so busy, that the time is far over within the first round.
         """
         left = max(0.5, self.seconds - (time.perf_counter() - self.begun))
         rounds = (1, 1) if self.quick else (6, 24)
@@ -78,6 +78,8 @@ class Outcome:
     """The figure with its interval and the arm that it belongs to, in words; empty where nothing was measured."""
     why: str = ""
     """What the verdict lacks, or why nothing was measured."""
+    seems: bool | None = None
+    """Where it can't be told: whether what was measured looks as the claim says."""
     note: str = ""
     """What else was found: other arms, memory."""
     comparison: Comparison | None = None
@@ -139,14 +141,19 @@ def judged(
     unclear = [arm for arm in arms if arm.verdict == "unclear"]
     shown = (held or unclear or arms)[0]
     verdict: Verdict = "holds" if held else "can't tell" if unclear else "does not hold"
-    why = _why(comparison, shown) if verdict == "can't tell" else ""
+    why, seems = "", None
+    if verdict == "can't tell":
+        seems = {"faster": shown.gain > 1.03, "not slower": shown.gain > 0.97, "slower": shown.gain < 0.97}[wanted]
+        why = f"{_why(comparison, shown)}; it looks {'as' if seems else 'other than'} the guide says"
     if difference is not None and not difference <= tolerance:
-        verdict, why = "does not hold", f"the arms' results differ by {difference:.1e} of the largest value"
+        why, seems = f"the arms' results differ by {difference:.1e} of the largest value", None
+        verdict = "does not hold"
     others = [f"{arm.arm}: {told(arm)}" for arm in comparison.arms.values() if arm is not shown]
     return Outcome(
         verdict=verdict,
         measured=f"{told(shown)}, {shown.arm}",
         why=why,
+        seems=seems,
         note="; ".join(filter(None, [*others, note])),
         comparison=comparison,
         arm=shown.arm,

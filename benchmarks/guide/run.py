@@ -13,7 +13,9 @@ from benchmarks.guide.settings import settings_kept
 from hasten.observe.load import LoadMeter
 
 _ROUNDS_S = 4.0
-"""Seconds of rounds that a claim gets at least if it is begun."""
+"""Seconds of rounds that a claim gets where there is time for all of them."""
+_FEWEST_ROUNDS_S = 3.0
+"""Seconds of rounds that it gets at least if it is begun: enough for a clear gain of most of them."""
 
 
 def chosen(claims: Sequence[Guidance], only: Sequence[str]) -> tuple[Guidance, ...]:
@@ -42,13 +44,15 @@ def run_guide(
     """Measure the claims one after another.
 
     seconds: for all of them together; each gets a share, by what it needs before its first round, and what one leaves
-    goes to those after it, and in the end to those that others disturbed or that had too few rounds. One for which too
-    little is left is not measured. tell: called before each that is begun.
+    goes to those after it, and in the end to those that others disturbed or that had too few rounds. Where the time is
+    short for all, those that need little come first, so that most are answered. One for which too little is left is not
+    measured. tell: called before each that is begun.
     """
     end = clock() + seconds
     found: dict[str, Result] = {}
     waiting = [guidance for guidance in claims if not missing(guidance.needs)]
-    for guidance in claims:
+    short = seconds < sum(map(_least, waiting))
+    for guidance in sorted(claims, key=_least) if short else claims:
         begun = clock()
         if why := missing(guidance.needs):
             outcome = unmeasured(why)
@@ -56,11 +60,12 @@ def run_guide(
             left = end - begun
             share = left * _least(guidance) / sum(map(_least, waiting))
             waiting.remove(guidance)
-            if left < guidance.setup_s + _ROUNDS_S / 2:
+            fewest = guidance.setup_s + _FEWEST_ROUNDS_S
+            if left < fewest:
                 outcome = unmeasured(f"out of time: needs about {_least(guidance):.0f} s")
             else:
                 tell(guidance)
-                outcome = _measured(guidance, min(left, max(share, _least(guidance))), quick=quick)
+                outcome = _measured(guidance, min(left, max(share, fewest)), quick=quick)
         found[guidance.name] = Result(guidance=guidance, outcome=outcome, seconds=clock() - begun)
     again = [guidance for guidance in claims if not quick and _disturbed(found[guidance.name].outcome)]
     for place, guidance in enumerate(again):

@@ -32,7 +32,8 @@ def summary(results: Sequence[Result]) -> str:
     """One line: how many hold."""
     held, not_held, untold, left = (sum(result.outcome.verdict == verdict for result in results) for verdict in _STYLE)
     told = [f"{held} of {len(results)} claims hold on this machine", f"{not_held} do not"]
-    told += [f"{untold} can't be told"] if untold else []
+    looks = sum(result.outcome.seems is True for result in results)
+    told += [f"{untold} can't be told ({looks} look as the guides say)"] if untold else []
     told += [f"{left} not measured"] if left else []
     busy = any(result.outcome.comparison is not None and result.outcome.comparison.busy for result in results)
     return ", ".join(told) + ("; other programs were running, so measure again on a quiet machine" if busy else "")
@@ -75,6 +76,7 @@ def as_json(results: Sequence[Result], *, budget_s: float, environment: dict[str
                 "verdict": outcome.verdict,
                 "measured": outcome.measured,
                 "why": outcome.why,
+                "seems": outcome.seems,
                 "note": outcome.note,
                 "difference": outcome.difference,
                 "memory_bytes": outcome.memory,

@@ -90,3 +90,28 @@ def test_a_hopeless_arm_is_timed_twice():
     assert {name: len(times) for name, times in found.seconds.items()} == {"old": 6, "worse": 2, "new": 6}
     assert found.arms["new"].verdict == "faster"
     assert found.arms["worse"].gain < 1
+
+
+@pytest.mark.parametrize(("calls", "rounds"), [(2, 1), (3, 1), (7, 2), (8, 3)], ids=["warmup", "", "half a round", "3"])
+def test_what_was_timed_before_the_time_was_over_is_an_answer_too(calls, rounds):
+    """Of two arms: a round to warm up, then those that are recorded."""
+    left = iter(range(calls))
+
+    def timed(seconds):
+        def call():
+            if next(left, None) is None:
+                raise TimeoutError
+            return seconds
+
+        return call
+
+    found = compare({"old": timed(2.0), "new": timed(1.0)}, base="old", meter=FakeMeter())
+    assert (len(found.seconds["old"]), found.arms["new"].gain, found.arms["new"].verdict) == (rounds, 2.0, "unclear")
+
+
+def test_less_than_a_round_of_all_is_no_answer():
+    def late():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        compare({"old": lambda: 1.0, "new": late}, base="old", meter=FakeMeter())

@@ -72,32 +72,40 @@ def compare(
     `sync` waits for the device. rounds: at least and at most so many, after `warmup` unrecorded ones; `seconds` is when
     a new round is no longer begun, however many were made. least: a gain or loss below this share counts as none.
     hopeless: an arm whose best of two or more times is over this many times the best of all is not timed again.
+    An arm that raises TimeoutError ends it: what was timed counts, the first round of all if there is no other; without
+    one the error is raised.
     A gain is faster or slower only if its whole interval says so, and unclear wherever others used over 0.3 cores.
     """
     assert base in arms
     meter = meter or LoadMeter()
     meter.others()
     times: dict[str, list[float]] = {name: [] for name in arms}
+    first: dict[str, list[float]] = {name: [] for name in arms}
     begun = clock()
-    for number in range(warmup + rounds[1]):
-        order = list(arms)[:: 1 if number % 2 == 0 else -1]
-        best = min((min(each) for each in times.values() if each), default=math.inf)
-        for name in order:
-            if len(times[name]) > 1 and name != base and min(times[name]) > hopeless * best:
-                continue
-            start = clock()
-            returned = arms[name]()
-            if sync is not None:
-                sync()
-            took = clock() - start
-            if number >= warmup:
-                times[name].append(returned if isinstance(returned, float) else took)
-        count = number + 1 - warmup
-        if count >= 1 and clock() - begun > seconds:
-            break
-        judged = [name for name in arms if len(times[name]) == count]
-        if count >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
-            break
+    try:
+        for number in range(warmup + rounds[1]):
+            order = list(arms)[:: 1 if number % 2 == 0 else -1]
+            best = min((min(each) for each in times.values() if each), default=math.inf)
+            for name in order:
+                if len(times[name]) > 1 and name != base and min(times[name]) > hopeless * best:
+                    continue
+                start = clock()
+                returned = arms[name]()
+                if sync is not None:
+                    sync()
+                took = clock() - start
+                taken = times if number >= warmup else first
+                taken[name].append(returned if isinstance(returned, float) else took)
+            count = number + 1 - warmup
+            if count >= 1 and clock() - begun > seconds:
+                break
+            judged = [name for name in arms if len(times[name]) == count]
+            if count >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
+                break
+    except TimeoutError:
+        times = times if all(times.values()) else first
+        if not all(times.values()):
+            raise
     others = meter.others()
     return Comparison(base=base, seconds=times, others=others, arms=_verdicts(times, base, least, others))
 

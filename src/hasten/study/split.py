@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hasten.study.rules import DOUBLED
+
 Bound = Literal["input", "launch", "compute", "memory", "sync", "validation", "checkpoint"]
 
 PARTS: dict[str, str] = {
@@ -35,8 +37,6 @@ GROUPS: dict[Bound, tuple[str, ...]] = {
 
 _WORTH = 0.10
 """Share of the wall time from which the largest group beside the compute is named in a verdict of compute."""
-_DOUBLED = 1.5
-"""A step of twice the samples that takes less than this many times as long is bound by its fixed costs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def diagnose(split: Split) -> Diagnosis:
         sentence = f"The training is {worst}-bound: {shares[worst]:.0%} of its time goes into {into}."
         return Diagnosis(worst, sentence, evidence)
     more = f"; {shares[worst]:.0%} goes into {into}" if shares[worst] >= _WORTH else ""
-    if split.doubled is not None and split.doubled < _DOUBLED:
+    if split.doubled is not None and split.doubled < DOUBLED:
         return Diagnosis(
             "launch",
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "

@@ -40,6 +40,17 @@ def test_what_is_no_faster_does_not_hold(taken):
     assert f"{1 / taken:.2f}x" in found.measured
 
 
+@pytest.mark.parametrize(
+    ("taken", "wanted", "seems"),
+    [(1.0, "faster", True), (2.0, "faster", False), (2.5, "slower", True), (2.0, "not slower", True)],
+)
+def test_where_nothing_can_be_told_it_says_what_it_looks_like(taken, wanted, seems):
+    found = judged(compared(others=1.0, old=2.0, new=taken), wanted=wanted)
+    assert (found.verdict, found.seems) == ("can't tell", seems)
+    assert "as the guide says" in found.why or "other than the guide says" in found.why
+    assert judged(compared(old=2.0, new=taken), wanted=wanted).seems is None
+
+
 def test_the_best_of_several_ways_counts_and_the_others_are_told():
     found = judged(compared(old=1.0, worse=1.2, best=0.4, good=0.5))
     assert found.verdict == "holds"
@@ -77,7 +88,7 @@ def test_a_busy_machine_can_not_tell_however_clear_the_times():
 def test_too_few_rounds_can_not_tell():
     found = judged(compared(rounds=2, old=9.0, new=1.0))
     assert found.verdict == "can't tell"
-    assert found.why == "out of time after 2 rounds"
+    assert found.why.startswith("out of time after 2 rounds; it looks ")
 
 
 def test_noise_beside_no_gain_can_not_tell():

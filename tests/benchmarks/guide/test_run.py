@@ -99,6 +99,30 @@ def test_a_claim_that_does_not_get_its_turn_is_out_of_time():
     assert "out of time" in results[1].outcome.why
 
 
+def test_where_the_time_is_short_the_claims_that_need_little_come_first():
+    clock, order = Clock(), []
+
+    def spend(name, seconds):
+        def run(budget):
+            order.append(name)
+            clock.now += seconds
+            return HELD
+
+        return run
+
+    claims = [
+        guidance("slow", spend("slow", 20.0), setup_s=16.0),
+        guidance("a", spend("a", 2.0)),
+        guidance("b", spend("b", 2.0)),
+    ]
+    results = run_guide(claims, seconds=15.0, clock=clock)
+    assert order == ["a", "b"]
+    assert [result.outcome.verdict for result in results] == ["not measured", "holds", "holds"]
+    clock.now, order[:] = 0.0, []
+    run_guide(claims, seconds=60.0, clock=clock)
+    assert order == ["slow", "a", "b"]
+
+
 def test_what_the_machine_lacks_is_said_and_takes_no_time():
     lacks = guidance("gpu", lambda budget: pytest.fail("measured"), needs="two GPUs")
     if not missing("two GPUs"):

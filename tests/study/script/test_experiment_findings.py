@@ -138,7 +138,45 @@ def test_items_that_need_no_cache(items):
 def test_items_whose_workers_hide_them():
     items = {"kind": "whole", "item_s": 0.02, "cached_s": 0.02, "bytes": 8, "items": 9, "free_bytes": 999}
     hidden = loader(2, w0=0.08, w2=0.04)
-    assert names(tried(0.1, workers=hidden, items=items | {"batch_size": 4})) == []
+    found = only(tried(0.1, workers=hidden, items=items | {"batch_size": 4}))
+    assert (found.name, found.level, found.gain) == ("uncached-items", "note", None)
+    assert names(tried(8.0, workers=hidden, items=items | {"batch_size": 4})) == []
+    assert names(tried(0.1, device="cuda", workers=hidden, items=items | {"batch_size": 4})) == []
+    prepared = items | {"kind": "before-draw", "batch_size": 4}
+    assert names(tried(0.1, workers=hidden, items=prepared)) == [], "reading a prepared file is as it should be"
+
+
+def test_what_shortens_the_step_is_judged_without_validations():
+    items = {"kind": "before-draw", "item_s": 0.02, "cached_s": 0.015, "batch_size": 2, "site": "/s/train.py:20"}
+    found = only(tried(1.0, rare_s=0.9, wait_s=0.04, workers=loader(0, w0=0.04), items=items))
+    assert (found.name, found.level) == ("uncached-items", "note")
+    assert found.gain == pytest.approx(1 / 0.97, rel=0.01)
+    found = only(tried(1.0, rare_s=0.5, wait_s=0.4, workers=loader(0, w0=0.4), items=items | {"batch_size": 20}))
+    assert (found.level, found.gain) == ("finding", pytest.approx(1 / 0.7, rel=0.01))
+
+
+def test_a_search_for_the_foreground_counts_however_small_a_part_of_the_item_it_is():
+    part = {"item_s": 0.2, "cached_s": 0.02, "batch_size": 2, "site": "/s/train.py:20"}
+    loading = {"wait_s": 0.4, "workers": loader(0, w0=0.4)}
+    found = only(tried(0.5, **loading, items={"kind": "foreground", **part}))
+    assert "fg_indices_key" in found.cure
+    assert names(tried(0.5, **loading, items={"kind": "before-draw", **part})) == []
+
+
+@pytest.mark.parametrize(
+    ("loops", "level"),
+    [
+        ({"0": [0.4, 0.4], "4": [0.2, 0.2], "16": [0.3, 0.3]}, "finding"),
+        ({"0": [0.4, 0.4], "4": [0.2, 0.2], "16": [0.2, 0.2]}, "note"),
+        ({"0": [0.4, 0.4], "4": [0.2, 0.25], "16": [0.2, 0.2]}, "note"),
+        ({"0": [0.4, 0.4], "4": [0.3, 0.3], "16": [0.2, 0.2]}, None),
+    ],
+    ids=["fewer are faster", "fewer are as fast", "fewer are as fast in a round", "fewer are slower"],
+)
+def test_more_workers_than_cores(loops, level):
+    workers = loader(16, w0=0.4, w4=0.2, w16=0.2) | {"loop": loops}
+    found = findings(tried(0.3, wait_s=0.2, workers=workers))
+    assert [(one.name, one.level) for one in found] == ([("many-workers", level)] if level else [])
 
 
 def test_autocast_with_its_gain_on_the_whole_step():

@@ -266,6 +266,27 @@ def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
     assert found["cached_s"] > 0.6 * found["item_s"]
 
 
+def test_items_are_looked_at_where_workers_hide_them_too(probe):
+    session = session_of()
+    session.steps = [{"parts": {"forward": 0.1}}] * (len(session.step_seconds) + 1)
+    found = probe.experiments.run(session)
+    assert "next to nothing" in found["fused"]["skipped"]
+    assert found["items"]["kind"] == "whole"
+
+
+def test_crops_that_search_the_foreground_of_a_cached_volume_at_every_call(probe):
+    from monai.data import CacheDataset
+    from monai.transforms import Compose, RandCropByPosNegLabeld
+
+    volume = torch.zeros(1, 32, 32, 32)
+    volume[..., 8:16] = 1
+    crop = RandCropByPosNegLabeld(("image", "label"), "label", (8, 8, 8), num_samples=2)
+    cached = CacheDataset([{"image": volume, "label": volume}] * 4, Compose([crop]), progress=False)
+    found = probe.exp_items.items(session_of(cached), 2.0)
+    assert (found["kind"], found["checked"]) == ("foreground", 4)
+    assert 0 < found["cached_s"] <= found["item_s"]
+
+
 def test_items_alike(probe):
     alike = probe.exp_items.same
     nan = float("nan")

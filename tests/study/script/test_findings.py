@@ -93,7 +93,7 @@ def test_too_few_steps_say_nothing():
         (calls("gradcheck", count=2), "gradcheck"),
         ({"cuda": True, "cuda_devices": 2, "mode_sites": {"data_parallel": SITE}}, "data-parallel"),
         ({"cuda": True, "cudnn_benchmark": False, "roots": [{"type": "Net", "site": SITE}]}, "cudnn-benchmark-off"),
-        ({"parts": {"validation": 0.04}, "validations": [VALIDATION]}, "validation-share"),
+        ({"parts": {"validation": 0.021}, "validations": [VALIDATION]}, "validation-share"),
         ({"saves": [{"step": n, "site": SITE, "seconds": 0.02} for n in range(3, STEPS)]}, "checkpoint-stall"),
     ],
 )  # fmt: skip
@@ -123,7 +123,7 @@ def test_found_at_its_place(raw, found):
         {"cuda": True, "cudnn_benchmark": False, "convolutions": False},
         {"cuda": True, "cudnn_benchmark": False, "shapes": {f"1x{side}": 3 for side in range(64, 71)}},
         {"cudnn_benchmark": False},
-        {"parts": {"validation": 0.02}, "validations": [{"step": 9, "site": SITE, "seconds": 0.3}]},
+        {"parts": {"validation": 0.019}, "validations": [{"step": 9, "site": SITE, "seconds": 0.3}]},
         {"saves": [{"step": 9, "site": SITE, "seconds": 0.1}]},
         {"saves": [{"step": 0, "site": SITE, "seconds": 9.0}]},
     ],
@@ -165,11 +165,37 @@ def test_cost_and_gain_are_measured():
     assert told.gain == pytest.approx(2.0)
 
 
-def test_measured_counts_of_workers_say_more_than_the_wait():
-    raw = {"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0)]}
-    tried = {"workers": {"seconds": {"0": 0.02}}}
-    assert names(record(**raw, experiments=tried)) == []
-    assert [each[0] for each in names(record(**raw, experiments={"workers": {"skipped": "why"}}))] == ["no-workers"]
+@pytest.mark.parametrize(
+    ("tried", "level"),
+    [
+        ({"seconds": {"0": 0.02, "1": 0.02}}, "note"),
+        ({"seconds": {"0": 0.02}}, "finding"),
+        ({"skipped": "why"}, "finding"),
+    ],
+)
+def test_a_wait_that_other_counts_of_workers_do_not_shorten_here_is_a_note(tried, level):
+    raw = {"parts": {"wait": 0.012}, "loaders": [loader(num_workers=0)]}
+    assert names(record(**raw, experiments={"workers": tried})) == [("no-workers", level, SITE)]
+
+
+def test_a_long_validation_hides_no_other_fault():
+    raw = {"parts": {"validation": 0.08, "wait": 0.004}, "validations": [VALIDATION]}
+    told = names(record(**raw, loaders=[loader(num_workers=0)]))
+    assert [each[:2] for each in told] == [("validation-share", "finding"), ("no-workers", "note")]
+    assert names(record({"wait": 0.004}, loaders=[loader(num_workers=0)])) == []
+
+
+def test_one_image_at_a_time_is_a_note_where_no_gpu_was_asked():
+    assert names(record(shapes={"1x3x320x320": 19})) == [("small-batch", "note", SITE)]
+    for shape in ("8x3x320x320", "1x1x64x64x64", "1x3x2048x2048", "1x100"):
+        assert names(record(shapes={shape: 19})) == []
+    assert names(record(cuda=True, shapes={"1x3x320x320": 19})) == []
+
+
+def test_what_is_measured_takes_the_place_of_a_note():
+    arm = {"base_s": 0.1, "arm_s": 0.11, "gain": 1.8, "low": 1.7, "high": 1.9, "rounds": 15, "size": 1, "site": SITE}
+    raw = {"shapes": {"1x3x320x320": 19}, "experiments": {"step_s": 0.1, "doubled_batch": arm}}
+    assert names(record(**raw)) == [("small-batch", "finding", SITE)]
 
 
 def ranks(*work):

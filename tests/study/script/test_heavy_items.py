@@ -71,7 +71,20 @@ def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cur
     same = record()
     same.experiments["items"] = {"kind": "whole"}
     assert find(same, []) == []
-    assert find(record(alone=0.25, wait=0.01), []) == []
+
+
+def test_work_that_is_hidden_here_is_a_note():
+    (found,) = find(record(alone=0.25, wait=0.01), [])
+    assert (found.name, found.level) == ("heavy-items", "note")
+    assert find(record(alone=0.25, wait=0.01, share=0.02), []) == []
+    assert find(record(alone=0.25, wait=0.01, device="cuda"), []) == []
+
+
+def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
+    slow = record(wait=0.28)
+    slow.experiments["workers"]["seconds"] = {"0": 0.5, "1": 0.5, "2": 0.26}
+    few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
+    assert [one.level for one in find(slow, [few])] == ["finding"]
 
 
 @pytest.mark.parametrize(

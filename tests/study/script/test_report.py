@@ -154,3 +154,13 @@ def test_what_had_to_be_stopped_untrained_is_a_failure(monkeypatch):
 def test_unused_finding_fields_stay_out_of_the_lines():
     note = Finding(name="n", title="t", where="", cure="c", cost_s=1.0, gain=2.0, level="note")
     assert report.finding_lines([note]) == ["   note: t  [n]", "      cure  c"]
+
+
+def test_notes_of_one_kind_are_one_entry_on_the_terminal():
+    notes = [Finding(name="n", title="t", where=where, cure="c", evidence=f"{where} e", level="note") for where in "ab"]
+    assert report.finding_lines(notes) == [
+        "   note: a, b: t  [n]",
+        "      now   a e",
+        "      now   b e",
+        "      cure  c",
+    ]

@@ -321,3 +321,14 @@ def test_every_arm_has_a_line() -> None:
         START.having({"a": one, "b": two, "c": three})
         for one, two, three in itertools.product((False, True), (False, True), (0, 1))
     } - {START}
+
+
+def test_where_the_time_suffices_for_nothing_the_first_arm_is_looked_at_all_the_same() -> None:
+    bench = Bench(lambda setting: 1.0, given={START.having({"a": True}): Measured(outcome="unclear", gain=1.2)})
+    found = run(bench, A, B, seconds=10.0, cost=lambda kind, base, arms: 100.0 * len(arms))
+    assert bench.asked == [("step", START, [START.having({"a": True})])]
+    assert verdicts(found) == ["unclear", "not tried"]
+    assert found.best == START
+    assert found.short
+    bench = Bench(lambda setting: 1.0)
+    assert verdicts(run(bench, A, B, seconds=0.0, cost=lambda kind, base, arms: math.inf)) == ["not tried"] * 2

@@ -7,17 +7,13 @@ from collections.abc import Iterator
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding, gain_of, ranked
+from hasten.study.rules import CHECKPOINTS, DOUBLED, FASTER, READS, VALIDATION, WAITS, part
 from hasten.study.run.facts import Facts, cost_of, share
 from hasten.study.words import ms
 
-_SHARE = 0.10
-"""Of the wall time from which a part that could be hidden or left out is a finding."""
 _VALIDATION = 0.10
 _CHECKPOINTS = 0.02
 """Shares that validations and checkpoints get where they have much more."""
-_VALIDATION_FROM = 0.15
-_FASTER = 1.10
-"""How much faster a setting must be to be recommended on a few measurements."""
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -74,7 +70,7 @@ def _cold(facts: Facts) -> Iterator[Finding]:
 
 def _feed(facts: Facts) -> Iterator[Finding]:
     wait = facts.split.parts.get("wait", 0.0)
-    if wait < _SHARE * facts.split.step_s:
+    if wait < WAITS * facts.split.step_s:
         return
     alone = facts.split.feed_alone_s
     evidence = f"a step waits {ms(wait)} for its batch"
@@ -113,7 +109,7 @@ def _augmentation(facts: Facts) -> Iterator[Finding]:
     sample, batch = facts.split.parts.get("sample", 0.0), facts.operations.get("batch", 0.0)
     # Where a thread makes the batches they cost the step only what it waits.
     batch_s = sample if facts.inline else min(facts.split.parts.get("wait", 0.0), batch)
-    if batch_s < _SHARE * facts.split.step_s:
+    if batch_s < WAITS * facts.split.step_s:
         return
     evidence = f"a batch takes {ms(batch_s)} to crop and augment"
     costs = {name: value for name, value in facts.operations.items() if name != "batch"}
@@ -149,35 +145,28 @@ def _rounded(value: float) -> float:
     return max(0.01, round(value, 2))
 
 
-def _transfer(facts: Facts) -> Iterator[Finding]:
+def _transfer(facts: Facts) -> list[Finding]:
     copies = facts.split.parts.get("host_to_device", 0.0)
-    if copies >= _SHARE * facts.split.step_s:
-        yield Finding(
-            name="host-to-device",
-            title="Copying batches to the device takes much of a step",
-            where="cache.home",
-            cure="cache.home=device",
-            evidence=f"{ms(copies)} a step",
-            **cost_of(facts, copies),
-        )
+    return part(
+        copies, facts.split.step_s, WAITS, name="host-to-device",
+        title="Copying batches to the device takes much of a step", where="cache.home", cure="cache.home=device",
+        evidence=f"{ms(copies)} a step",
+    )  # fmt: skip
 
 
-def _reads(facts: Facts) -> Iterator[Finding]:
+def _reads(facts: Facts) -> list[Finding]:
     cost = facts.split.parts.get("device_reads", 0.0)
-    if cost >= 0.03 * facts.split.step_s:
-        yield Finding(
-            name="device-reads",
-            title="The host reads values of the device in every step",
-            where="step",
-            cure="keep losses on the device and read them every 50 steps",
-            evidence=f"{facts.reads:.1f} reads a step, {ms(cost)}",
-            **cost_of(facts, cost),
-        )
+    return part(
+        cost, facts.split.step_s, READS, name="device-reads",
+        title="The host reads values of the device in every step", where="step",
+        cure="keep losses on the device and read them every 50 steps",
+        evidence=f"{facts.reads:.1f} reads a step, {ms(cost)}",
+    )  # fmt: skip
 
 
 def _batch(facts: Facts) -> Iterator[Finding]:
     doubled, size = facts.arms.doubled, facts.config.sample.batch_size
-    if doubled is None or doubled >= 1.5 or size is None:
+    if doubled is None or doubled >= DOUBLED or size is None:
         return
     fixed = _fixed_share(facts, doubled)
     if fixed < 0.5:
@@ -249,7 +238,7 @@ def _variant(facts: Facts) -> Iterator[Finding]:
         return
     best, seconds = next(iter(facts.variants.items()))
     now = facts.variants[facts.variant]
-    if now <= _FASTER * seconds:
+    if now <= FASTER * seconds:
         return
     precision, last = best.split()[0], best.endswith("channels-last")
     changes = [
@@ -284,7 +273,7 @@ def _compiled(facts: Facts) -> Iterator[Finding]:
 
 def _threads(facts: Facts) -> Iterator[Finding]:
     more, now = facts.arms.seconds.get("threads"), facts.arms.seconds.get("fixed")
-    if more is not None and now is not None and now > _FASTER * more:
+    if more is not None and now is not None and now > FASTER * more:
         evidence = f"a step takes {ms(now)} on {facts.threads} threads and {ms(more)} on {facts.cores}"
         yield Finding(
             name="few-threads",
@@ -296,10 +285,8 @@ def _threads(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _validation(facts: Facts) -> Iterator[Finding]:
+def _validation(facts: Facts) -> list[Finding]:
     rare, cost = facts.rare, facts.split.parts.get("validation", 0.0)
-    if cost <= _VALIDATION_FROM * facts.split.step_s:
-        return
     every = facts.config.train.validate_every
     rest = facts.split.step_s - cost
     interval = _nice(rare.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else rare.steps
@@ -313,34 +300,26 @@ def _validation(facts: Facts) -> Iterator[Finding]:
         interval = min(interval, rare.steps)
         saved_s = cost - rare.validation_s * -(-rare.steps // interval) / rare.steps
         where, cure = "train.validate_every", f"train.validate_every={interval}"
-    yield Finding(
-        name="validation-often",
-        title="Validation takes much of the time",
-        where=where,
-        cure=cure,
+    return part(
+        cost, facts.split.step_s, VALIDATION, saved_s=saved_s, name="validation-often",
+        title="Validation takes much of the time", where=where, cure=cure,
         evidence=evidence,
-        cost_s=cost,
-        gain=gain_of(max(0.0, saved_s), facts.split.step_s),
-    )
+    )  # fmt: skip
 
 
-def _checkpoints(facts: Facts) -> Iterator[Finding]:
+def _checkpoints(facts: Facts) -> list[Finding]:
     rare, cost = facts.rare, facts.split.parts.get("checkpoint", 0.0)
-    if cost <= 2 * _CHECKPOINTS * facts.split.step_s:
-        return
     every = facts.config.train.checkpoint_every
     rest = facts.split.step_s - cost
     alone = max(rare.write_s, rare.checkpoint_s) if rest <= 0 else rare.checkpoint_s
     interval = min(rare.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
     evidence = f"a checkpoint holds the training up for {ms(rare.checkpoint_s)}, every {every} steps"
-    yield Finding(
-        name="checkpoint-often",
-        title="Checkpoints take much of the time",
-        where="train.checkpoint_every",
+    return part(
+        cost, facts.split.step_s, CHECKPOINTS, saved_s=cost * (1 - every / interval), name="checkpoint-often",
+        title="Checkpoints take much of the time", where="train.checkpoint_every",
         cure=f"train.checkpoint_every={interval}",
         evidence=evidence,
-        **cost_of(facts, cost * (1 - every / interval)),
-    )
+    )  # fmt: skip
 
 
 def _nice(value: float) -> int:

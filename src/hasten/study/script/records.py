@@ -59,6 +59,11 @@ class Record:
         measured = self.measured
         return sum(step["seconds"] for step in measured) / len(measured) if measured else 0.0
 
+    @property
+    def train_s(self) -> float:
+        """Of a step without validations and checkpoints: they have findings of their own, and must hide no others."""
+        return max(0.0, self.step_s - self.part("validation") - self.part("checkpoint"))
+
     def part(self, name: str) -> float:
         """Mean seconds of a measured step that went into a part of `study.split.PARTS`."""
         measured = self.measured

@@ -99,11 +99,14 @@ def busy(report: Report) -> list[str]:
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
     lines = []
-    for number, finding in enumerate(findings, start=1):
+    for number, group in enumerate(grouped(findings), start=1):
+        finding = group[0]
         mark = f"{number:2d}." if finding.level == "finding" else "   note:"
-        lines.append(f"{mark} {finding.where + ': ' if finding.where else ''}{finding.title}  [{finding.name}]")
-        costs = amounts(finding)
-        lines += [f"      now   {each}" for each in ("; ".join(filter(None, (costs, finding.evidence))),) if each]
+        where = ", ".join(dict.fromkeys(one.where for one in group if one.where))
+        lines.append(f"{mark} {where + ': ' if where else ''}{finding.title}  [{finding.name}]")
+        for evidence in dict.fromkeys(one.evidence for one in group):
+            now = "; ".join(filter(None, (amounts(finding), evidence)))
+            lines += [f"      now   {now}"] if now else []
         lines.append(f"      cure  {finding.cure}")
     return lines
 
@@ -120,19 +123,22 @@ def amounts(finding: Finding) -> str:
 
 def ending(run: ScriptRun) -> str:
     """How the run ended, in a sentence."""
-    command = shlex.join(run.command)
+    return f"{shlex.join(run.command)}: {_how(run)}"
+
+
+def _how(run: ScriptRun) -> str:
     steps = sum(record.steps for record in run.records[:1])
     ranks = f" on each of {len(run.records)} ranks" if len(run.records) > 1 else ""
     watched = f"{steps} training steps{ranks} in {run.seconds:.1f} s"
     if run.ended == "bounded":
-        return f"{command}: watched {watched}, and stopped at the bound"
+        return f"watched {watched}, and stopped at the bound"
     if run.ended == "finished":
-        return f"{command}: ended by itself after {watched}"
+        return f"ended by itself after {watched}"
     if run.ended == "timeout":
-        return f"{command}: had to be stopped after {watched}: it did not come to the end of a step in time"
+        return f"had to be stopped after {watched}: it did not come to the end of a step in time"
     if run.ended == "crashed":
-        return f"{command}: failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else "")
-    return f"{command}: never trained: {_why_never(run)}"
+        return f"failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else "")
+    return f"never trained: {_why_never(run)}"
 
 
 def _why_never(run: ScriptRun) -> str:
@@ -181,7 +187,8 @@ def _page(report: Report, path: Path) -> Path:
     assert report.diagnosis is not None
     assert report.split is not None
     split = report.split
-    bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in split.parts.items()), unit="ms")
+    shown = {name: seconds for name, seconds in split.parts.items() if seconds > 0.002 * split.step_s}
+    bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in shown.items()), unit="ms")
     sections = [Section("Where a step's time goes", "\n\n".join(report.diagnosis.evidence), bar=bar)]
     rows = tuple(_row(group) for group in grouped(report.findings))
     columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
@@ -199,7 +206,7 @@ def _page(report: Report, path: Path) -> Path:
     cards = (
         ("step", ms(split.step_s), f"mean of {split.steps}"),
         ("findings", str(num_findings), f"{len(report.findings) - num_findings} notes"),
-        ("ranks", str(len(report.run.records)), ending(report.run)),
+        ("ranks", str(len(report.run.records)), _how(report.run)),
     )
     if busy(report):
         sections.insert(0, Section("A busy machine", busy(report)[0]))

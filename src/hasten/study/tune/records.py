@@ -164,12 +164,22 @@ def _write_page(tuned: Tuned) -> None:
     sections += [_section(stage, [row for row in tuned.rows if row.stage == stage]) for stage in stages]
     late = [row for row in tuned.rows if row.stage not in stages]
     if late:
-        rows = tuple((row.stage, changes_text(row.changes), row.why) for row in late)
-        sections.append(Section("Not tried", table=Table(("stage", "setting", "why"), rows)))
-    machine = "\n".join(f"{key}: {value}" for key, value in tuned.about.items())
-    sections.append(Section("What it holds for", pre=machine))
+        settings: dict[tuple[str, str], list[str]] = {}
+        for row in late:
+            settings.setdefault((row.stage, row.why), []).append(changes_text(row.changes))
+        rows = tuple((stage, "\n".join(texts), why) for (stage, why), texts in settings.items())
+        sections.append(Section("Not tried", table=Table(("stage", "settings", "why"), rows)))
+    facts = tuple((name, _fact(value)) for name, value in tuned.about.items() if value)
+    sections.append(Section("What it holds for", table=Table(("", "value"), facts)))
     page = Page(title="Tuning", verdict=tuned.verdict, cards=cards, sections=tuple(sections))
     write_page(page, tuned.out / TUNE_HTML)
+
+
+def _fact(value: Any) -> str:
+    """A value in words; of a group of settings, those that are set."""
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{name} {each}" for name, each in value.items() if each)
 
 
 def _section(stage: str, rows: list[Row]) -> Section:

@@ -205,6 +205,8 @@ class _Search:
         fit = list(arms)
         while fit and self.rules.cost(stage.kind, base, fit) > granted:
             fit.pop()
+        if not fit and spare > 0 and not any(row.measured for row in self.rows):
+            fit = arms[:1]  # Too few rounds for a verdict still say whether it looks promising.
         results: Mapping[Setting, Measured] = {}
         late = f"{max(0.0, granted):.0f} s were left for this"
         if len(fit) < len(arms):

@@ -1,4 +1,4 @@
-"""How the device computes: the choice of convolution algorithms, and the precision."""
+"""How the device computes: the choice of convolution algorithms, the precision, and single images."""
 
 from __future__ import annotations
 
@@ -10,13 +10,37 @@ FIXED = 0.8
 """Share of the calls that have the commonest shape: the last batch of a pass may be smaller."""
 SHAPES = 3
 """As many shapes in turn are searched once each."""
+IMAGE = 512 * 512
+"""Pixels up to which one image is too little work for a GPU."""
 
 
 def find(record: Record) -> list[Finding]:
-    """deterministic, cudnn-benchmark-off (where a GPU convolves inputs of one shape) and no-autocast."""
+    """small-batch of one image; for a GPU deterministic, cudnn-benchmark-off (inputs of one shape) and no-autocast."""
     if not record.cuda:
+        return _single(record)
+    return _single(record) + _benchmark(record) + _precision(record)
+
+
+def _single(record: Record) -> list[Finding]:
+    """2-D images that come one by one, where no GPU was asked whether more of them take longer."""
+    shapes = record.listed_dict("shapes")
+    if "cuda" in record.devices or not shapes:
         return []
-    return _benchmark(record) + _precision(record)
+    shape = max(shapes, key=lambda name: shapes[name])
+    sides = [int(side) for side in shape.split("x")]
+    if len(sides) != 4 or sides[0] > 1 or sides[2] * sides[3] > IMAGE:
+        return []
+    loaders = record.training_loaders
+    return [
+        Finding(
+            name="small-batch",
+            title="the network sees one image at a time, which leaves most of a GPU idle",
+            where=place(loaders[0]["site"] if loaders else record.root_site),
+            cure="a batch of several images (and the learning rate with it)",
+            evidence=f"{shapes[shape]} of {sum(shapes.values())} inputs are {shape}",
+            level="note",
+        )
+    ]
 
 
 def _benchmark(record: Record) -> list[Finding]:

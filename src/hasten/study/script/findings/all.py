@@ -37,4 +37,14 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
     if first.experiments:
         findings += experiments.findings(first)
         findings += heavy_items.find(first, findings)
-    return ranked(findings)
+    return ranked(_once(findings))
+
+
+def _once(findings: Sequence[Finding]) -> list[Finding]:
+    """Of those with one name and place: what the experiments prove rather than a note."""
+    by_place: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        key = finding.name, finding.where
+        if key not in by_place or (by_place[key].level, finding.level) == ("note", "finding"):
+            by_place[key] = finding
+    return list(by_place.values())

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
+from hasten.study.rules import DOUBLED, FASTER
 from hasten.study.script.findings.loader_experiments import LEAST, Results, Step, items, workers
 from hasten.study.script.findings.words import place
 from hasten.study.words import ms
 
-CLEAR = 1.10
-"""Factor on forward and backward, whose interval must lie above `LEAST`, for another precision or layout."""
 TOY_S = 0.015
 """Seconds of forward and backward on a CPU below which calls rule, so that precision and layout aren't the point."""
-SMALL_BATCH = 1.3
-"""Samples a second on the doubled batch over those now, the lower end of the interval."""
 AMID_LOAD = 1.5
 """While others use the machine, only such a factor is trusted; below it a finding is reported as a note."""
 AGREE = {"autocast": 0.05, "exact": 1e-3}
@@ -30,8 +28,8 @@ BATCH_ROOM = 0.3
 def findings(record: Any) -> list[Finding]:
     """Findings of a `Record`, or of the experiments' dict itself; none where there were no steps to judge by.
 
-    Nothing is found where the interval of the measured rounds doesn't prove it, and what is found while other programs
-    use the machine is a note unless it is gross.
+    Nothing is found where the interval of the measured rounds doesn't prove it. A note is what is found while other
+    programs use the machine, unless it is gross, and what shortens the step but, beside long validations, not the time.
     """
     results: Results = record if isinstance(record, Mapping) else record.experiments
     step = step_of(results)
@@ -41,7 +39,7 @@ def findings(record: Any) -> list[Finding]:
         rule(results, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
     ]
     others = results.get("others") or 0.0
-    return [_amid_load(finding, others) for finding in candidates if finding is not None]
+    return [_amid_load(_overall(finding, step), others) for finding in candidates if finding is not None]
 
 
 def costs(record: Any) -> dict[str, float]:
@@ -55,8 +53,9 @@ def costs(record: Any) -> dict[str, float]:
 
 def step_of(results: Results) -> Step | None:
     """The step's model out of the loader's and the network's own times; None without measured steps."""
-    step_s = results.get("step_s")
-    if not step_s or step_s <= 0:
+    rare_s = results.get("rare_s") or 0.0
+    step_s = (results.get("step_s") or 0.0) - rare_s
+    if step_s <= 0:
         return None
     loader = results.get("workers") or {}
     count = int(loader.get("now") or 0)
@@ -64,17 +63,16 @@ def step_of(results: Results) -> Step | None:
     wait_s = results.get("wait_s")
     if wait_s is None:
         if alone is None:
-            return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count)
+            return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
         wait_s = min(alone, 0.98 * step_s) if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
     wait_s = min(wait_s, 0.98 * step_s)
     if count == 0:
-        return Step(step_s=step_s, batch_s=wait_s, compute_s=step_s - wait_s, workers=0)
+        return Step(step_s=step_s, batch_s=wait_s, compute_s=step_s - wait_s, workers=0, rare_s=rare_s)
     if wait_s < HIDDEN * step_s:
-        return Step(
-            step_s=step_s, batch_s=None if alone is None else min(alone, step_s), compute_s=step_s, workers=count
-        )
+        batch_s = None if alone is None else min(alone, step_s)
+        return Step(step_s=step_s, batch_s=batch_s, compute_s=step_s, workers=count, rare_s=rare_s)
     # The loader rules: batches come as fast as steps are made, whatever they take with nobody computing beside them.
-    return Step(step_s=step_s, batch_s=step_s, compute_s=step_s - wait_s, workers=count)
+    return Step(step_s=step_s, batch_s=step_s, compute_s=step_s - wait_s, workers=count, rare_s=rare_s)
 
 
 def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
@@ -86,7 +84,7 @@ def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
 def _weighty(results: Results, name: str) -> dict[str, Any] | None:
     """The same for another precision or layout of a network that isn't a toy."""
     arm = _arm(results, name, LEAST)
-    if arm is None or arm["gain"] < CLEAR:
+    if arm is None or arm["gain"] < FASTER:
         return None
     return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
 
@@ -98,12 +96,19 @@ def _timing_text(arm: Results, what: str) -> str:
     )
 
 
+def _overall(finding: Finding, step: Step) -> Finding:
+    """With its gain on all of the time."""
+    if finding.gain is None or not step.rare_s:
+        return finding
+    gain = step.overall(finding.gain)
+    return replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
+
+
 def _amid_load(finding: Finding, others: float) -> Finding:
     if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
         return finding
     evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
-    values = {name: getattr(finding, name) for name in finding.__slots__}
-    return Finding(**{**values, "level": "note", "evidence": evidence})
+    return replace(finding, level="note", evidence=evidence)
 
 
 def _autocast(results: Results, step: Step) -> Finding | None:
@@ -156,7 +161,7 @@ def _subclass(results: Results, step: Step) -> Finding | None:
 
 
 def _fused(results: Results, step: Step) -> Finding | None:
-    arm = _arm(results, "fused", CLEAR)
+    arm = _arm(results, "fused", FASTER)
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     return _of_arm(
@@ -180,16 +185,11 @@ def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: s
 
 
 def _batch(results: Results, step: Step) -> Finding | None:
-    arm = _arm(results, "doubled_batch", SMALL_BATCH)
+    arm = _arm(results, "doubled_batch", 2 / DOUBLED)
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
         return None
-    double = Step(
-        step_s=step.step_s,
-        batch_s=None if step.batch_s is None else 2 * step.batch_s,
-        compute_s=step.compute_s,
-        workers=step.workers,
-    )
+    double = replace(step, batch_s=None if step.batch_s is None else 2 * step.batch_s)
     more = arm["arm_s"] - arm["base_s"]
     gain = min(2.0, 2 * step.step_s / double.after(saved_s=-more))
     if step.batch_s is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hasten.study.finding import Finding, gain_of
 from hasten.study.script.contention import contended_s
+from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
@@ -12,24 +13,31 @@ _HIDE = ("no-workers", "few-workers")
 HIDDEN = 1.5
 """Predicted gain from which other workers are the cure."""
 SHARE = 0.15
-"""Of a step that waiting for batches, and for the cores that make them, must take."""
+"""Of a step that waiting for batches, and for the cores that make them, must take. Items that are hidden here, but for
+which a GPU would wait, are a note."""
 
 
 def find(record: Record, findings: list[Finding]) -> list[Finding]:
     """findings: of the other rules. Nothing is added where more workers hide the items or caching them is the cure."""
-    loader, items = record.experiments.get("workers") or {}, record.experiments.get("items") or {}
+    results = record.experiments
+    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
     loaders = record.training_loaders
     if not loaders or items.get("kind") == "whole":
         return []
     if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
         return []
-    if any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in findings):
+    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
+    work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
+    cores = max(1, int(loader.get("cores") or 1))
+    hidden = step is None or work_s / cores <= step.compute_s
+    lanes = max(1, int(loaders[0]["num_workers"]))
+    gpu_waits = step is not None and "cuda" not in record.devices and work_s / lanes >= step.gpu_s(cores)
+    if hidden and any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in findings):
         return []
     lost_s = contended_s(record)
     cost = record.part("wait") + lost_s
-    if record.step_s <= 0 or cost < SHARE * record.step_s:
+    if record.step_s <= 0 or (cost < SHARE * record.train_s and not gpu_waits):
         return []
-    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
     evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
     if seconds:
         evidence = f"a batch takes {ms(max(seconds))} to make; {evidence}"
@@ -48,5 +56,6 @@ def find(record: Record, findings: list[Finding]) -> list[Finding]:
             evidence=evidence,
             cost_s=cost,
             gain=gain_of(cost, record.step_s),
+            level="note" if cost < SHARE * record.step_s else "finding",
         )
     ]

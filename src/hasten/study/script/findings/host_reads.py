@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hasten.study.finding import Finding, gain_of
+from hasten.study.rules import READS
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
@@ -11,8 +12,6 @@ OFTEN = 0.5
 """Of the steps: reading every few steps, for a log, is as it should be."""
 MAPS = 64
 """Elements from which what is read is a map or a picture, and not a few numbers."""
-COSTLY = 0.05
-"""Share of a step from which reading is a fault on a CPU too, where it waits for nothing but still copies."""
 
 
 def find(record: Record) -> list[Finding]:
@@ -41,7 +40,8 @@ def _finding(record: Record, site: str, reads: list[dict[str, object]]) -> Findi
     count = record.per_step(sum(int(str(read["count"])) for read in reads))
     seconds = record.per_step(sum(float(str(read["seconds"])) for read in reads))
     on_gpu = "cuda" in record.devices
-    costly = seconds >= COSTLY * record.step_s
+    # On a CPU it waits for nothing, but still copies.
+    costly = seconds >= READS * record.step_s
     waits = f"the host waits {ms(seconds)} a step there" if on_gpu else f"{ms(seconds)} a step on this CPU"
     return Finding(
         name="host-read",

@@ -12,7 +12,7 @@ from hasten.study.script.records import Record
 from hasten.study.words import ms
 
 SHARE = 0.05
-"""Of the time, from which a line's work on the host is a finding."""
+"""Of the step, from which a line's work on the host is a note, and of the whole time, from which it is a finding."""
 HEAVY = 0.25
 """Of the time, from which it is also too much work, wherever it is done."""
 FEW = 4
@@ -23,6 +23,8 @@ AGAIN = 1.5
 """Times that a file is opened, on average, from which it is read again and again."""
 LOOPED = 30
 """Calls of one function of torch by one line in a step from which that line is a loop over tensors."""
+COPIES = 8
+"""In a validation round, from which maps are copied batch by batch or image by image."""
 HISTOGRAMS = 8
 """In a step, or in a round of logging, from which they are those of all weights."""
 HOST = (
@@ -45,7 +47,7 @@ def find(record: Record) -> list[Finding]:
                 matches = _loading(record, site, packages)
             findings += matches
             places |= {finding.where for finding in matches}
-    return findings + [each for each in _loops(record) if each.where not in places]
+    return findings + [each for each in (*_copied_maps(record), *_loops(record)) if each.where not in places]
 
 
 def _by_site(record: Record, where: str) -> dict[str, Counter[str]]:
@@ -58,14 +60,18 @@ def _by_site(record: Record, where: str) -> dict[str, Counter[str]]:
 
 
 def _cost(record: Record, seconds: float) -> float | None:
-    """Seconds a step, if there are enough samples and it is worth a finding."""
+    """Seconds a step, if there are enough samples and it is worth a word.
+
+    Beside waiting for data and long validations it may cost next to nothing, until these are cured.
+    """
     cost = record.per_step(seconds)
-    return cost if seconds >= FEW * EVERY and cost >= SHARE * record.step_s else None
+    return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
 
 
 def _finding(record: Record, cost: float | None, **texts: str) -> Finding:
     gain = None if cost is None else gain_of(cost, record.step_s)
-    return Finding(cost_s=cost, gain=gain, level="finding" if cost is not None else "note", **texts)
+    level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
+    return Finding(cost_s=cost, gain=gain, level=level, **texts)  # type: ignore[arg-type]
 
 
 def _seconds(record: Record, site: str) -> float:
@@ -116,6 +122,24 @@ def _metric(record: Record, site: str, packages: Counter[str], where: str) -> li
         cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
         evidence=f"{ms(cost)} a step{' of validation rounds' if validating else ''}",
     )]  # fmt: skip
+
+
+def _copied_maps(record: Record) -> list[Finding]:
+    """On a GPU each copy is waited for, whatever the host then does with it."""
+    least = COPIES * max(1, len(record.listed("validations")))
+    sites: dict[str, int] = {}
+    for read in record.listed("reads") if record.cuda else ():
+        if read.get("validating") and read.get("elements", 0) >= MAPS and read["count"] >= least:
+            sites[read["site"]] = max(sites.get(read["site"], 0), read["count"])
+    return [
+        Finding(
+            name="host-metric", where=place(site), level="note",
+            title="score maps are copied to the host one after another in validation rounds",
+            cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
+            evidence=f"{count} copies in {len(record.listed('validations'))} rounds",
+        )
+        for site, count in sites.items()
+    ]  # fmt: skip
 
 
 def _again(record: Record, site: str, cost: float) -> list[Finding]:

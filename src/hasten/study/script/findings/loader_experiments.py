@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +14,43 @@ from hasten.study.words import ms
 
 LEAST = 1.05
 """Predicted factor on the whole step from which something is a finding; smaller gains are not reported."""
+WORK = 0.5
+"""Of a GPU's step, a batch's repeated work that workers hide here, from which it is worth a note."""
+GPU_CORES, GPU_LEAST_S = 200, 0.005
+"""A GPU convolves about as fast as so many cores, but for the launches of its kernels."""
 BEFORE_DRAW = 0.25
 """Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
 HANDOVER_S = 0.0005
 """Seconds of the main process to take a batch over from a worker."""
 
+_PARTS = {
+    "before-draw": (
+        "what an item does before it first draws a random number is done again in every epoch",
+        "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
+    ),
+    "foreground": (
+        "the crop searches the whole volume for its foreground at every call",
+        "FgBgToIndicesd before the crop, whose fg_indices_key and bg_indices_key then name what it keeps",
+    ),
+}
+"""Parts of an item that are the same each time: in words, with the cure."""
 Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The script's step as far as it is known: with workers the loader runs beside the rest, without before it."""
+    """The script's step as far as it is known: with workers the loader runs beside the rest, without before it.
+
+    Validations and checkpoints are left out of its seconds, as they have findings of their own.
+    """
 
     step_s: float
     batch_s: float | None
     """Seconds a batch from the loader as it is, beside the training."""
     compute_s: float
     workers: int
+    rare_s: float = 0.0
+    """Seconds of validations and checkpoints, spread over the steps."""
 
     def after(self, *, saved_s: float = 0.0, batch_s: float | None = None, workers: int | None = None) -> float:
         """Predicted seconds of a step whose compute takes `saved_s` less, or whose loader is another."""
@@ -42,6 +63,14 @@ class Step:
 
     def gain(self, **changed: Any) -> float:
         return min(20.0, self.step_s / self.after(**changed))
+
+    def gpu_s(self, cores: int) -> float:
+        """About the seconds of a GPU's step, by those on so many cores: for notes on what would then be slow."""
+        return max(GPU_LEAST_S, self.compute_s * cores / GPU_CORES)
+
+    def overall(self, gain: float) -> float:
+        """A gain on the step as one on all of the time."""
+        return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
 
 
 def workers(results: Results, step: Step) -> Finding | None:
@@ -96,7 +125,7 @@ def _beside(results: Results, step: Step, times: dict[int, float], count: int) -
 
 def items(results: Results, step: Step) -> Finding | None:
     items = results.get("items") or {}
-    if items.get("kind") not in ("whole", "prefix", "before-draw"):
+    if items.get("kind") not in ("whole", "prefix", *_PARTS):
         return None
     size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
     alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
@@ -106,12 +135,17 @@ def items(results: Results, step: Step) -> Finding | None:
         return None
     after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
     gain = min(20.0, step.step_s / after)
-    if gain < LEAST:
+    # What workers hide here costs nothing, but would beside a GPU's step; reading a prepared file is as it should be.
+    sound = results.get("device") == "cuda" or items["kind"] == "before-draw"
+    least_s = math.inf if sound else WORK * step.gpu_s(int(results.get("cores") or 1))
+    if gain < LEAST and each * size / lanes < least_s:
         return None
-    if items["kind"] == "before-draw":
-        if each < BEFORE_DRAW * items["item_s"]:
-            return None
-        return _before_draw(items, step, max(0.0, step.step_s - after), gain)
+    effect: dict[str, Any] = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
+    if gain < LEAST:
+        effect = {"level": "note"}
+    if items["kind"] in _PARTS:
+        too_little = items["kind"] == "before-draw" and each < BEFORE_DRAW * items["item_s"]
+        return None if too_little else _of_part(items, effect)
     whole = items["kind"] == "whole"
     num_bytes = items.get("bytes", 0) * count
     fits = num_bytes < 0.5 * (items.get("free_bytes") or 0)
@@ -128,8 +162,7 @@ def items(results: Results, step: Step) -> Finding | None:
         where=place(items.get("site", "")),
         cure=_cache_cure(whole and not names, fits),
         evidence=evidence,
-        cost_s=max(0.0, step.step_s - after),
-        gain=gain,
+        **effect,
     )
 
 
@@ -151,7 +184,7 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Fin
     rounds = min(len(loops[now]), len(loops[best]))
     least = min(loops[now][number] / loops[best][number] for number in range(rounds))
     proven = best != now and rounds > 1 and least > LEAST
-    if not proven and (now <= cores or now == best):
+    if not proven and (now <= cores or all(_slower(loops[count], loops[now]) for count in loops if count < now)):
         return None
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
@@ -176,13 +209,18 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Fin
     )
 
 
-def _before_draw(items: Results, step: Step, cost_s: float, gain: float) -> Finding:
+def _slower(times: list[float], others: list[float]) -> bool:
+    """In every round."""
+    return all(one > LEAST * other for one, other in zip(times, others, strict=False))
+
+
+def _of_part(items: Results, effect: dict[str, Any]) -> Finding:
+    title, cure = _PARTS[items["kind"]]
     return Finding(
         name="uncached-items",
-        title="what an item does before it first draws a random number is done again in every epoch",
+        title=title,
         where=place(items.get("site", "")),
-        cure="keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
+        cure=cure,
         evidence=f"{ms(items['cached_s'])} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch",
-        cost_s=cost_s,
-        gain=gain,
+        **effect,
     )

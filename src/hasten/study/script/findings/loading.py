@@ -6,13 +6,12 @@ import os
 from typing import Any
 
 from hasten.study.finding import Finding, gain_of
+from hasten.study.rules import WAITS, part
 from hasten.study.script.contention import contended_s
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
-WAITS = 0.10
-"""Share of the step spent waiting from which the loader is at fault: below it, little is to be had."""
 LEAST_WAIT_S = 0.0005
 """Below this, workers would cost more than they hide: handing a batch over takes about as long."""
 RESTARTS = 0.05
@@ -33,18 +32,18 @@ def find(record: Record) -> list[Finding]:
 
 def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
     wait, step_s = record.part("wait"), record.step_s
-    results = record.experiments.get("workers") or {}
-    measured = bool(results) and "skipped" not in results and "error" not in results
-    if loader["num_workers"] or loader["own_thread"] or measured:
-        return []  # The experiments on the loader report it where other counts were measured.
-    if wait < LEAST_WAIT_S or wait < WAITS * step_s:
+    if loader["num_workers"] or loader["own_thread"]:
+        return []
+    if wait < LEAST_WAIT_S or wait < WAITS * record.train_s:
         return []
     fetches = max(1, loader["fetches"])
     evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
     if loader["fetches"]:
         evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
-    # On a CPU the workers take cores from the training itself, so that only a part of the wait can be hidden.
+    # On a CPU the workers take cores from the training itself, so that only a part of the wait can be hidden. Where
+    # other counts were measured, the experiments say what they gain here; more cores would still hide the wait.
     hidden = wait if "cuda" in record.devices else wait / 2
+    measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
     return [
         Finding(
             name="no-workers",
@@ -53,7 +52,8 @@ def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
             cure=f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
             evidence=evidence,
             cost_s=wait,
-            gain=gain_of(hidden, step_s),
+            gain=None if measured else gain_of(hidden, step_s),
+            level="note" if measured or wait < WAITS * step_s else "finding",
         )
     ]
 
@@ -80,18 +80,14 @@ def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
 
 def _prefetch(record: Record, loader: dict[str, Any]) -> list[Finding]:
     wait = record.part("wait")
-    if not loader["num_workers"] or loader["prefetch_factor"] != 1 or wait < WAITS * record.step_s:
+    if not loader["num_workers"] or loader["prefetch_factor"] != 1:
         return []
-    return [
-        Finding(
-            name="no-prefetch",
-            title="workers prepare only one batch ahead, and the training waits whenever one is late",
-            where=place(loader["site"]),
-            cure="DataLoader(..., prefetch_factor=4)",
-            evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
-            cost_s=wait,
-        )
-    ]
+    return part(
+        wait, record.step_s, WAITS, name="no-prefetch",
+        title="workers prepare only one batch ahead, and the training waits whenever one is late",
+        where=place(loader["site"]), cure="DataLoader(..., prefetch_factor=4)",
+        evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
+    )  # fmt: skip
 
 
 def _persistent(record: Record, loader: dict[str, Any]) -> list[Finding]:
@@ -99,20 +95,13 @@ def _persistent(record: Record, loader: dict[str, Any]) -> list[Finding]:
     if not loader["num_workers"] or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
-    cost = record.per_step(sum(max(0.0, start - usual) for start in again))
-    if cost < RESTARTS * record.step_s:
-        return []
-    return [
-        Finding(
-            name="no-persistent-workers",
-            title="the workers are started again for every pass over the data",
-            where=place(loader["site"]),
-            cure="DataLoader(..., persistent_workers=True)",
-            evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
-            cost_s=cost,
-            gain=gain_of(cost, record.step_s),
-        )
-    ]
+    return part(
+        record.per_step(sum(max(0.0, start - usual) for start in again)), record.step_s, RESTARTS,
+        name="no-persistent-workers",
+        title="the workers are started again for every pass over the data", where=place(loader["site"]),
+        cure="DataLoader(..., persistent_workers=True)",
+        evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
+    )  # fmt: skip
 
 
 def _pinned(record: Record, loader: dict[str, Any]) -> list[Finding]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import statistics
 
-from hasten.study.finding import Finding, gain_of
+from hasten.study.finding import Finding
+from hasten.study.rules import CHECKPOINTS, VALIDATION, part
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import WARMUP, Record
 from hasten.study.words import ms
-
-VALIDATING = 0.30
-"""Share of the time from which validation is too much; the cure aims at a fifth of it."""
-SAVING = 0.10
-"""Share of the time from which checkpoints stall the training."""
 
 
 def find(record: Record) -> list[Finding]:
@@ -23,20 +19,16 @@ def find(record: Record) -> list[Finding]:
 def _validation(record: Record) -> list[Finding]:
     cost, step_s = record.part("validation"), record.step_s
     validations = [each for each in record.listed("validations") if each["step"] >= WARMUP]
-    if not validations or cost < VALIDATING * step_s:
+    if not validations:
         return []
     seconds = statistics.fmean(each["seconds"] for each in validations)
-    return [
-        Finding(
-            name="validation-share",
-            title="validation takes a large part of the time",
-            where=place(validations[-1]["site"]) if validations[-1]["site"] else "",
-            cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
-            evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
-            cost_s=cost,
-            gain=gain_of(0.8 * cost, step_s),
-        )
-    ]
+    return part(
+        cost, step_s, VALIDATION, saved_s=0.8 * cost, name="validation-share",
+        title="validation takes a large part of the time",
+        where=place(validations[-1]["site"]) if validations[-1]["site"] else "",
+        cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
+        evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
+    )  # fmt: skip
 
 
 def _checkpoints(record: Record) -> list[Finding]:
@@ -46,17 +38,10 @@ def _checkpoints(record: Record) -> list[Finding]:
         return []
     # The first save of a process imports what it needs: the usual one counts.
     usual = statistics.median(each["seconds"] for each in saves)
-    cost = usual * len(saves) / measured
-    if cost < SAVING * record.step_s:
-        return []
-    return [
-        Finding(
-            name="checkpoint-stall",
-            title="the training stands still while checkpoints are written",
-            where=place(saves[-1]["site"]) if saves[-1]["site"] else "",
-            cure="save less often, or copy the state to the host and write it from a thread",
-            evidence=f"{len(saves)} saves of {ms(usual)} in {measured} steps",
-            cost_s=cost,
-            gain=gain_of(cost, record.step_s),
-        )
-    ]
+    return part(
+        usual * len(saves) / measured, record.step_s, CHECKPOINTS, name="checkpoint-stall",
+        title="the training stands still while checkpoints are written",
+        where=place(saves[-1]["site"]) if saves[-1]["site"] else "",
+        cure="save less often, or copy the state to the host and write it from a thread",
+        evidence=f"{len(saves)} saves of {ms(usual)} in {measured} steps",
+    )  # fmt: skip

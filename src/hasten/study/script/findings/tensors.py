@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hasten.study.finding import Finding
+from hasten.study.finding import Finding, gain_of
 from hasten.study.script.findings.host_reads import OFTEN
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
@@ -34,18 +34,34 @@ _CALLS = {
 
 
 def find(record: Record) -> list[Finding]:
-    """needless-grad, late-cast, recreate, sync-copy, and unpinned-memory of tensors that come from no loader."""
+    """needless-forward, needless-grad, late-cast, recreate, sync-copy, and unpinned-memory of what no loader made."""
     findings = []
     for call in record.listed("calls"):
         if call["kind"] in _CALLS and record.per_step(call["count"]) >= OFTEN:
             name, title, cure = _CALLS[call["kind"]]
             findings.append(_note(name, title, call["site"], cure, f"{record.per_step(call['count']):.1f} a step"))
+        if call["kind"] == "needless_forward" and record.per_step(call["count"]) >= OFTEN:
+            findings.append(_needless_forward(record, call))
     by_site: dict[str, list[dict[str, Any]]] = {}
     for sent in record.listed("sent"):
         by_site.setdefault(sent["site"], []).append(sent)
     for site, group in by_site.items():
         findings += _transfers(record, site, group)
     return findings
+
+
+def _needless_forward(record: Record, call: dict[str, Any]) -> Finding:
+    # On a GPU the host's time in the network is that of its launches.
+    cost = None if record.cuda else record.per_step(call["seconds"])
+    return Finding(
+        name="needless-forward",
+        title="a network is run in every step, and neither the loss nor anything else takes what it gives",
+        where=place(call["site"]),
+        cure="run it only in the steps whose loss has a weight for it",
+        evidence=f"{record.per_step(call['count']):.1f} a step; its outputs of the second step were followed",
+        cost_s=cost,
+        gain=None if cost is None else gain_of(cost, record.step_s),
+    )
 
 
 def _note(name: str, title: str, site: str, cure: str, evidence: str, cuda: bool = False) -> Finding:

@@ -39,7 +39,7 @@ TOUCHES = {
 LIKELY = {"workers": 0.8, "items": 0.8, "anomaly": 0.5, "doubled_batch": 0.4, "plain_tensors": 0.4, "autocast": 0.3}
 """Share of these parts that the cure saves where it works; those not named, a tenth."""
 ALWAYS = ("items", "plain_tensors", "conv_bias")
-"""What these look at is worth telling even where no time is left to measure its gain."""
+"""What these look at is worth telling even where there is nothing to gain here, or no time to measure it."""
 NOTHING = 0.02
 """Share of a step that can be gained at most, below which an experiment isn't worth its time."""
 
@@ -62,7 +62,8 @@ def run(session: Any) -> dict[str, Any]:
         calls, reason, results["device"] = _calls(session, anomaly)
         expected = _expected(session, calls)
         calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
-        for name in [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]:
+        hopeless = [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]
+        for name in [name for name in hopeless if name not in ALWAYS]:
             results[name] = {"skipped": "the parts that it could shorten take next to nothing"}
             del calls[name]
         total = sum(SHARES[name] for name in calls)
@@ -170,9 +171,13 @@ def _step(session: Any) -> dict[str, Any]:
     if not steady:
         return {"steps": 0, "step_s": None}
     # The session's steps have the very first one too, which `step_seconds` leaves out.
-    parts = [step["parts"].get("wait", 0.0) for step in getattr(session, "steps", [])][1:][first:]
-    waits = {"wait_s": statistics.fmean(parts)} if len(parts) == len(steady) else {}
-    return {"steps": len(seconds), "step_s": statistics.fmean(steady), **waits}
+    parts = [step["parts"] for step in getattr(session, "steps", [])][1:][first:]
+    if len(parts) != len(steady):
+        return {"steps": len(seconds), "step_s": statistics.fmean(steady)}
+    wait_s, *rare_s = (
+        statistics.fmean(each.get(name, 0.0) for each in parts) for name in ("wait", "validation", "checkpoint")
+    )
+    return {"steps": len(seconds), "step_s": statistics.fmean(steady), "wait_s": wait_s, "rare_s": sum(rare_s)}
 
 
 @contextlib.contextmanager

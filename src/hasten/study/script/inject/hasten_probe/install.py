@@ -17,7 +17,7 @@ def install() -> None:
     Path(session.out, f"torch-{os.getpid()}").touch()
     for part in (on_data, on_tensors, on_modules, on_backward, on_modes, on_steps):
         part.install(session)
-    os.register_at_fork(after_in_child=session.begin)
+    os.register_at_fork(after_in_child=session.begin_forked)
     _apply_cures(session)
 
 

@@ -15,6 +15,7 @@ def install(session: Session) -> None:
     import torch
 
     wrap(torch.autograd, "backward", lambda original: _backward(session, original))
+    wrap(torch.autograd, "grad", lambda original: _grad(session, original))
     for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "reduce"):
         if torch.distributed.is_available():
             wrap(torch.distributed, name, lambda original: _collective(session, original))
@@ -28,6 +29,7 @@ def _backward(session: Session, original: Callable[..., Any]) -> Callable[..., A
             return original(tensors, *args, **kwargs)
         line = session.line
         session.leave_validation()
+        session.use(tensors)
         _keep_loss(session, tensors)
         _note_modes(session)
         line.push("backward")
@@ -42,6 +44,17 @@ def _backward(session: Session, original: Callable[..., Any]) -> Callable[..., A
             line.relabel("optimizer" if len(line.stack) > 1 else "overhead")
 
     return backward
+
+
+def _grad(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            session.use(outputs)
+        return original(outputs, *args, **kwargs)
+
+    return grad
 
 
 def _keep_loss(session: Session, tensors: Any) -> None:

@@ -96,6 +96,12 @@ def _load(session: Session) -> None:
     session.load = {"workers": workers, "others": max(0.0, (others.cores() or 0.0) - workers)}
 
 
+def _follow(session: Session) -> None:
+    from . import on_flow
+
+    on_flow.watch(session)
+
+
 def _end_step(session: Session) -> None:
     now = time.perf_counter()
     parts, cpu = session.line.cut(), time.thread_time()
@@ -133,6 +139,8 @@ def _end_step(session: Session) -> None:
     if session.index >= 3:
         with contextlib.suppress(Exception):
             _load(session)
+    with contextlib.suppress(Exception):
+        _follow(session)
     if session.index >= session.steps_wanted:
         stop.finish(session, "steps")
     elif time.time() > session.deadline:

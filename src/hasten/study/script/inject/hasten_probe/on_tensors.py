@@ -50,6 +50,7 @@ def install(session: Session) -> None:
 
 def _reading(session: Session, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     def read(*args: Any, **kwargs: Any) -> Any:
+        session.use(args)
         line = session.line
         # What loads data in this very thread reads nothing from a device, nor does a batch that still lies on the host.
         if not session.live() or line.stack[-1] == "wait" or (args and _on_host(session, args[0])):

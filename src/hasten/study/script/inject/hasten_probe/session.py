@@ -31,12 +31,12 @@ class Session:
         self.begin()
 
     def begin(self) -> None:
-        """As at a process's start; a forked process begins anew."""
+        """As at a process's start."""
+        self.flow: Any = None
         self.pid = os.getpid()
         self.thread = threading.get_ident()
         self.on = True
-        self.finished = False
-        self.failed = False
+        self.finished = self.failed = False
         self.lock = threading.Lock()
         self.line = Timeline()
         self.index = 0
@@ -91,6 +91,12 @@ class Session:
         self.subclass = ""
         self.load: dict[str, Any] = {}
 
+    def begin_forked(self) -> None:
+        """A forked process begins anew."""
+        if self.flow is not None:
+            self.flow.end()
+        self.begin()
+
     def live(self) -> bool:
         """Whether what happens now is to be recorded: in the thread that trains, and before the end."""
         return self.on and threading.get_ident() == self.thread
@@ -111,6 +117,11 @@ class Session:
         entry = self.calls.setdefault((kind, site), {"kind": kind, "site": site, "count": 0, "seconds": 0.0})
         entry["count"] += 1
         entry["seconds"] += seconds
+
+    def use(self, value: Any) -> None:
+        """`value` goes into a backward pass, or to the host."""
+        if self.flow is not None and self.live():
+            self.flow.use(value)
 
     def enter_validation(self, site: Site) -> None:
         if self.validating is None and self.index > 0:
