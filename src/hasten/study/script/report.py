@@ -182,7 +182,8 @@ def write(report: Report, out: Path) -> list[Path]:
 
 
 def _page(report: Report, path: Path) -> Path:
-    from hasten.report.study_page import Bar, Section, Table, write_study_page
+    from hasten.report.html import write_page
+    from hasten.report.model import Bar, Page, Section, Table
 
     assert report.diagnosis is not None
     assert report.split is not None
@@ -211,7 +212,8 @@ def _page(report: Report, path: Path) -> Path:
     if busy(report):
         sections.insert(0, Section("A busy machine", busy(report)[0]))
     title = f"Doctor: {shlex.join(report.run.command)}"
-    return write_study_page(path, title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections)
+    page = Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=tuple(sections))
+    return write_page(page, path)
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:

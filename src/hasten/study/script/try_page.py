@@ -9,7 +9,7 @@ from hasten.study.script.try_cures import Tried
 from hasten.study.words import ms
 
 if TYPE_CHECKING:
-    from hasten.report.study_page import Section
+    from hasten.report.model import Section
 
 COLUMNS = ("Cure", "For", "Step without", "Step with", "Gain", "Outcome", "Losses")
 _NUMERIC = (2, 3, 4)
@@ -64,8 +64,8 @@ def plain(tried: Sequence[Tried]) -> str:
 
 
 def section(tried: Sequence[Tried]) -> Section:
-    """For `hasten.report.study_page.write_study_page`."""
-    from hasten.report.study_page import Section, Table
+    """The section of a page about the cures that were tried."""
+    from hasten.report.model import Section, Table
 
     if not tried:
         return Section("Cures tried", text=markdown(tried).strip())
