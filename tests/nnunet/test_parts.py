@@ -36,7 +36,8 @@ def trainer(kind: Any, tmp_path: Path, **other: Any) -> Any:
     made.__dict__.update(
         {"is_cascaded": False, "configuration_manager": configuration, "plans_manager": plans, "num_input_channels": 1,
          "configuration_name": "3d_fullres", "preprocessed_dataset_folder": str(tmp_path / "nnUNetPlans_3d_fullres"),
-         "dataset_class": None, "label_manager": Labels(), "local_rank": 0, "log_file": str(tmp_path / "log.txt")} | other
+         "dataset_class": None, "label_manager": Labels(), "local_rank": 0,
+         "log_file": str(tmp_path / "log.txt")} | other
     )  # fmt: skip
     return made
 
