@@ -43,7 +43,7 @@ def loss() -> Any:
 def setting(tmp_path: Path, **others: Any) -> module.Setting:
     fields: dict[str, Any] = {
         "shape": SHAPE, "strides": (4, 4, 4), "num_classes": 3, "spatial_dims": 3, "iterations": 10,
-        "several_ranks": False, "memory": tmp_path,
+        "several_ranks": False, "idle": True, "memory": tmp_path,
     }  # fmt: skip
     return module.Setting(**fields | others)
 
@@ -90,8 +90,9 @@ def test_what_is_faster_here_is_taken(tmp_path: Path, monkeypatch: pytest.Monkey
     best = Variant(precision="bf16", channels_last=True)
     asked: list[list[Variant]] = []
 
-    def measured(net: nn.Module, probe: Any, allowed: list[Variant], memory: Path) -> Measured:
+    def measured(net: nn.Module, probe: Any, allowed: list[Variant], memory: Path, seconds: float) -> Measured:
         asked.append(allowed)
+        assert seconds > 10
         assert probe.shape == (1, *SHAPE[1:])
         assert memory == tmp_path
         return Measured({str(best): 0.1}, best)
@@ -112,10 +113,19 @@ def test_what_is_faster_here_is_taken(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_short_trainings_and_several_ranks_measure_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(module, "fastest_variant", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(module, "fastest_variant", lambda *_, **__: pytest.fail("measured"))
     net = network()
     step, _ = module.make_step(net, objective(loss()), sgd(net), setting(tmp_path, **others), CPU)
     assert (step.precision, step.channels_last) == ("fp32", False)
+
+
+def test_a_busy_machine_keeps_what_nnunet_has(tmp_path: Path) -> None:
+    net = network()
+    busy = setting(tmp_path, iterations=250_000, idle=False)
+    step, _ = module.make_step(net, objective(loss()), module.fused_optimizer(sgd(net)), busy, CPU)
+    assert (step.precision, step.channels_last) == ("fp32", False)
+    assert not list(tmp_path.iterdir())
+    step(*batch(0), 0)
 
 
 def test_muon_trains(tmp_path: Path) -> None:

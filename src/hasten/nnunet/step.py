@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.engine.measure import (
+    MEASURE_S,
     Engaged,
     Measured,
     Precision,
@@ -28,6 +29,7 @@ from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
+from hasten.observe.load import BUSY, other_cores
 from hasten.optim.groups import exempt_parameters, transposed_filters
 from hasten.optim.layout import lay_out_moments
 from hasten.optim.muon import Muon
@@ -59,6 +61,8 @@ class Setting:
     regions: Members = ()
     """Of the target's masks."""
     several_ranks: bool
+    idle: bool
+    """Whether other programs leave the processor alone, so that times can be trusted."""
     memory: Path
     """Folder of the measurements of earlier trainings."""
 
@@ -95,7 +99,9 @@ def make_step(
             keep_fp32(bare, tiny)
     variant, why, seconds = variants[0], _AS_NNUNET, 0.0
     if len(variants) > 1:
-        measured: Measured = fastest_variant(bare, probe, variants, setting.memory)
+        measured: Measured = fastest_variant(
+            bare, probe, variants, setting.memory, seconds=MEASURE_S if setting.idle else 0.0
+        )
         variant, why = measured.variant, explain(measured)
         seconds = measured.seconds[str(variant)]
     engaged["precision and memory format"] = Engaged(variant != _usual(device), f"{variant}: {why}")
@@ -104,7 +110,7 @@ def make_step(
     lay_out_moments(optimizer)
     fused_norms(bare, variant.fused_kernels)
     result, compiled = network, network is not bare and not setting.several_ranks
-    if compiled and seconds:
+    if compiled and seconds and setting.idle:
         result, engaged["compiled network"] = faster_compiled(bare, probe, variant, always=False)
         compiled = result is not bare
     update = Update(
@@ -115,6 +121,11 @@ def make_step(
         spatial_dims=setting.spatial_dims, device=device, fused_kernels=variant.fused_kernels and not compiled,
     )  # fmt: skip
     return step, engaged
+
+
+def is_idle(device: torch.device) -> bool:
+    """Whether times on this device can be trusted; takes a second on a CPU."""
+    return device.type != "cpu" or other_cores() <= BUSY
 
 
 def evaluated(step: TrainStep, image: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from hasten.nnunet.step import (
     Setting,
     evaluated,
     fused_optimizer,
+    is_idle,
     make_step,
     muon,
     unwrapped,
@@ -64,6 +66,10 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
     @property
     def _iterations_left(self) -> int:
         return (self.num_epochs - self.current_epoch) * self.num_iterations_per_epoch
+
+    @cached_property
+    def _idle(self) -> bool:
+        return self._iterations_left < LEAST_ITERATIONS or is_idle(self.device)
 
     @property
     def _regions(self) -> list[list[int]]:
@@ -137,10 +143,11 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         )  # fmt: skip
         train = augmentation is not None
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank + (not train)
+        long = self._iterations_left >= LEAST_ITERATIONS
         program = make_batches(
             placed(store, self.device), crop, augmentation, batch_size=size, seed=seed, device=self.device,
-            # Compiling takes up to a minute, once for each patch size; Hasten's GPU kernels need none.
-            compile=train and self._iterations_left >= LEAST_ITERATIONS and not triton_works(self.device),
+            # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
+            compile=train and long and self._idle and not triton_works(self.device),
         )  # fmt: skip
         steps = self.num_iterations_per_epoch if train else self.num_val_iterations_per_epoch
         return Batches(
@@ -185,6 +192,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
                 strides=tuple(map(math.prod, zip(*config.pool_op_kernel_sizes, strict=True))),
                 num_classes=len(labels.all_labels), spatial_dims=len(config.patch_size), regions=self._regions,
                 iterations=self._iterations_left, several_ranks=self.is_ddp,
+                idle=self._idle,
                 memory=cache_dir(CacheConfig()) / "measured",
             ),
             self.device, self.grad_scaler,
