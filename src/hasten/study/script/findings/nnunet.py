@@ -16,7 +16,8 @@ def find(record: Record) -> list[Finding]:
     wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s
     # On a CPU the batches are then made by the cores that train, which costs about half of what was waited.
     saved = wait + reads if "cuda" in record.devices else wait / 2
-    held_up = wait + reads >= WAITS * step_s
+    if wait + reads < WAITS * step_s:
+        return []
     training = " ".join(_without_trainer(seen["arguments"]))
     return [
         Finding(
@@ -26,8 +27,7 @@ def find(record: Record) -> list[Finding]:
             cure=f"pip install 'hasten[nnunet]', then: hasten nnunet train {training}",
             evidence=f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device",
             cost_s=wait + reads,
-            gain=gain_of(saved, step_s) if held_up else None,
-            level="finding" if held_up else "note",
+            gain=gain_of(saved, step_s),
         )
     ]
 
