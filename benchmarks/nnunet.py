@@ -6,17 +6,20 @@ features that nnU-Net plans for Decathlon's spleen. Each gives seconds of an ite
 for data; the same iteration on one fixed batch; seconds from the start of the process to the end of the first
 iteration; and the peak memory of all processes. Trainers are imported by name, without nnU-Net's search, in both arms.
 `curves`: the loss of 300 iterations with their whole schedule and the Dice of the validation that follows, for five
-seeds each. `likeness`: features of 2,000 patches of each (`benchmarks.nnunets.likeness`). nnU-Net 2.8 comes from the
-folder `--nnunet` (`pip install --target FOLDER nnunetv2`).
+seeds each. `likeness`: features of 2,000 patches of each, of the whole augmentation and of each operation alone, in
+every patch (`benchmarks.nnunets.likeness`). nnU-Net 2.8 comes from the folder `--nnunet` (`pip install --target FOLDER
+nnunetv2`). With `--work` and `--minutes` a run is made in slices: what was measured at this commit is kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts=part_arguments(PARTS),
         nnunet={"type": Path, "required": True, "help": "folder that nnunetv2 is installed in"},
         work={"type": Path, "help": "keep preprocessed cases here, and reuse what is there"},
+        minutes={"type": float, "help": "stop before a turn that would begin later; with --work, run again to go on"},
         rounds={"type": int, "help": "turns of each arm; default 5, quick 1"},
         steps={"type": int, "help": "timed iterations of a turn; default 20, quick 2"},
         cases={"type": int, "help": "of the hippocampus; default 60, quick 6"},
@@ -63,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (given.nnunet / "nnunetv2").is_dir():
         raise SystemExit(f"--nnunet {given.nnunet}: no nnunetv2 there; pip install --target {given.nnunet} nnunetv2")
     given.nnunet = given.nnunet.resolve()
+    given.deadline = time.monotonic() + 60 * given.minutes if given.minutes else math.inf
     with tempfile.TemporaryDirectory() as scratch:
         given.work = (given.work or Path(scratch)).resolve()
         run_parts("nnunet", PARTS, given, __doc__)
@@ -87,7 +92,7 @@ def curves(given: argparse.Namespace) -> Part:
     for seed in range(given.seeds):
         for arm in ("nnunet", "hasten"):
             words = {**job, "trainer": TRAINERS[arm], "seed": seed, "epochs": epochs, "iterations": given.iterations}
-            found = in_child("curve", words, nnunet=given.nnunet, work=given.work)
+            found = _child(given, "curve", words)
             results[f"{arm}/seed {seed}/loss"] = found["losses"]
             results.setdefault(f"{arm}/dice", []).append(found["dice"])
             last = found["losses"][-max(1, len(found["losses"]) // 6) :]
@@ -109,20 +114,32 @@ def likeness(given: argparse.Namespace) -> Part:
 
     job = _prepared(given, "hippocampus")
     sys.path.append(str(given.nnunet))
-    from benchmarks.nnunets.likeness import distances, limit, nnunet_patches, own_patches, series, setting_of
+    from benchmarks.nnunets.likeness import (
+        OPERATIONS,
+        distances,
+        limit,
+        nnunet_patches,
+        own_patches,
+        series,
+        setting_of,
+    )
 
     patch = [24, 24, 24]
     dataset = _in_memory(given.work / "nnUNet_preprocessed" / job["dataset"] / "nnUNetPlans_3d_fullres")
     np.random.seed(0)  # noqa: NPY002 - nnU-Net draws from it
     torch.manual_seed(0)
     setting = setting_of(patch)
-    theirs = series(nnunet_patches(dataset, setting, (0, 1, 2), given.patches))
-    mine = series(own_patches(dataset, setting, given.patches, seed=0))
-    apart = distances(theirs, mine)
-    what = f"{given.patches} patches: largest distance between distributions of {len(apart)} features"
-    claims = [Claim.at_most(what, max(apart.values()), limit(given.patches))]
-    arms = {"nnunet": theirs, "hasten": mine}
-    results = {f"{arm}/{name}": values for arm, each in arms.items() for name, values in each.items()}
+    claims, results, apart = [], {}, {}
+    for only in ("", *OPERATIONS):
+        arms = {
+            "nnunet": series(nnunet_patches(dataset, setting, (0, 1, 2), given.patches, only)),
+            "hasten": series(own_patches(dataset, setting, given.patches, seed=0, only=only)),
+        }
+        what = only or "whole augmentation"
+        apart[what] = distances(arms["nnunet"], arms["hasten"])
+        text = f"{what}, {given.patches} patches: largest distance between distributions of {len(apart[what])} features"
+        claims.append(Claim.at_most(text, max(apart[what].values()), limit(given.patches)))
+        results |= {f"{what}/{arm}/{name}": values for arm, each in arms.items() for name, values in each.items()}
     return claims, results, {"distances": apart, "patch": patch}
 
 
@@ -131,7 +148,7 @@ def _timed(given: argparse.Namespace, name: str, job: dict[str, Any]) -> Part:
 
     def once(arm: str) -> float:
         words = {**job, "trainer": TRAINERS[arm], "fixed": arm == "fixed", "steps": given.steps, "warm_up": 2}
-        found = in_child("turn", words, nnunet=given.nnunet, work=given.work)
+        found = _child(given, "turn", words, number=len(results[f"{arm}/start_s"]))
         for each in SERIES:
             results[f"{arm}/{each}"].append(found[each])
         return found["iteration_s"]
@@ -152,6 +169,12 @@ def _timed(given: argparse.Namespace, name: str, job: dict[str, Any]) -> Part:
     return claims, results, job
 
 
+def _child(given: argparse.Namespace, what: str, words: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    if time.monotonic() > given.deadline:
+        raise SystemExit(f"--minutes {given.minutes:g} are over; the same command goes on from here")
+    return in_child(what, words, nnunet=given.nnunet, work=given.work, number=number)
+
+
 def _prepared(given: argparse.Namespace, scene: str) -> dict[str, Any]:
     """What a child is told, with the cases preprocessed for it."""
     number, configuration, changes = SCENES[scene]
@@ -165,7 +188,7 @@ def _prepared(given: argparse.Namespace, scene: str) -> dict[str, Any]:
     if not known.exists():
         _write_raw(_source(given, scene), given.work / "nnUNet_raw" / dataset, given.cases)
         known.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(json.dumps(in_child("plan", job, nnunet=given.nnunet, work=given.work)))
+        known.write_text(json.dumps(_child(given, "plan", job)))
     return {**job, **json.loads(known.read_text())}
 
 

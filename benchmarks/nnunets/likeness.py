@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,17 @@ import numpy as np
 
 BANDS = 6
 """Of the radial power spectrum, from the lowest frequencies to the highest that all axes have."""
+OPERATIONS = {
+    "spatial": ("SpatialTransform", "Spatial"),
+    "mirroring": ("MirrorTransform", "Mirror"),
+    "noise": ("GaussianNoiseTransform", "GaussianNoise"),
+    "blur": ("GaussianBlurTransform", "Blur"),
+    "brightness": ("MultiplicativeBrightnessTransform", "Brightness"),
+    "contrast": ("ContrastTransform", "Contrast"),
+    "low resolution": ("SimulateLowResolutionTransform", "SimulateLowResolution"),
+    "gamma": ("GammaTransform", "Gamma"),
+}
+"""batchgeneratorsv2's class and Hasten's of each operation."""
 _BATCH = 2
 _FOREGROUND = 0.33
 
@@ -43,14 +54,21 @@ def setting_of(patch: Sequence[int]) -> Setting:
     return Setting(tuple(patch), rotation, in_plane, tuple(map(int, initial)), axes)
 
 
-def nnunet_patches(dataset: Any, setting: Setting, labels: Sequence[int], count: int) -> Iterator[tuple[Any, Any]]:
-    """Image (C, *S) and label (1, *S) of each patch. dataset: as nnU-Net's; labels: those of its cases."""
+def nnunet_patches(
+    dataset: Any, setting: Setting, labels: Sequence[int], count: int, only: str = ""
+) -> Iterator[tuple[Any, Any]]:
+    """Image (C, *S) and label (1, *S) of each patch. dataset: as nnU-Net's; labels: those of its cases.
+
+    only: one of `OPERATIONS`, in every patch, without the others.
+    """
     from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
     transforms = nnUNetTrainer.get_training_transforms(
         setting.patch, setting.rotation, None, setting.mirror_axes, setting.in_plane
     )
+    if only:
+        transforms.transforms = [each for each in transforms.transforms if _alone(each, OPERATIONS[only][0])]
     manager = SimpleNamespace(all_labels=list(labels), has_ignore_label=False)
     loader = nnUNetDataLoader(
         dataset, _BATCH, setting.initial, setting.patch, manager, oversample_foreground_percent=_FOREGROUND,
@@ -61,11 +79,35 @@ def nnunet_patches(dataset: Any, setting: Setting, labels: Sequence[int], count:
         yield from zip(batch["data"].numpy(), batch["target"].numpy(), strict=True)
 
 
-def own_patches(dataset: Any, setting: Setting, count: int, seed: int) -> Iterator[tuple[Any, Any]]:
+def _alone(transform: Any, name: str) -> bool:
+    """Whether it stays where one operation is looked at; that one then happens in every patch, on every channel.
+
+    The spatial one stays, as it cuts out the patch; it rotates and scales always or never.
+    """
+    inside = getattr(transform, "transform", transform)
+    kind = type(inside).__name__
+    if kind == "SpatialTransform":
+        inside.p_rotation = inside.p_scaling = float(kind == name)
+        return True
+    if kind == name:
+        transform.apply_probability = 1.0
+        inside.p_per_channel = 1.0
+    return kind == name or kind not in {each for each, _ in OPERATIONS.values()}
+
+
+def _own_alone(chain: Any, name: str) -> Any:
+    """The chain with that operation in every patch, and no other."""
+    always = {"rotate_prob": 1.0, "scale_prob": 1.0} if name == "Spatial" else {"prob": 1.0}
+    always = {} if name == "Mirror" else always
+    return replace(chain, ops=tuple(replace(op, **always) for op in chain.ops if type(op).__name__ == name))
+
+
+def own_patches(dataset: Any, setting: Setting, count: int, seed: int, only: str = "") -> Iterator[tuple[Any, Any]]:
     """As `nnunet_patches`."""
     import torch
 
-    from hasten.nnunet.batches import Augmentation, Batches, make_batches
+    from hasten.augment.make_program import Cases, make_program
+    from hasten.nnunet.batches import Augmentation, Batches, chain_of
     from hasten.nnunet.cases import read_cases
     from hasten.nnunet.crop import NnunetCrop
 
@@ -75,7 +117,10 @@ def own_patches(dataset: Any, setting: Setting, count: int, seed: int) -> Iterat
         rotate_deg=math.degrees(max(setting.rotation)), mirror_axes=setting.mirror_axes, in_plane=setting.in_plane
     )
     store = read_cases(dataset, spatial_dims=len(setting.patch))
-    program = make_batches(store, crop, augmentation, batch_size=_BATCH, seed=seed, device=torch.device("cpu"))
+    chain = chain_of(store, crop, augmentation)
+    if only:
+        chain = _own_alone(chain, OPERATIONS[only][1])
+    program = make_program(chain, Cases(store=store), batch_size=_BATCH, seed=seed, device=torch.device("cpu"))
     source = Batches(program=program, first=0, scales=None)
     for _ in range(math.ceil(count / _BATCH)):
         batch = next(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,16 +15,29 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, commit
 
 _PAUSE = 0.2
 
 
-def in_child(what: str, job: Mapping[str, Any], *, nnunet: Path, work: Path) -> dict[str, Any]:
+def in_child(what: str, job: Mapping[str, Any], *, nnunet: Path, work: Path, number: int = 0) -> dict[str, Any]:
     """What `benchmarks.nnunets.child` prints last, and `mib` of the whole process tree: shared pages count once.
 
-    nnunet: folder that nnU-Net is installed in. Raises RuntimeError with the end of what the child wrote.
+    It is kept in `work` beside the commit, and not measured again. number: of the repetition. nnunet: folder that
+    nnU-Net is installed in. Raises RuntimeError with the end of what the child wrote.
     """
+    key = json.dumps([what, number, commit(), dict(job)], sort_keys=True)
+    kept = work / "turns" / f"{what}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    if kept.exists():
+        earlier: dict[str, Any] = json.loads(kept.read_text())
+        return earlier
+    result = _measured(what, job, nnunet, work)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(result))
+    return result
+
+
+def _measured(what: str, job: Mapping[str, Any], nnunet: Path, work: Path) -> dict[str, Any]:
     folders = {name: str(work / name) for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
     paths = [str(ROOT / "src"), str(nnunet), os.environ.get("PYTHONPATH", "")]
     environment = {

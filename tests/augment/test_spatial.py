@@ -31,23 +31,28 @@ def test_rotation_and_scaling_are_nnunets(kind: str) -> None:
     how: dict[str, Any] = {"padding_mode": "zeros", "spatial_dims": dims}
     found = read(as_cases(image), case, start, place, mode="bilinear", **how)
     classes = read(as_cases(label), case, start, place, mode="nearest", **how)
+    shares = read(as_cases(label + 1), case, start, place, mode="majority", **how) - 1
     for row in range(COUNT):
         angles, factor = drawn["rotate"][row].tolist(), float(drawn["scale"][row, -1])
-        peer = peers.SpatialTransform(
-            shape if kind == "3d" else shape[1:], 0, False, p_rotation=1,
-            rotation=lambda image, dim, angles=angles: angles[dim] if kind == "3d" else angles[0],
-            p_scaling=1, scaling=factor, p_synchronize_scaling_across_axes=1, mode_seg="nearest",
-        )  # fmt: skip
-        volumes = {"image": image[row], "segmentation": label[row]}
-        if kind == "2d":
-            wanted = {key: value[:, None] for key, value in peer(**{k: v[:, 0] for k, v in volumes.items()}).items()}
-        elif kind == "in_plane":
-            wanted = pseudo.Convert2DTo3DTransform()(**peer(**pseudo.Convert3DTo2DTransform()(**volumes)))
-        else:
-            wanted = peer(**volumes)
+        by_mode = {}
+        for mode, others in (("nearest", {}), ("bilinear", {"border_mode_seg": "constant", "padding_value_seg": -1})):
+            peer = peers.SpatialTransform(
+                shape if kind == "3d" else shape[1:], 0, False, p_rotation=1,
+                rotation=lambda image, dim, angles=angles: angles[dim] if kind == "3d" else angles[0],
+                p_scaling=1, scaling=factor, p_synchronize_scaling_across_axes=1, mode_seg=mode, **others,
+            )  # fmt: skip
+            volumes = {"image": image[row], "segmentation": label[row]}
+            if kind == "2d":
+                wanted = {key: each[:, None] for key, each in peer(**{k: v[:, 0] for k, v in volumes.items()}).items()}
+            elif kind == "in_plane":
+                wanted = pseudo.Convert2DTo3DTransform()(**peer(**pseudo.Convert3DTo2DTransform()(**volumes)))
+            else:
+                wanted = peer(**volumes)
+            by_mode[mode] = wanted["segmentation"]
         torch.testing.assert_close(found[row], wanted["image"], rtol=1e-4, atol=1e-4)
         # A place halfway between two voxels may fall to either.
-        assert float((classes[row] == wanted["segmentation"]).float().mean()) > 0.995
+        assert float((classes[row] == by_mode["nearest"]).float().mean()) > 0.995
+        assert float((shares[row] == by_mode["bilinear"]).float().mean()) > 0.997
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (1,), (0, 2)])

@@ -23,7 +23,7 @@ def batches(
 ) -> Batches:
     patch = PATCH if dims == 3 else (1, 8, 8)
     crop = NnunetCrop(size=patch, initial_size=patch, batch_size=2, forced=forced)
-    store = read_cases(DataSet(), spatial_dims=dims, outside="masked" in options)
+    store = read_cases(DataSet(), spatial_dims=dims)
     program = make_batches(store, crop, augmentation, batch_size=2, seed=5, device=CPU)
     return Batches(program=program, first=first, scales=options.pop("scales", None), **options)
 

@@ -24,6 +24,10 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop("nnUNetTrainerHasten", None)
 
 
+class Labels:
+    __module__ = "nnunetv2.utilities.label_handling.label_handling"
+
+
 def trainer(kind: Any, tmp_path: Path, **other: Any) -> Any:
     """Without nnU-Net's start, which reads plans and writes logs."""
     made = object.__new__(kind)
@@ -32,7 +36,8 @@ def trainer(kind: Any, tmp_path: Path, **other: Any) -> Any:
     made.__dict__.update(
         {"is_cascaded": False, "configuration_manager": configuration, "plans_manager": plans, "num_input_channels": 1,
          "configuration_name": "3d_fullres", "preprocessed_dataset_folder": str(tmp_path / "nnUNetPlans_3d_fullres"),
-         "local_rank": 0, "log_file": str(tmp_path / "log.txt")} | other
+         "dataset_class": None, "label_manager": Labels(), "local_rank": 0,
+         "log_file": str(tmp_path / "log.txt")} | other
     )  # fmt: skip
     return made
 
@@ -68,6 +73,27 @@ def test_what_hasten_has_no_part_for(module: Any, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module.nnUNetTrainer, "get_dataloaders", lambda self: ("train", "validation"))
     assert cascaded.get_dataloaders() == ("train", "validation")
     assert "nnU-Net's own data loaders take its place" in (tmp_path / "log.txt").read_text()
+
+
+def test_classes_of_a_plan_that_are_not_nnunets(module: Any, tmp_path: Path) -> None:
+    kind = module.nnUNetTrainerHasten
+    assert "the data set Cases is not nnU-Net's" in trainer(kind, tmp_path, dataset_class=Cases)._why_not()
+    assert "the label manager SimpleNamespace" in trainer(kind, tmp_path, label_manager=SimpleNamespace())._why_not()
+
+
+def test_an_optimizer_that_is_unknown(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_OPTIMIZER", "adam")
+    with pytest.raises(ValueError, match="HASTEN_OPTIMIZER=adam: write muon, or leave it out"):
+        trainer(module.nnUNetTrainerHasten, tmp_path).configure_optimizers()
+
+
+def test_a_checkpoint_of_another_optimizer(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, name: str) -> None:
+        raise ValueError("loaded state dict has a different number of parameter groups")
+
+    monkeypatch.setattr(module.nnUNetTrainer, "load_checkpoint", refuse)
+    with pytest.raises(ValueError, match=r"a.pth: its optimizer is not .*number of parameter groups.*HASTEN_OPTIMIZER"):
+        trainer(module.nnUNetTrainerHasten, tmp_path).load_checkpoint("a.pth")
 
 
 def test_cases_that_are_not_preprocessed(module: Any, tmp_path: Path) -> None:

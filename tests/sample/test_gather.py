@@ -10,7 +10,8 @@ import torch
 from scipy import ndimage
 
 from hasten.cache.arena import Store
-from hasten.sample.gather import gather_flat, nearest_flat
+from hasten.sample.gather import gather_flat, majority_flat, nearest_flat
+from hasten.sample.host import majority_class
 from tests.augment.stores import RENDERERS, batch_by, case_values, random_store, segment_of, store_of
 
 
@@ -52,6 +53,31 @@ def test_halves_round_up_to_the_next_label() -> None:
     places = (torch.zeros_like(w), torch.zeros_like(w), w)
     label = gathered(store, "label", torch.tensor([0]), torch.zeros(1, 3), places)
     assert label.flatten().tolist() == [0, 1, 2, 2, 3, 0]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_the_class_with_the_largest_share_wins(dims: int) -> None:
+    shape = (1, 9, 8) if dims == 2 else (7, 9, 8)
+    rng = np.random.default_rng(dims)
+    volume = torch.from_numpy(rng.integers(0, 4, shape)).to(torch.uint8)
+    places = torch.rand((3, 1, 1, 1, 400), generator=torch.Generator().manual_seed(0)) * 12 - 2
+    if dims == 2:
+        places[0] = 0
+    columns = (places[0], places[1], places[2])
+    start = torch.tensor([[0, 1, -1]])
+    whole, offset = torch.tensor([shape]), torch.zeros(1, dtype=torch.int64)
+    batched = majority_flat(volume.flatten(), whole, offset, start, columns, 1, dims).flatten()
+    single = torch.empty(1, 400, dtype=torch.uint8)
+    majority_class(volume[None], [0, 1, -1], tuple(each.flatten() for each in columns), dims, out=single)
+    assert torch.equal(batched, single[0])
+    at = (places[:, 0, 0, 0] + start.T).double().numpy()
+    padded = np.pad(volume.numpy(), [(0, 0) if dims == 2 and axis == 0 else (6, 6) for axis in range(3)])
+    at += np.array([[0 if dims == 2 else 6], [6], [6]])
+    shares = np.stack([ndimage.map_coordinates((padded == each).astype(float), at, order=1) for each in range(4)])
+    ranked = np.sort(shares, axis=0)
+    clear = ranked[-1] - ranked[-2] > 1e-3
+    assert clear.mean() > 0.9
+    np.testing.assert_array_equal(batched.numpy()[clear], shares.argmax(0)[clear])
 
 
 @pytest.fixture

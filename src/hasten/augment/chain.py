@@ -143,7 +143,7 @@ def _how(op: MapOp, key: str) -> tuple[str, str] | None:
     if len(modes) != len(op.keys):
         raise ValueError(f"{type(op).__name__}: mode={op.mode} does not match keys={op.keys}; one mode a key is needed")
     mode = modes[op.keys.index(key)]
-    if mode not in ("bilinear", "nearest"):
+    if mode not in ("bilinear", "nearest", "majority"):
         raise ValueError(f'{type(op).__name__}: mode="{mode}"; write "bilinear" or "nearest"')
     if op.padding_mode not in ("zeros", "border", "reflection"):
         raise ValueError(
@@ -194,7 +194,7 @@ class Chain:
     ops: tuple[Any, ...]
     keys: tuple[str, ...]
     label_keys: tuple[str, ...] = ()
-    """Keys whose values are classes: they are never read between voxels."""
+    """Keys whose values are classes: of the nearest voxel, or of the majority around a place by linear weight."""
 
     @property
     def num_samples(self) -> int:
@@ -204,7 +204,7 @@ class Chain:
     def __post_init__(self) -> None:
         for op in self.ops:
             for key in self.label_keys:
-                if isinstance(op, MapOp) and (way := _how(op, key)) and way[0] != "nearest":
+                if isinstance(op, MapOp) and (way := _how(op, key)) and way[0] == "bilinear":
                     raise ValueError(
                         f'{type(op).__name__}: mode: "{key}" holds classes and would be read with "{way[0]}"; '
                         'give it "nearest"'

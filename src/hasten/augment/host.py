@@ -22,7 +22,7 @@ from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp
 from hasten.augment.read import Cases, as_cases, bounded, coordinates_of
 from hasten.augment.render import changed
-from hasten.sample.host import bounds_of, cut, interpolate, nearest
+from hasten.sample.host import bounds_of, cut, interpolate, majority_class, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,10 +215,12 @@ class _Reader:
         )
         bounds = bounds_of(coordinates)
         for key, volume, target in zip(keys, volumes, out, strict=True):
-            if self.warp.readings[key].mode == "nearest":
-                nearest(volume, start.tolist(), coordinates, out=target, bounds=bounds)
+            first, mode = start.tolist(), self.warp.readings[key].mode
+            if mode == "nearest":
+                nearest(volume, first, coordinates, out=target, bounds=bounds)
             else:
-                interpolate(volume, start.tolist(), coordinates, self.spatial_dims, out=target, bounds=bounds)
+                between = majority_class if mode == "majority" else interpolate
+                between(volume, first, coordinates, self.spatial_dims, out=target, bounds=bounds)
 
 
 def _volume(cases: Cases, offset: int, shape: list[int]) -> Tensor:

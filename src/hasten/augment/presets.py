@@ -34,13 +34,15 @@ def nnunet_chain(
     spatial_dims: int = 3,
     mirror_axes: Sequence[int] | None = None,
     in_plane: bool = False,
+    label_mode: str = "nearest",
 ) -> Chain:
     """The random transforms of nnU-Net 2.8's default trainer, on patches cut at random (or by `crop`).
 
     patch: (D, H, W). mirror_axes: spatial axes; None for all. in_plane: 3-D patches are augmented slice by slice, all
-    slices alike (nnU-Net's `do_dummy_2d_data_aug`). Mirroring stands beside rotation and scaling, with which it shares
-    one interpolation; nnU-Net has it at the end, but all between treats directions alike. Blur and low resolution take
-    in a channel with 0.5; of an image with one channel that is half of their probability.
+    slices alike (nnU-Net's `do_dummy_2d_data_aug`). label_mode: "majority" reads label maps as nnU-Net does, at some
+    times the cost of "nearest"; they differ at the borders of classes. Mirroring stands beside rotation and scaling,
+    with which it shares one interpolation; nnU-Net has it at the end, but all between treats directions alike. Blur and
+    low resolution take in a channel with 0.5; of an image with one channel that is half of their probability.
     """
     turn = math.radians(rotate_deg)
     chance, each = (0.5, 1.0) if num_channels == 1 else (1.0, 0.5)
@@ -48,7 +50,10 @@ def nnunet_chain(
     return Chain(
         crop=crop or SpatialCrop(size=patch, pad=True),
         ops=(
-            Spatial(rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4), in_plane=in_plane),
+            Spatial(
+                rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4), in_plane=in_plane,
+                mode=("bilinear", label_mode),
+            ),
             *([Mirror(spatial_axis=axes)] if axes else []),
             GaussianNoise(prob=0.1, std=(0.0, 0.1)),
             Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),

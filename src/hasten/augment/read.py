@@ -10,7 +10,7 @@ from torch import Tensor
 from hasten.augment.maps import Map
 from hasten.config.schema import Triple
 from hasten.kernels.use import triton_runs
-from hasten.sample.gather import gather_flat, nearest_flat
+from hasten.sample.gather import gather_flat, majority_flat, nearest_flat
 
 Coordinates = tuple[Tensor, Tensor, Tensor]
 
@@ -64,7 +64,7 @@ def read(
     padding_mode: str,
     spatial_dims: int,
 ) -> Tensor:
-    """(B, C, D, H, W): float32 for `bilinear`, as stored for `nearest`.
+    """(B, C, D, H, W): float32 for `bilinear`, as stored for `nearest` and `majority`.
 
     case: (B,) int64; start: (B, 3) int64 voxels of the case that coordinates are counted from.
     """
@@ -74,7 +74,8 @@ def read(
     )
     if mode == "nearest":
         return nearest_flat(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels)
-    return gather_flat(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels, spatial_dims)
+    between = majority_flat if mode == "majority" else gather_flat
+    return between(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels, spatial_dims)
 
 
 def read_mapped(
@@ -90,9 +91,9 @@ def read_mapped(
     padding_mode: str,
     spatial_dims: int,
 ) -> Tensor:
-    """`read` at `coordinates_of` the map: by one kernel where Triton runs. Arguments as of those two."""
+    """`read` at `coordinates_of` the map: by one kernel where Triton runs, but for `majority`. Arguments as there."""
     how: dict[str, Any] = {"mode": mode, "padding_mode": padding_mode, "spatial_dims": spatial_dims}
-    if triton_runs(cases.values):
+    if mode != "majority" and triton_runs(cases.values):
         from hasten.augment.read_triton import read_by_kernel
 
         return read_by_kernel(*cases, case, start, place, size, out, displaced, **how)

@@ -40,16 +40,24 @@ def make_batches(
     batch_size: int,
     seed: int,
     device: torch.device,
+    compile: bool = False,
 ) -> Program:
     """A program of nnU-Net's default augmentation on these cases; without it, of plain patches."""
+    return make_program(
+        chain_of(store, crop, augmentation), Cases(store=store), batch_size=batch_size, seed=seed, device=device,
+        compile=compile,
+    )  # fmt: skip
+
+
+def chain_of(store: Store, crop: CropOp, augmentation: Augmentation | None) -> Chain:
+    """What happens to a patch of these cases."""
     if augmentation is None:
-        chain = Chain(crop=crop, ops=(), keys=("image", "label"), label_keys=("label",))
-    else:
-        chain = nnunet_chain(
-            crop.size, num_channels=store.channels["image"], crop=crop, rotate_deg=augmentation.rotate_deg,
-            spatial_dims=store.spatial_dims, mirror_axes=augmentation.mirror_axes, in_plane=augmentation.in_plane,
-        )  # fmt: skip
-    return make_program(chain, Cases(store=store), batch_size=batch_size, seed=seed, device=device)
+        return Chain(crop=crop, ops=(), keys=("image", "label"), label_keys=("label",))
+    return nnunet_chain(
+        crop.size, num_channels=store.channels["image"], crop=crop, rotate_deg=augmentation.rotate_deg,
+        spatial_dims=store.spatial_dims, mirror_axes=augmentation.mirror_axes, in_plane=augmentation.in_plane,
+        label_mode="majority",
+    )  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -64,7 +72,7 @@ class Batches:
     regions: Sequence[Sequence[int]] = ()
     """Rising labels of each mask of the target, that of the label to ignore last; () gives the label map."""
     masked: Sequence[int] = ()
-    """Channels that are 0 outside of the body. Labels are then stored with 1 added, 0 being outside."""
+    """Channels that are 0 outside of the body."""
 
     def __post_init__(self) -> None:
         self.feed = Feed(self.program, first=self.first, last=_FOREVER)
@@ -75,9 +83,7 @@ class Batches:
 
     def __next__(self) -> dict[str, Any]:
         batch: Batch = next(self._batches)
-        image, label = batch["image"], batch["label"]
-        if self.masked:
-            image, label = _masked(image, label, self.masked)
+        image, label = _as_nnunet(batch["image"], batch["label"], self.masked)
         whole = region_masks(label, self.regions) if self.regions else label
         if self.scales is None:
             return {"data": image, "target": whole}
@@ -86,9 +92,12 @@ class Batches:
         return {"data": image, "target": [nearest(whole, size) for size in sizes]}
 
 
-def _masked(image: Tensor, label: Tensor, channels: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _as_nnunet(image: Tensor, label: Tensor, masked: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Of labels with 1 added: those of nnU-Net, with the background outside of the body and of the case."""
     inside = label > 0
-    by_channel = list(image.split(1, dim=1))
-    for number in channels:
-        by_channel[number] = by_channel[number].masked_fill(~inside, 0.0)
-    return torch.cat(by_channel, dim=1), label - inside.to(label.dtype)
+    if masked:
+        by_channel = list(image.split(1, dim=1))
+        for number in masked:
+            by_channel[number] = by_channel[number].masked_fill(~inside, 0.0)
+        image = torch.cat(by_channel, dim=1)
+    return image, label - inside.to(label.dtype)

@@ -45,17 +45,16 @@ def read_cases(
     *,
     spatial_dims: int = 3,
     annotated: tuple[int, ...] | None = None,
-    outside: bool = False,
     budget: int | None = None,
     folder: Path | None = None,
 ) -> Store:
     """All cases of nnU-Net's dataset, an object with `identifiers` and `load_case`, under the keys image and label.
 
     spatial_dims: 2 for slices along D. annotated: nnU-Net's name for all voxels that have a label, where some are to be
-    ignored; they are the last of the point sets. outside: labels are stored with 1 added, so that 0 is nnU-Net's label
-    -1, which lies outside of the body; otherwise that becomes the background, as its augmentation makes it. budget:
-    bytes of host memory, by default half of what is available; beyond it the cases lie in a temporary file in `folder`.
-    Raises ValueError for cases that can't be read or are unlike the first, and for a disk that is too small.
+    ignored; they are the last of the point sets. Labels are stored with 1 added, so that 0 is nnU-Net's label -1, which
+    lies outside of the body, as it does outside of the case. budget: bytes of host memory, by default half of what is
+    available; beyond it the cases lie in a temporary file in `folder`. Raises ValueError for cases that
+    can't be read or are unlike the first, and for a disk that is too small.
     """
     forms = _forms(dataset)
     budget = int(_SHARE * available_memory()) if budget is None else budget
@@ -68,8 +67,7 @@ def read_cases(
         data, seg, *_ = dataset.load_case(name)
         target = image[start * forms.channels : (start + size) * forms.channels]
         target.copy_(torch.from_numpy(np.asarray(data[:], np.float32).reshape(-1)))
-        classes = np.asarray(seg[:], np.int16).reshape(-1)
-        label[start : start + size].copy_(torch.from_numpy(classes + 1 if outside else np.maximum(classes, 0)))
+        label[start : start + size].copy_(torch.from_numpy(np.asarray(seg[:], np.int16).reshape(-1) + 1))
         start += size
     sizes = torch.tensor(forms.voxels)
     return Store(

@@ -6,12 +6,19 @@ round to a thousandth of a voxel or worse.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations, product
+from operator import and_, mul
+
 import torch
 from torch import Tensor
 
 Coordinates = tuple[Tensor, Tensor, Tensor]
 Neighbour = tuple[Tensor, Tensor]
 """Weight (float32, 0 outside the case) and place (int32, clamped into the case) along one axis."""
+_SHARES = 2000.0
+"""Shares of two classes that are equal in so many parts of the whole are a tie."""
 
 
 def gather_flat(
@@ -65,6 +72,71 @@ def nearest_flat(
     within = inside[0] & inside[1] & inside[2]
     planes = [torch.where(within, values[index + channel * volume], 0) for channel in range(num_channels)]
     return torch.stack(planes, dim=1).to(values.dtype)
+
+
+def majority_flat(
+    values: Tensor,
+    shape: Tensor,
+    offset: Tensor,
+    start: Tensor,
+    coordinates: Coordinates,
+    num_channels: int,
+    spatial_dims: int,
+) -> Tensor:
+    """(B, C, D, H, W) as stored: the class with the largest linear weight around each place. Outside lies class 0.
+
+    Arguments as in `gather_flat`.
+    """
+    extent, origin = _columns(shape), _columns(start)
+    axes = []
+    for axis, first, size in zip(coordinates, origin, extent, strict=True):
+        whole = torch.floor(axis)
+        lower = whole.to(torch.int32) + first
+        places = (lower, lower + 1)
+        inside = [(place >= 0) & (place < size) for place in places]
+        axes.append((axis - whole, inside, [torch.minimum(place.clamp(min=0), size - 1) for place in places]))
+    corners = list(product((0, 1), repeat=spatial_dims))
+    parts = [part for part, _, _ in axes[3 - spatial_dims :]]
+    base = offset.view(-1, 1, 1, 1) * num_channels
+    volume = extent[0].to(torch.int64) * extent[1] * extent[2]
+    planes = []
+    for channel in range(num_channels):
+        labels = []
+        for corner in corners:
+            at = (0, *corner)[-3:]
+            d, h, w = (places[side] for side, (_, _, places) in zip(at, axes, strict=True))
+            within = [inside[side] for side, (_, inside, _) in zip(at, axes, strict=True)]
+            label = values[base + (d * extent[1] + h) * extent[2] + w + channel * volume]
+            labels.append(torch.where(within[0] & within[1] & within[2], label, 0))
+        planes.append(majority(labels, corners, parts))
+    return torch.stack(planes, dim=1).to(values.dtype)
+
+
+def majority(labels: Sequence[Tensor], corners: Sequence[Sequence[int]], parts: Sequence[Tensor]) -> Tensor:
+    """The class with the largest linear weight among the voxels around each place; in a tie that of the nearest one.
+
+    labels: of each corner. corners: 0 for the lower and 1 for the upper voxel along each axis. parts: how far each
+    place lies behind the lower voxel along each axis.
+    """
+    nearest, weights = labels[0], []
+    for label, corner in zip(labels, corners, strict=True):
+        sides = list(zip(corner, parts, strict=True))
+        weights.append(reduce(mul, (part if upper else 1.0 - part for upper, part in sides)))
+        closest = reduce(and_, ((part >= 0.5) == bool(upper) for upper, part in sides))
+        nearest = torch.where(closest, label, nearest)
+    scores = list(weights)
+    for one, other in combinations(range(len(labels)), 2):
+        same = (labels[one] == labels[other]).to(torch.float32)
+        scores[one] = scores[one] + weights[other] * same
+        scores[other] = scores[other] + weights[one] * same
+    shares = [torch.round(score * _SHARES) for score in scores]
+    best, most = nearest, torch.zeros_like(shares[0])
+    for label, share in zip(labels, shares, strict=True):
+        most = torch.where(label == nearest, share, most)
+    for label, share in zip(labels, shares, strict=True):
+        ahead = share > most
+        best, most = torch.where(ahead, label, best), torch.where(ahead, share, most)
+    return best
 
 
 def _columns(triples: Tensor) -> list[Tensor]:

@@ -1,14 +1,15 @@
-"""nnU-Net's trainer with Hasten's batches. nnU-Net finds it by nnUNet_extTrainer; `hasten nnunet` sets that.
+"""nnU-Net's trainer with Hasten's batches and step. nnU-Net finds it by nnUNet_extTrainer; `hasten nnunet` sets that.
 
-Plans, network, loss, optimizer, schedule, checkpoints, validation and prediction are nnU-Net's own. Its variants are
-here, too, under their names with Hasten behind nnUNetTrainer: nnUNetTrainerHasten_250epochs is nnUNetTrainer_250epochs
-with Hasten's batches.
+Plans, network, loss, optimizer, schedule, checkpoints, final validation and prediction are nnU-Net's own. Its variants
+are here, too, under their names with Hasten behind nnUNetTrainer: nnUNetTrainerHasten_250epochs is
+nnUNetTrainer_250epochs with Hasten's batches and step.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,30 @@ import numpy as np
 import torch
 from nnunetv2.preprocessing.resampling.default_resampling import compute_new_shape
 from nnunetv2.training.dataloading.nnunet_dataset import infer_dataset_class
+from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
-from torch import autocast
 
+from hasten.cache.key import cache_dir
+from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
+from hasten.kernels.use import triton_works
+from hasten.nets.surgery.operate import undo
 from hasten.nnunet.batches import Augmentation, Batches, make_batches
 from hasten.nnunet.cases import placed, read_cases
 from hasten.nnunet.crop import NnunetCrop
+from hasten.nnunet.loss import hard_counts, objective
+from hasten.nnunet.step import (
+    LEAST_ITERATIONS,
+    MUON_RATE,
+    Setting,
+    evaluated,
+    fused_optimizer,
+    is_idle,
+    make_step,
+    muon,
+    unwrapped,
+)
 from hasten.nnunet.version import check_version
 
 _CUDA = torch.device("cuda")
@@ -32,6 +49,8 @@ _CUDA = torch.device("cuda")
 
 class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
     """`nnUNetv2_train DATASET CONFIGURATION FOLD -tr nnUNetTrainerHasten`."""
+
+    network: Any
 
     def __init__(
         self,
@@ -43,6 +62,46 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
     ) -> None:
         check_version()
         super().__init__(plans, configuration, fold, dataset_json, device)
+
+    @property
+    def _iterations_left(self) -> int:
+        return (self.num_epochs - self.current_epoch) * self.num_iterations_per_epoch
+
+    @cached_property
+    def _idle(self) -> bool:
+        return self._iterations_left < LEAST_ITERATIONS or is_idle(self.device)
+
+    @property
+    def _regions(self) -> list[list[int]]:
+        """Rising labels of each mask of the target, that of the label to ignore last; [] for classes."""
+        labels = self.label_manager
+        if not labels.has_regions:
+            return []
+        ignored = [] if labels.ignore_label is None else [labels.ignore_label]
+        return [sorted(np.atleast_1d(region).tolist()) for region in (*labels.foreground_regions, *ignored)]
+
+    def configure_optimizers(self, *args: Any, **options: Any) -> tuple[torch.optim.Optimizer, Any]:
+        """nnU-Net's, its SGD as one pass over the weights; with HASTEN_OPTIMIZER=muon that, and the same schedule."""
+        name = os.environ.get("HASTEN_OPTIMIZER", "")
+        if name == "muon":
+            own = muon(unwrapped(self.network), self.weight_decay)
+            return own, PolyLRScheduler(own, MUON_RATE, self.num_epochs)
+        if name:
+            raise ValueError(f"HASTEN_OPTIMIZER={name}: write muon, or leave it out for nnU-Net's own optimizer")
+        optimizer, schedule = super().configure_optimizers(*args, **options)
+        fused = fused_optimizer(optimizer)
+        if fused is optimizer or type(schedule) is not PolyLRScheduler:
+            return optimizer, schedule
+        return fused, PolyLRScheduler(fused, schedule.initial_lr, schedule.max_steps, schedule.exponent)
+
+    def load_checkpoint(self, filename_or_checkpoint: dict | str) -> None:
+        try:
+            super().load_checkpoint(filename_or_checkpoint)
+        except ValueError as error:
+            raise ValueError(
+                f"{filename_or_checkpoint}: its optimizer is not this training's ({error}); set HASTEN_OPTIMIZER as "
+                "in the training that it comes from"
+            ) from error
 
     def get_dataloaders(self) -> tuple[Any, Any]:
         """Batches from cases that are read once; nnU-Net's own loaders for what Hasten does not support."""
@@ -74,8 +133,8 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         masked = [number for number, use in enumerate(self.configuration_manager.use_mask_for_norm or ()) if use]
         ram = os.environ.get("HASTEN_RAM")
         store = read_cases(
-            dataset, spatial_dims=len(patch), annotated=annotated, outside=bool(masked),
-            budget=parse_size(ram) if ram else None, folder=Path(self.preprocessed_dataset_folder),
+            dataset, spatial_dims=len(patch), annotated=annotated, budget=parse_size(ram) if ram else None,
+            folder=Path(self.preprocessed_dataset_folder),
         )  # fmt: skip
         size, share = self.batch_size, self.oversample_foreground_percent
         crop = NnunetCrop(
@@ -84,16 +143,16 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         )  # fmt: skip
         train = augmentation is not None
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank + (not train)
+        long = self._iterations_left >= LEAST_ITERATIONS
         program = make_batches(
-            placed(store, self.device), crop, augmentation, batch_size=size, seed=seed, device=self.device
-        )
-        regions = (
-            [*labels.foreground_regions, *([labels.ignore_label] if annotated else [])] if labels.has_regions else []
-        )
+            placed(store, self.device), crop, augmentation, batch_size=size, seed=seed, device=self.device,
+            # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
+            compile=train and long and self._idle and not triton_works(self.device),
+        )  # fmt: skip
         steps = self.num_iterations_per_epoch if train else self.num_val_iterations_per_epoch
         return Batches(
             program=program, first=self.current_epoch * steps, scales=self._get_deep_supervision_scales(),
-            regions=[sorted(np.atleast_1d(region).tolist()) for region in regions], masked=masked,
+            regions=self._regions, masked=masked,
         )  # fmt: skip
 
     def _why_not(self) -> str:
@@ -103,6 +162,9 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
                 return "the trainer has an augmentation of its own"
         if self.is_cascaded:
             return "the second stage of a cascade, whose augmentation changes the first stage's masks case by case"
+        for name, kind in (("data set", self.dataset_class), ("label manager", type(self.label_manager))):
+            if kind is not None and not kind.__module__.startswith("nnunetv2."):
+                return f"the {name} {kind.__name__} is not nnU-Net's"
         return ""
 
     def _check_plan(self, dataset: Any) -> None:
@@ -119,29 +181,62 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
                 f"{(channels, *expected_shape.tolist())}; the plan has changed since: run nnUNetv2_preprocess again"
             )
 
+    def on_train_start(self) -> None:
+        """Begin with the step that suits this machine. What nnU-Net saves and predicts with stays its own network."""
+        super().on_train_start()
+        labels, config = self.label_manager, self.configuration_manager
+        self._step, engaged = make_step(
+            self.network, objective(self.loss), self.optimizer,
+            Setting(
+                shape=(self.batch_size, self.num_input_channels, *_triple(config.patch_size)),
+                strides=tuple(map(math.prod, zip(*config.pool_op_kernel_sizes, strict=True))),
+                num_classes=len(labels.all_labels), spatial_dims=len(config.patch_size), regions=self._regions,
+                iterations=self._iterations_left, several_ranks=self.is_ddp,
+                idle=self._idle,
+                memory=cache_dir(CacheConfig()) / "measured",
+            ),
+            self.device, self.grad_scaler,
+        )  # fmt: skip
+        self.network = self._step.network
+        for name, each in engaged.items():
+            self.print_to_log_file(f"Hasten: {name} {'on' if each.on else 'off'}: {each.why}")
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        undo(unwrapped(self.network))
+
     def train_step(self, batch: dict[str, Any]) -> dict[str, Any]:
         """nnU-Net's step, which leaves the loss on the device: reading it would wait for the GPU in every step."""
-        if not isinstance(self.dataloader_train, Batches):
-            return super().train_step(batch)
-        self.optimizer.zero_grad(set_to_none=True)
-        with autocast(self.device.type, enabled=self.device.type == "cuda"):
-            loss = self.loss(self.network(batch["data"]), batch["target"])
-        if self.grad_scaler is not None:
-            self.grad_scaler.scale(loss).backward()
-            self.grad_scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 12)
-            self.grad_scaler.step(self.optimizer)
-            self.grad_scaler.update()
-        else:
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 12)
-            self.optimizer.step()
-        return {"loss": loss.detach()}
+        self._step.update.optimizer = self.optimizer  # some variants replace it on the way
+        return {"loss": self._step(*self._on_device(batch), self.current_epoch)}
 
     def on_train_epoch_end(self, train_outputs: list[dict[str, Any]]) -> None:
         """All losses of the epoch are read at once."""
-        losses = torch.stack([torch.as_tensor(each["loss"]) for each in train_outputs]).cpu().numpy()
+        losses = torch.stack([each["loss"] for each in train_outputs]).cpu().numpy()
         super().on_train_epoch_end([{"loss": np.asarray(value)} for value in losses])
+
+    def validation_step(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """nnU-Net's, in the precision of the training; what it counts stays on the device."""
+        image, target = self._on_device(batch)
+        loss, scores = evaluated(self._step, image, target)
+        labels = self.label_manager
+        counts = hard_counts(scores, target, regions=labels.has_regions, ignore=labels.ignore_label)
+        return {"loss": loss, "counts": counts}
+
+    def on_validation_epoch_end(self, val_outputs: list[dict[str, Any]]) -> None:
+        """All batches of the epoch are read at once."""
+        losses, counts = (
+            torch.stack([each[name] for each in val_outputs]).double().cpu().numpy() for name in ("loss", "counts")
+        )
+        super().on_validation_epoch_end([
+            {"loss": np.asarray(loss), "tp_hard": hit, "fp_hard": false, "fn_hard": missed}
+            for loss, (hit, false, missed) in zip(losses, counts, strict=True)
+        ])  # fmt: skip
+
+    def _on_device(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Image and target of full size; the coarser ones are views of it, which the loss takes."""
+        target = batch["target"][0] if isinstance(batch["target"], list) else batch["target"]
+        return batch["data"].to(self.device, non_blocking=True), target.to(self.device, non_blocking=True)
 
 
 def _triple(patch: Any) -> tuple[int, int, int]:
@@ -165,5 +260,8 @@ def __getattr__(name: str) -> type[nnUNetTrainer]:
     return type(name, (nnUNetTrainerHasten, base), {})
 
 
-_REPLACED = ("get_dataloaders", "train_step", "on_train_epoch_end")
+_REPLACED = (
+    "get_dataloaders", "load_checkpoint", "on_train_start", "train_step", "on_train_epoch_end", "validation_step",
+    "on_validation_epoch_end",
+)  # fmt: skip
 """Methods of nnU-Net that nnUNetTrainerHasten replaces; a variant that replaces them, too, is not supported."""

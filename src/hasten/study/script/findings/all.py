@@ -12,6 +12,7 @@ from hasten.study.script.findings import (
     leftovers,
     lines,
     loading,
+    nnunet,
     parallel,
     pauses,
     tensors,
@@ -30,7 +31,7 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses, lines, tensors):
+    for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses, lines, tensors, nnunet):
         findings += one.find(first)
     findings += parallel.find_wrapper(first)
     findings += parallel.find_balance(records)

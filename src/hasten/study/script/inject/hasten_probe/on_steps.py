@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import on_lines, stop
+from . import on_lines, on_nnunet, stop
 from .on_modules import find_roots, keep_called, timed_zeroing
 from .session import Session
 from .sites import nearest
@@ -131,6 +131,7 @@ def _end_step(session: Session) -> None:
         on_lines.keep_loop(session)
         on_lines.watch(session)
         on_lines.watch_files(session)
+        on_nnunet.watch(session)
         _load(session)
     if session.index <= 2:
         # Whatever is odd about somebody's modules must not end their training.

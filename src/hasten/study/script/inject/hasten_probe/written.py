@@ -65,6 +65,7 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         ],
         "subclass": session.subclass,
         "load": dict(session.load),
+        "nnunet": dict(session.uses.get("nnunet", {})),
         "cores": usable_cores(),
         "modes": dict(session.modes),
         "mode_sites": dict(session.mode_sites),

@@ -1,0 +1,210 @@
+"""The training step of nnU-Net's trainer, with the switches of `hasten train`: set where this machine is faster so."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.engine.measure import (
+    MEASURE_S,
+    Engaged,
+    Measured,
+    Precision,
+    Probe,
+    Variant,
+    explain,
+    faster_compiled,
+    fastest_variant,
+)
+from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.update import Update
+from hasten.nets.build import Loss
+from hasten.nets.losses.regions import Members, region_masks
+from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fuse import fused_norms
+from hasten.nets.surgery.gpu_forms import gpu_forms
+from hasten.nets.surgery.operate import operate
+from hasten.observe.load import BUSY, other_cores
+from hasten.optim.groups import exempt_parameters, transposed_filters
+from hasten.optim.layout import lay_out_moments
+from hasten.optim.muon import Muon
+
+log = logging.getLogger(__name__)
+
+LEAST_ITERATIONS = 1000
+"""Shortest training, in iterations, for which anything is measured or compiled: both take up to a minute."""
+MUON_RATE = 0.002
+"""Learning rate at the start with HASTEN_OPTIMIZER=muon, where SGD's is 0.01."""
+_CLIP_NORM = 12.0
+_FAST_BF16 = (8, 0)
+"""Lowest compute capability with matrix units for bf16."""
+_AS_NNUNET = "as nnU-Net has it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What the step of a training is made for."""
+
+    shape: tuple[int, int, int, int, int]
+    """(B, C, D, H, W) of a batch; D is 1 in 2-D."""
+    strides: tuple[int, ...]
+    """Voxels of a side of the patch to one of the coarsest features, along each axis."""
+    num_classes: int
+    spatial_dims: int
+    iterations: int
+    """That are left."""
+    regions: Members = ()
+    """Of the target's masks."""
+    several_ranks: bool
+    idle: bool
+    """Whether other programs leave the processor alone, so that times can be trusted."""
+    memory: Path
+    """Folder of the measurements of earlier trainings."""
+
+    @property
+    def measured(self) -> bool:
+        """Ranks that measured by themselves might disagree."""
+        return self.iterations >= LEAST_ITERATIONS and not self.several_ranks
+
+
+def make_step(
+    network: nn.Module,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    setting: Setting,
+    device: torch.device,
+    scaler: torch.amp.GradScaler | None = None,
+) -> tuple[TrainStep, dict[str, Engaged]]:
+    """The step, whose `network` takes the place of nnU-Net's, and what is switched on and why.
+
+    network: nnU-Net's, perhaps compiled or in DDP; it is changed in place, and its weights and their names stay.
+    scaler: nnU-Net's, which is used where the step runs in fp16, as nnU-Net's does on a GPU.
+    """
+    bare = unwrapped(network)
+    engaged = {"fused norms": _operated(bare, setting)}
+    probe = Probe(
+        loss=_of_classes(loss, setting.regions),
+        shape=(1 if device.type == "cpu" else min(2, setting.shape[0]), *setting.shape[1:]),
+        num_classes=setting.num_classes, spatial_dims=setting.spatial_dims, device=device,
+    )  # fmt: skip
+    variants = _variants(device) if setting.measured else [_usual(device)]
+    if device.type == "cpu" and len(variants) > 1:
+        tiny = tiny_layers(bare, _example(probe.shape[2:], setting).to(device))
+        if tiny:
+            keep_fp32(bare, tiny)
+    variant, why, seconds = variants[0], _AS_NNUNET, 0.0
+    if len(variants) > 1:
+        measured: Measured = fastest_variant(
+            bare, probe, variants, setting.memory, seconds=MEASURE_S if setting.idle else 0.0
+        )
+        variant, why = measured.variant, explain(measured)
+        seconds = measured.seconds[str(variant)]
+    engaged["precision and memory format"] = Engaged(variant != _usual(device), f"{variant}: {why}")
+    layout = memory_format(setting.spatial_dims, variant.channels_last)
+    bare.to(memory_format=layout)  # type: ignore[call-overload]
+    lay_out_moments(optimizer)
+    fused_norms(bare, variant.fused_kernels)
+    result, compiled = network, network is not bare and not setting.several_ranks
+    if compiled and seconds and setting.idle:
+        result, engaged["compiled network"] = faster_compiled(bare, probe, variant, always=False)
+        compiled = result is not bare
+    update = Update(
+        weights=bare, optimizer=optimizer, clip_norm=_CLIP_NORM, scaler=scaler if variant.precision == "fp16" else None
+    )
+    step = TrainStep(
+        network=result, loss=loss, update=update, precision=variant.precision, channels_last=variant.channels_last,
+        spatial_dims=setting.spatial_dims, device=device, fused_kernels=variant.fused_kernels and not compiled,
+    )  # fmt: skip
+    return step, engaged
+
+
+def is_idle(device: torch.device) -> bool:
+    """Whether times on this device can be trusted; takes a second on a CPU."""
+    return device.type != "cpu" or other_cores() <= BUSY
+
+
+def evaluated(step: TrainStep, image: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """() loss and (B, K, ...) scores of the finest output, as the step computes them. Arguments as of the step."""
+    with step.autocast(), gpu_forms(step.fused_kernels and step.channels_last):
+        output = step.network(step.shaped(image))
+    return step.loss(output, target), output if isinstance(output, Tensor) else output[0]
+
+
+def unwrapped(network: Any) -> nn.Module:
+    """Without DDP and torch.compile."""
+    inside = network.module if isinstance(network, nn.parallel.DistributedDataParallel) else network
+    bare: nn.Module = getattr(inside, "_orig_mod", inside)
+    return bare
+
+
+def fused_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """SGD as one pass over the weights; any other optimizer as it is."""
+    if type(optimizer) is not torch.optim.SGD:
+        return optimizer
+    groups = [{**group, "fused": True, "foreach": False} for group in optimizer.param_groups]
+    fused = torch.optim.SGD(groups, lr=optimizer.defaults["lr"], fused=True)
+    fused.register_load_state_dict_post_hook(_fused_again)
+    return fused
+
+
+def _fused_again(optimizer: torch.optim.Optimizer) -> None:
+    """After loading, which takes the groups' options, too, from a checkpoint that may be nnU-Net's own trainer's."""
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
+    lay_out_moments(optimizer)
+
+
+def muon(network: nn.Module, weight_decay: float) -> Muon:
+    """In place of nnU-Net's SGD."""
+    return Muon(
+        network.parameters(), lr=MUON_RATE, transposed=transposed_filters(network), exempt=exempt_parameters(network),
+        weight_decay=weight_decay,
+    )  # fmt: skip
+
+
+def _of_classes(loss: Loss, regions: Members) -> Loss:
+    return (lambda output, label: loss(output, region_masks(label, regions))) if regions else loss
+
+
+def _operated(network: nn.Module, setting: Setting) -> Engaged:
+    """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
+    device = next(network.parameters()).device
+    try:
+        surgery = operate(network, _example(_two_units(setting), setting).to(device), biases=not setting.several_ranks)
+    except ValueError as error:
+        return Engaged(False, f"the network runs as it is, as {error}")
+    return Engaged(surgery.fused > 0, str(surgery))
+
+
+def _two_units(setting: Setting) -> tuple[int, ...]:
+    """The smallest patch whose coarsest features have voxels enough for a norm."""
+    sides = setting.shape[2:]
+    return tuple(min(side, 2 * unit) for side, unit in zip(sides, (1, *setting.strides)[-3:], strict=True))
+
+
+def _example(sides: tuple[int, ...], setting: Setting) -> Tensor:
+    shape = (2, setting.shape[1], *sides[3 - setting.spatial_dims :])
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _usual(device: torch.device) -> Variant:
+    """nnU-Net's own choice."""
+    return Variant(precision="fp16" if device.type == "cuda" else "fp32", channels_last=False)
+
+
+def _variants(device: torch.device) -> list[Variant]:
+    """The first is what the others are compared with. Before Ampere, GPUs have no other than nnU-Net's fp16."""
+    if device.type == "cpu":
+        precisions: tuple[Precision, ...] = ("fp32", "bf16")
+        return [Variant(precision=each, channels_last=last) for each in precisions for last in (False, True)]
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FAST_BF16:
+        return [_usual(device)]
+    return [
+        Variant(precision="fp32", channels_last=False), Variant(precision="bf16", channels_last=False),
+        Variant(precision="bf16", channels_last=True, fused_kernels=True),
+    ]  # fmt: skip
