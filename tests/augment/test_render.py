@@ -21,13 +21,13 @@ def chains(dims: int) -> dict[str, tuple[Chain, int]]:
     """Chains that read an image between its voxels, or at them, and how many channels it has."""
     patch: Triple = (1 if dims == 2 else 8, 8, 8)
     crop = SpatialCrop(size=patch, pad=True)
-    bent = Chain(crop=crop, ops=(Elastic(prob=1, magnitude_range=(2, 3)),), keys=("image", "label"))
+    grid = Chain(crop=crop, ops=(Elastic(prob=1, magnitude_range=(2, 3)),), keys=("image", "label"))
     return {
         "default": (default_chain(SampleConfig(patch=patch), patch=patch, spatial_dims=dims), 2),
         "nnunet": (nnunet_chain(patch, spatial_dims=dims, num_channels=3), 3),
         "brats": (brats_chain(patch, crop=crop, spatial_dims=dims), 4),
         "pathology": (pathology_chain(crop=crop, label=True), 3),
-        "elastic": (bent, 2),
+        "elastic": (grid, 2),
     }
 
 

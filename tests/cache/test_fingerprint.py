@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import hasten.cache.fingerprint as module
-from hasten.cache.fingerprint import find_kept, get_case_set, get_fingerprint
+from hasten.cache.fingerprint import find_cached_source, get_case_set, get_fingerprint
 from hasten.cases.sources import find_listing, load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
@@ -35,7 +35,7 @@ def file_in(cache: CacheConfig) -> Path:
 
 
 def fingerprint(case_set: CaseSet, cache: CacheConfig) -> Fingerprint:
-    return get_fingerprint(case_set, find_kept(listing_of(case_set), cache))
+    return get_fingerprint(case_set, find_cached_source(listing_of(case_set), cache))
 
 
 def test_a_second_run_reads_nothing(case_set: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def tile(path: Path, value: int) -> None:
 
 def start(folder: Path, cache: CacheConfig) -> tuple[CaseSet, Fingerprint]:
     listing = find_listing(folder)
-    kept = find_kept(listing, cache)
+    kept = find_cached_source(listing, cache)
     case_set = get_case_set(listing, None, kept)
     return case_set, get_fingerprint(case_set, kept)
 
@@ -203,4 +203,4 @@ def test_a_wrong_number_of_dimensions_is_told_at_every_start(tmp_path: Path, cac
     listing = find_listing(tiles(tmp_path / "set", [0, 1]))
     start(listing.source, cache)
     with pytest.raises(ValueError, match=r"0\.png: is a 2-D image .* data\.spatial_dims is 3"):
-        get_case_set(listing, 3, find_kept(listing, cache))
+        get_case_set(listing, 3, find_cached_source(listing, cache))

@@ -47,7 +47,7 @@ def test_what_the_file_system_refuses_is_one_line(number: int, remedy: str) -> N
 
 
 def test_lack_of_memory_is_one_line() -> None:
-    import hasten.engine.shortage  # noqa: F401
+    import hasten.engine.out_of_memory  # noqa: F401
 
     for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nmore")):
         text = mistake_text(error)

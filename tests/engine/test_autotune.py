@@ -16,8 +16,8 @@ from hasten.config.plan import make_plan
 from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.engine import autotune, measure
 from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
-from hasten.engine.job import Planned, augmentation_of, build_net
-from hasten.engine.measure import Engaged, Measured, Probe, Variant
+from hasten.engine.job import RunPlan, augmentation_of, build_net
+from hasten.engine.measure import Measured, Probe, Switch, Variant
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
 from hasten.observe.load import LoadMeter
@@ -36,7 +36,7 @@ def planned(
     spacings: tuple[tuple[float, float, float], ...] = ((3.0, 1.0, 1.0), (1.0, 1.0, 1.0), (2.0, 1.0, 1.0)),
     sample: dict[str, Any] | None = None,
     **train: Any,
-) -> Planned:
+) -> RunPlan:
     cases = tuple(Case(id=name, image=(Path(f"{name}.nii"),)) for name in "abc")
     case_set = CaseSet(
         name="set",
@@ -70,7 +70,7 @@ def planned(
         train=TrainConfig(**train),
     )
     config, decisions = make_plan(fingerprint, config, num_train=2, cuda=False)
-    return Planned(
+    return RunPlan(
         config=config,
         decisions=decisions,
         fingerprint=fingerprint,
@@ -124,17 +124,17 @@ def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]
     assert asked == []
     assert (found.config.train.precision, found.config.train.channels_last) == (precision, last)
     name = f"autocast {'bf16' if precision == 'fp32' else precision}"
-    assert engaged == {name: Engaged(precision != "fp32", GIVEN), "channels-last": Engaged(last, GIVEN)}
+    assert engaged == {name: Switch(precision != "fp32", GIVEN), "channels-last": Switch(last, GIVEN)}
 
 
 def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     _, engaged, _ = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity())
     assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
-    assert engaged["autocast fp16"] == Engaged(True, GIVEN)
+    assert engaged["autocast fp16"] == Switch(True, GIVEN)
     assert "measured" in engaged["channels-last"].why
     _, engaged, _ = settle_variant(planned(tmp_path, channels_last=True), nn.Identity())
     assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
-    assert engaged["channels-last"] == Engaged(True, GIVEN)
+    assert engaged["channels-last"] == Switch(True, GIVEN)
     assert "measured" in engaged["autocast bf16"].why
 
 
@@ -255,9 +255,9 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
 
     def compiled(
         own: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool
-    ) -> tuple[nn.Module, Engaged]:
+    ) -> tuple[nn.Module, Switch]:
         calls.append((own, variant, always))
-        return (other, Engaged(True, "twice as fast")) if works else (own, Engaged(False, "not faster"))
+        return (other, Switch(True, "twice as fast")) if works else (own, Switch(False, "not faster"))
 
     monkeypatch.setattr(autotune, "faster_compiled", compiled)
     run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
@@ -274,7 +274,7 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
 
 @pytest.mark.parametrize(("predicted", "on"), [(0.0, False), (599.0, False), (601.0, True)])
 def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool) -> None:
-    step, engaged = SimpleNamespace(autotune=None, device=torch.device("cuda")), dict[str, Engaged]()
+    step, engaged = SimpleNamespace(autotune=None, device=torch.device("cuda")), dict[str, Switch]()
     settle_autotuning(cast(Any, step), predicted, engaged)
     assert (step.autotune, engaged["cuDNN autotuning"].on) == (on, on)
     assert ("was not measured" in engaged["cuDNN autotuning"].why) == (predicted == 0)
@@ -284,7 +284,7 @@ def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool
 def test_compiling_the_network_is_tried_earlier_on_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, least: int
 ) -> None:
-    monkeypatch.setattr(autotune, "faster_compiled", lambda network, *_, **__: (network, Engaged(False, "tried")))
+    monkeypatch.setattr(autotune, "faster_compiled", lambda network, *_, **__: (network, Switch(False, "tried")))
     run = planned(tmp_path, device=device, precision="bf16", channels_last=True)
     assert settle_network(run, nn.Identity(), least - 1.0)[2].why != "tried"
     assert settle_network(run, nn.Identity(), least + 1.0)[2].why == "tried"
@@ -296,7 +296,7 @@ def test_short_runs_capture_nothing(
 ) -> None:
     monkeypatch.setattr(autotune, "why_not", lambda step, program: None)
     monkeypatch.setattr(autotune, "CapturedStep", lambda **given: given)
-    run, engaged = planned(tmp_path, capture=wanted, steps=steps), dict[str, Engaged]()
+    run, engaged = planned(tmp_path, capture=wanted, steps=steps), dict[str, Switch]()
     program = cast(Any, SimpleNamespace(segment="segment"))
     _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged)
     assert (captured is not None) is tried

@@ -18,7 +18,7 @@ from hasten.engine.batch_size import (
     find_batch_size_for,
     host_batch_size,
 )
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.recompute.measure import HostBytes
 
 CPU = torch.device("cpu")

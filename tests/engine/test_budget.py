@@ -14,7 +14,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
 from hasten.engine.budget import LEAST_STEPS, LEAST_WIDE_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
-from hasten.engine.job import Planned, plan_run
+from hasten.engine.job import RunPlan, plan_run
 from hasten.observe.clock import Clock
 
 
@@ -31,7 +31,7 @@ def config_of(source: Path, *overrides: str) -> RunConfig:
 
 def scaled(
     monkeypatch: pytest.MonkeyPatch, source: Path, *overrides: str, seconds: float = 1e-4
-) -> tuple[Planned, Scale]:
+) -> tuple[RunPlan, Scale]:
     """The plan with a budget of 100 s, where a step takes `seconds` for each channel of the finest level."""
     monkeypatch.setattr(budget, "_step_seconds", lambda planned, _: seconds * planned.config.network.channels[0])
     planned = plan_run(config_of(source, "train.budget=100s", *overrides))

@@ -15,7 +15,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
 from hasten.engine.job import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
-from hasten.engine.shortage import memory_mistakes
+from hasten.engine.out_of_memory import memory_mistakes
 from hasten.observe.rundir import write_json
 
 
@@ -366,7 +366,7 @@ def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: p
     config = load_run(None, ["sample.patch=[10,10,10]", "infer.patch=[10,10,10]", "sample.batch_size=8",
                              "network.channels=[2,2]"])  # fmt: skip
     for total, ranks, refused in ((8 * 5000, 1, False), (8 * 5000 - 1, 1, True), (4 * 5000, 2, False)):
-        monkeypatch.setattr("hasten.engine.shortage._total_memory", lambda device, total=total: total)
+        monkeypatch.setattr("hasten.engine.out_of_memory._total_memory", lambda device, total=total: total)
         found = memory_mistakes(config, small, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
         assert bool(found) == refused
 

@@ -12,14 +12,14 @@ import torch
 
 from hasten.augment.program import Program
 from hasten.engine import sampling
-from hasten.engine.measure import Engaged
+from hasten.engine.measure import Switch
 from hasten.observe.compare import Compared, Comparison
 from hasten.sample.share import Share
 from tests.augment.stores import random_store
 from tests.engine.test_autotune import planned
 
 
-def settle_program(planned: Any, arena: Any) -> tuple[Any, Program, Engaged]:
+def settle_program(planned: Any, arena: Any) -> tuple[Any, Program, Switch]:
     found, program, engaged = sampling.settle_program(planned, arena)
     assert set(engaged) == {"compiled batch program"}
     return found, program, engaged["compiled batch program"]

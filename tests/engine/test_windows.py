@@ -13,7 +13,7 @@ import hasten
 from hasten.engine import windows as windows_module
 from hasten.engine.blend import make_axis, weight_map, window_starts
 from hasten.engine.canvas import Canvas, Labels, Masks, Scores, Sink, score_room
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.windows import Place, Windows, count_windows, slide
 from tests.hot_path import violations
 

@@ -10,10 +10,10 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.engine.job import plan_run
-from hasten.study.tune.kept import Kept
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.room import room_of
 from hasten.study.tune.space import space_of, start_of
+from hasten.study.tune.stored import Kept
 from hasten.study.tune.workshop import Workshop
 
 pytestmark = [

@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Planned:
+class RunPlan:
     """Ten phantoms, preprocessed for a plan with a tiny network."""
 
     folder: Path
@@ -79,7 +79,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return told
 
 
-def planned(folder: Path, configuration: str, **changes: Any) -> Planned:
+def planned(folder: Path, configuration: str, **changes: Any) -> RunPlan:
     raw = folder / "raw" / DATASET
     source = write_phantoms(folder / "set", num_cases=10, shape=(24, 28, 24))
     for name, ending in (("imagesTr", "_0000.nii.gz"), ("labelsTr", ".nii.gz")):
@@ -97,7 +97,7 @@ def planned(folder: Path, configuration: str, **changes: Any) -> Planned:
         "nnUNet_def_n_proc": "1", "nnUNet_compile": "f",
         "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path]),
     }  # fmt: skip
-    made = Planned(folder, configuration, env)
+    made = RunPlan(folder, configuration, env)
     planning = ("experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
     made.run(*planning, "-d", "1", "-c", configuration, "-np", "1")
     plans = folder / "pre" / DATASET / "nnUNetPlans.json"

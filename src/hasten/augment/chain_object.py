@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.augment.chain import BatchOp, Chain, Fixed, PerSample
 from hasten.augment.crop import CropOp
-from hasten.augment.lower import Context, Kept, is_random_crop, keys_of, lower, name_of
+from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, lower, name_of
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
 from hasten.augment.steps import FUSED, Plan, Step, made_by, plan_steps
@@ -95,7 +95,7 @@ def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> Plan:
     last = next(each for each in reversed(plan.source) if is_random_crop(each))
     try:
         lowered = lower(last, replace(context, opening=True))
-    except Kept:
+    except NotLowered:
         lowered = None  # checked with the first batch
     if lowered is not None and lowered.crop is not None and lowered.crop.size != patch:
         raise ValueError(wrong_size(lowered.crop.size, patch))

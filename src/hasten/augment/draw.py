@@ -14,7 +14,7 @@ from hasten.augment.op import Drawn, ValueOp, chances, op_keys, spread
 from hasten.config.schema import Triple
 
 
-class Bent(NamedTuple):
+class SamplingGrid(NamedTuple):
     """Where a Warp reads each key."""
 
     maps: dict[str, Map]
@@ -35,15 +35,15 @@ class Draws(NamedTuple):
     """(B, 3) int64 first voxel of the patch in its case."""
     key: Tensor
     """(B, 2) int64 words that key all other draws."""
-    stages: tuple[Bent | Drawn, ...]
+    stages: tuple[SamplingGrid | Drawn, ...]
     """Of each stage: where a Warp reads; the numbers of an operation, with `use` (B,) bool."""
 
 
 def draw_stages(
     stages: Sequence[Stage], key: Tensor, channels: Mapping[str, int], spatial_dims: int
-) -> tuple[Bent | Drawn, ...]:
+) -> tuple[SamplingGrid | Drawn, ...]:
     """key: (B, 2) words of the samples; channels: of each key of the batch."""
-    draws: list[Bent | Drawn] = []
+    draws: list[SamplingGrid | Drawn] = []
     size: Triple = (1, 1, 1)
     words = _words(stages, key)
     for stage in stages:
@@ -74,21 +74,21 @@ def _placed(warp: Warp) -> list[Placed]:
     return [each for reading in warp.readings.values() for each in reading.ops]
 
 
-def _bent(warp: Warp, words: _Words, spatial_dims: int) -> Bent:
+def _bent(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:
     maps: dict[tuple[int, ...], Map] = {}
-    bent = Bent({}, {}, {})
+    grid = SamplingGrid({}, {}, {})
     for name, reading in warp.readings.items():
         positions = tuple(each.position for each in reading.ops)
         if positions not in maps:
             maps[positions] = _merged(reading, words, warp.size, spatial_dims)
-        bent.maps[name] = maps[positions]
+        grid.maps[name] = maps[positions]
         if reading.bends is not None:
             key, op = words.key[positions[-1]], reading.bends
             use = words.chance[positions[-1]] < op.prob
             drawn = op.draw(key, warp.out, spatial_dims)
-            bent.uses[name] = use
-            bent.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
-    return bent
+            grid.uses[name] = use
+            grid.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
+    return grid
 
 
 def _merged(reading: Reading, words: _Words, size: Triple, spatial_dims: int) -> Map:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, Placed, Reading, Stage, Warp
-from hasten.augment.draw import Bent, Draws
+from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp
 from hasten.augment.read import Cases, as_cases, bounded, coordinates_of
@@ -54,9 +54,9 @@ def render_on_host(
     """
     first = stages[0]
     assert isinstance(first, Warp)
-    bent: Any = draws.stages[0]
+    grid: Any = draws.stages[0]
     reader = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = _flat(reader.read(cases, draws.case, draws.start, bent, buffers), spatial_dims)
+    batch = _flat(reader.read(cases, draws.case, draws.start, grid, buffers), spatial_dims)
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -149,7 +149,7 @@ class _Reader:
     spatial_dims: int
 
     def read(
-        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, buffers: Mapping[str, Tensor]
+        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, grid: SamplingGrid, buffers: Mapping[str, Tensor]
     ) -> Batch:
         """(B, C, D, H, W) by key. buffers: (B, C, *S) to write into; {} allocates them."""
         batch = {}
@@ -158,15 +158,21 @@ class _Reader:
             shape = (case.shape[0], cases[key].channels, *self.warp.out)
             batch[key] = buffers[key].view(shape) if buffers else torch.empty(shape, dtype=dtype)
         for keys in groups_of(self.warp):
-            self._group(keys, cases, case, start, bent, batch)
+            self._group(keys, cases, case, start, grid, batch)
         return batch
 
     def _group(
-        self, keys: tuple[str, ...], cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, batch: Batch
+        self,
+        keys: tuple[str, ...],
+        cases: Mapping[str, Cases],
+        case: Tensor,
+        start: Tensor,
+        grid: SamplingGrid,
+        batch: Batch,
     ) -> None:
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
-        affine, size = bent.maps[keys[0]], case.shape[0]
-        uses = bent.uses[keys[0]].tolist() if keys[0] in bent.uses else [False] * size
+        affine, size = grid.maps[keys[0]], case.shape[0]
+        uses = grid.uses[keys[0]].tolist() if keys[0] in grid.uses else [False] * size
         numbers_of_cases = case.tolist()
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
@@ -193,7 +199,7 @@ class _Reader:
                 ):
                     target.copy_(source[0])
                 continue
-            numbers = {name: value[row : row + 1] for name, value in bent.numbers.get(keys[0], {}).items()}
+            numbers = {name: value[row : row + 1] for name, value in grid.numbers.get(keys[0], {}).items()}
             self._between(keys, volumes, start[row], sample_map, numbers if uses[row] else None, out)
 
     def _between(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from hasten.augment.chain import Warp
-from hasten.augment.draw import Bent, Draws
+from hasten.augment.draw import Draws, SamplingGrid
 from hasten.cache.pages import Pages
 
 
 def read_ahead(pages: Pages, draws: Draws, first: Warp) -> None:
     """Read the boxes that these samples touch in the background. first: the stage that reads the cases."""
-    bent = draws.stages[0]
-    assert isinstance(bent, Bent)
+    grid = draws.stages[0]
+    assert isinstance(grid, SamplingGrid)
     entering, leaving = (torch.tensor(size, dtype=torch.float32) for size in (first.size, first.out))
-    affine = next(iter(bent.maps.values()))
+    affine = next(iter(grid.maps.values()))
     reach = (affine.linear.abs() * ((leaving - 1) / 2)).sum(2)
     centre = draws.start + (entering - 1) / 2 + affine.shift
     lows = torch.floor(centre - reach).to(torch.int64).tolist()

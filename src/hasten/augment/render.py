@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
-from hasten.augment.draw import Bent, Draws
+from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import spread
 from hasten.augment.read import Cases, as_cases, read_mapped
@@ -26,7 +26,7 @@ def render(
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
     case = draws.case.clamp(min=0) if partial_batch else draws.case
-    batch = _flat(_warped(first, cases, cast("Bent", numbers), case, draws.start, spatial_dims), spatial_dims)
+    batch = _flat(_warped(first, cases, cast("SamplingGrid", numbers), case, draws.start, spatial_dims), spatial_dims)
     if partial_batch:
         here = draws.case >= 0
         batch = {key: torch.where(spread(here, value), value, partial_batch[key]) for key, value in batch.items()}
@@ -64,14 +64,14 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
 
 
 def _warped(
-    warp: Warp, cases: Mapping[str, Cases], bent: Bent, case: Tensor, start: Tensor, spatial_dims: int
+    warp: Warp, cases: Mapping[str, Cases], grid: SamplingGrid, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
     result = {}
     for key, reading in warp.readings.items():
         displaced = None
         if reading.bends is not None:
-            displaced = reading.bends.displacement(bent.numbers[key], warp.out, spatial_dims)
-        places = (cases[key], case, start, bent.maps[key], displaced)
+            displaced = reading.bends.displacement(grid.numbers[key], warp.out, spatial_dims)
+        places = (cases[key], case, start, grid.maps[key], displaced)
         if cases[key].channels > 1 and torch.compiler.is_compiling():
             places = _by_channel(*places)
         source, rows, first, moved, displaced = places

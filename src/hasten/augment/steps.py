@@ -10,7 +10,7 @@ from typing import Any
 from hasten.augment.chain import Batch, BatchOp, Fixed, PerSample
 from hasten.augment.crop import CropOp
 from hasten.augment.grid import Resize
-from hasten.augment.lower import Context, Kept, Lowered, Undecided, is_random_crop, lower, name_of
+from hasten.augment.lower import Context, Lowered, NotLowered, Undecided, is_random_crop, lower, name_of
 from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
@@ -119,8 +119,8 @@ def _source_step(transform: Any, context: Context) -> Step:
         )
     try:
         lowered = lower(transform, replace(context, opening=is_random_crop(transform)))
-    except Kept as kept:
-        return Step(transform=transform, how=PER_SAMPLE, why=str(kept))
+    except NotLowered as refusal:
+        return Step(transform=transform, how=PER_SAMPLE, why=str(refusal))
     if is_cucim(transform):
         return Step(transform=transform, how=PER_SAMPLE, ops=lowered.ops)
     return Step(transform=transform, how=PER_SAMPLE, ops=() if lowered.crop is None else (lowered.crop,))
@@ -138,9 +138,9 @@ def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context
         try:
             _check_lazy(cached, transform)
             lowered = lower(transform, here)
-        except Kept as kept:
-            undecided = isinstance(kept, Undecided)
-            steps.append(Step(transform=transform, how=PER_SAMPLE, why=str(kept), undecided=undecided))
+        except NotLowered as refusal:
+            undecided = isinstance(refusal, Undecided)
+            steps.append(Step(transform=transform, how=PER_SAMPLE, why=str(refusal), undecided=undecided))
             size = None if _reshapes(transform) else context.size
         else:
             per_sample = any(isinstance(op, PerSample) for op in lowered.ops)
@@ -156,7 +156,7 @@ def _check_lazy(cached: CachedChain, transform: Any) -> None:
     compose = cached.compose
     lazily = compose.lazy is True or (compose.lazy is None and getattr(transform, "lazy", False))
     if lazily and compose.overrides and hasattr(transform, "lazy"):
-        raise Kept(f"runs lazily with overrides {compose.overrides}")
+        raise NotLowered(f"runs lazily with overrides {compose.overrides}")
 
 
 def _size_after(transform: Any, lowered: Lowered, size: Triple | None) -> Triple | None:

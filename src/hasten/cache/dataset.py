@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 from hasten.cache.chain import Chain, Transform, bulky, fresh, named, on_device, split_chain
 from hasten.cache.identity import chain_identity, item_identity
-from hasten.cache.shelf import Kept, Shelf
+from hasten.cache.shared_items import SharedItem, SharedItems
 from hasten.observe.env import usable_cores
 from hasten.prepare.threads import one_torch_thread
 
@@ -93,13 +93,13 @@ class CacheDataset(ChainDataset):
     every access. The attribute `cache_num` says how many are. num_workers: threads of the first filling; None takes the
     usable cores. progress: show a bar while filling. copy_cache: hand out items that random transforms may change in
     place (in host memory only the pages that change are copied); False hands out the kept item itself. as_contiguous:
-    keep arrays and tensors contiguous, as they are on the shelf in any case. hash_as_key: rows that are alike are kept
+    keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: rows that are alike are kept
     once; hash_func: what tells them apart, by default a digest of the row and of the size and time of its files.
     device: where the tensors of kept items lie; None keeps them in memory that worker processes share.
     """
 
     shared = True
-    """Whether items are stored on a shelf, whose memory is freed as a whole."""
+    """Whether items are stored in `SharedItems`, whose memory is freed as a whole."""
 
     def __init__(
         self,
@@ -126,14 +126,14 @@ class CacheDataset(ChainDataset):
         self.num_workers, self.progress, self.copy_cache = num_workers, progress, copy_cache
         self.device = None if device is None else torch.device(device)
         self.cached: list[Any] = []
-        self.shelf: Shelf | None = None
+        self.shared_items: SharedItems | None = None
         self.set_data(data)
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Replace the data and refill the cache."""
         self.data = data
         self.cached = []  # first, so that old and new are never in memory together
-        self.shelf = Shelf() if self.shared and self.device is None and self.copy_cache else None
+        self.shared_items = SharedItems() if self.shared and self.device is None and self.copy_cache else None
         keys: list[Hashable] = [self.hash_func(each) for each in data] if self.hash_as_key else list(range(len(data)))
         first = {key: index for index, key in reversed(list(enumerate(keys)))}
         distinct = sorted(first.values())
@@ -161,10 +161,10 @@ class CacheDataset(ChainDataset):
             from monai.transforms import convert_to_contiguous
 
             item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
-        if self.shelf is not None and bulky(item):
+        if self.shared_items is not None and bulky(item):
             # What a record can't hold stays an object of this process.
             with suppress(ValueError):
-                return self.shelf.put(item)
+                return self.shared_items.put(item)
         return item if self.device is None else on_device(item, self.device)
 
     def prepared(self, index: int) -> Any:
@@ -173,7 +173,7 @@ class CacheDataset(ChainDataset):
 
     def handed(self, cached: Any) -> Any:
         """An item of the cache as the caller gets it."""
-        if isinstance(cached, Kept):
+        if isinstance(cached, SharedItem):
             return cached.item()
         return fresh(cached) if self.copy_cache else cached
 

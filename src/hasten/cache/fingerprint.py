@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class CachedSource:
     """What the cache folder has of a source while none of its files has changed."""
 
     path: Path
@@ -29,7 +29,7 @@ class Kept:
 
 
 @uncollected()
-def find_kept(listing: Listing, cache: CacheConfig) -> Kept:
+def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
     """Look for the fingerprint of these files. A damaged one counts as none, with a warning.
 
     Raises ValueError for a missing file.
@@ -38,15 +38,15 @@ def find_kept(listing: Listing, cache: CacheConfig) -> Kept:
     key = fingerprint_key(listing, files.identity)
     path = cache_dir(cache) / "fingerprint" / f"{entry_name(listing.name, key)}.json"
     try:
-        return Kept(path=path, fingerprint=fingerprint_from_dict(read_checked(path)), files=files)
+        return CachedSource(path=path, fingerprint=fingerprint_from_dict(read_checked(path)), files=files)
     except FileNotFoundError:
         pass
     except (DamagedEntry, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as damage:
         log.warning("%s: the kept fingerprint can't be used and is taken again: %s", path, damage)
-    return Kept(path=path, fingerprint=None, files=files)
+    return CachedSource(path=path, fingerprint=None, files=files)
 
 
-def get_case_set(listing: Listing, spatial_dims: int | None, kept: Kept) -> CaseSet:
+def get_case_set(listing: Listing, spatial_dims: int | None, kept: CachedSource) -> CaseSet:
     """The cached result of `look_into`; opens files only where the fingerprint lacks it."""
     known = kept.fingerprint
     if known is None or spatial_dims not in (None, known.spatial_dims):
@@ -54,7 +54,7 @@ def get_case_set(listing: Listing, spatial_dims: int | None, kept: Kept) -> Case
     return as_case_set(listing, labels=known.labels, channels=known.channels, spatial_dims=known.spatial_dims)
 
 
-def get_fingerprint(case_set: CaseSet, kept: Kept) -> Fingerprint:
+def get_fingerprint(case_set: CaseSet, kept: CachedSource) -> Fingerprint:
     """The cached fingerprint of the cases from `get_case_set`; computed and cached if there is none.
 
     A cache folder that can't be written costs the next run the same time, with a warning. Raises what taking it raises.

@@ -16,7 +16,7 @@ from hasten.cli.terminal import echo
 if TYPE_CHECKING:
     from hasten.distribute.slurm.follow import Standing
     from hasten.distribute.slurm.jobs import Job
-    from hasten.distribute.slurm.queue import Told
+    from hasten.distribute.slurm.queue import JobStates
     from hasten.distribute.slurm.shape import Shape
 
 app = typer.Typer(
@@ -151,7 +151,7 @@ def collect(out: Submission) -> None:
         echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 
-def _read_status(out: Path) -> tuple[list[Standing], Told]:
+def _read_status(out: Path) -> tuple[list[Standing], JobStates]:
     from hasten.distribute.slurm.follow import standings
     from hasten.distribute.slurm.jobs import read_jobs
 

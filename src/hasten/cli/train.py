@@ -78,7 +78,7 @@ def train(
 def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
     """Show progress while the block trains, and record its failure for the launcher."""
     from hasten.distribute.launch.record import recorded
-    from hasten.engine.shortage import out_of_memory
+    from hasten.engine.out_of_memory import out_of_memory
     from hasten.observe.progress import Progress
 
     progress = None if quiet or not world.first else Progress()

@@ -19,13 +19,13 @@ from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, why_not
-from hasten.engine.job import Planned, build_net, with_train
+from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.measure import (
     MEASURE_S,
-    Engaged,
     Measured,
     Precision,
     Probe,
+    Switch,
     Variant,
     explain,
     faster_compiled,
@@ -37,8 +37,8 @@ from hasten.engine.precision import autocast
 from hasten.engine.step import TrainStep, memory_format
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
+from hasten.nets.custom_network import decides_by_values, small_side
 from hasten.nets.freeze import freeze_parameters
-from hasten.nets.own import decides_by_values, small_side
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
@@ -65,7 +65,7 @@ _LEAST_CAPTURED_STEPS = 200
 """Shortest run, in steps, whose step is captured: comparing the graph with the step takes a dozen steps."""
 
 
-def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) -> tuple[nn.Module, Surgery]:
+def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) -> tuple[nn.Module, Surgery]:
     """The planned network on its device, after surgery, and a summary of the surgery.
 
     Weights are initialised from train.seed, except those in `start`. Weights that train.freeze names need no gradient.
@@ -80,18 +80,18 @@ def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) ->
     return network, surgery
 
 
-def _operated_builtin(planned: Planned, network: nn.Module) -> Surgery:
+def _operated_builtin(planned: RunPlan, network: nn.Module) -> Surgery:
     # MONAI's blocks with an instance norm are recognised by type; tracing a forward pass takes a second.
     surgery = operate(network)
     return surgery if surgery.fused else operate(network, example_of(planned, small=True))
 
 
-def _has_data_dependent_flow(planned: Planned, network: nn.Module) -> bool:
+def _has_data_dependent_flow(planned: RunPlan, network: nn.Module) -> bool:
     """Whether this is a user-defined network whose control flow depends on the image's values."""
     return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
 
 
-def _operated_custom(planned: Planned, network: nn.Module) -> Surgery:
+def _operated_custom(planned: RunPlan, network: nn.Module) -> Surgery:
     """Surgery by tracing covers one execution path only; a network with several paths must not rely on it."""
     if _has_data_dependent_flow(planned, network):
         log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
@@ -104,13 +104,13 @@ def _operated_custom(planned: Planned, network: nn.Module) -> Surgery:
 
 
 def settle_variant_on_all(
-    planned: Planned,
+    planned: RunPlan,
     network: nn.Module,
     clock: Clock,
     strategy: Strategy,
     group: Group,
-    engaged: dict[str, Engaged],
-) -> tuple[Planned, float]:
+    engaged: dict[str, Switch],
+) -> tuple[RunPlan, float]:
     """`settle_variant` on rank 0; all ranks use its choice, as separate measurements might disagree.
 
     The number of steps is then limited to those that fit into the time. Also returns the seconds of a forward and
@@ -118,7 +118,7 @@ def settle_variant_on_all(
     """
     world, budget_s = strategy.world, MEASURE_SHARE * time_left(planned, clock)
 
-    def measured() -> tuple[Variant, dict[str, Engaged], float]:
+    def measured() -> tuple[Variant, dict[str, Switch], float]:
         tuned, switches, seconds = settle_variant(planned, network, budget_s)
         return variant_of(tuned.config.train), switches, seconds
 
@@ -127,7 +127,7 @@ def settle_variant_on_all(
     if not world.first:
         keep_layers(planned, network)
     if world.size > 1:
-        engaged["strategy"] = Engaged(True, f"{strategy.name} on {world.size} processes")
+        engaged["strategy"] = Switch(True, f"{strategy.name} on {world.size} processes")
     planned = _with_variant(planned, variant)
     fused_norms(network, variant.fused_kernels)
     steps = by_first(world, lambda: fitting_steps(planned, clock, seconds), group=group)
@@ -135,8 +135,8 @@ def settle_variant_on_all(
 
 
 def settle_variant(
-    planned: Planned, network: nn.Module, budget_s: float = math.inf
-) -> tuple[Planned, dict[str, Engaged], float]:
+    planned: RunPlan, network: nn.Module, budget_s: float = math.inf
+) -> tuple[RunPlan, dict[str, Switch], float]:
     """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
     budget_s: time limit of the measurement, in seconds.
@@ -159,16 +159,16 @@ def settle_variant(
         seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
     precision_why = (_SET_BY_USER if train.precision is not None else why) + fp32_note
     engaged = {
-        _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
-        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _SET_BY_USER),
+        _PRECISION_NAMES[variant.precision]: Switch(variant.precision != "fp32", precision_why),
+        "channels-last": Switch(variant.channels_last, why if train.channels_last is None else _SET_BY_USER),
     }
     if planned.device.type == "cuda":
-        engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _SET_BY_USER)
+        engaged["fused kernels"] = Switch(variant.fused_kernels, why if train.fused_kernels is None else _SET_BY_USER)
     result = _with_variant(planned, variant)
     return result, engaged, seconds
 
 
-def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
+def _usual(planned: RunPlan, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
     """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's GPU kernels."""
     reference, usual = allowed[0], allowed[-1]
     is_default = (
@@ -180,7 +180,7 @@ def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Var
     return usual_variant(network, whole, reference, usual, steps=planned.config.train.steps, limit_s=_SHORT_SECONDS)
 
 
-def _with_variant(planned: Planned, variant: Variant) -> Planned:
+def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
     """On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
@@ -189,7 +189,7 @@ def _with_variant(planned: Planned, variant: Variant) -> Planned:
 _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
 
 
-def _variants(planned: Planned) -> list[Variant]:
+def _variants(planned: RunPlan) -> list[Variant]:
     """The candidate variants; the first one is the reference that the others are compared with.
 
     On a GPU with fast bf16, float32 is included only to validate the results of the others; TF32 is never faster there.
@@ -212,7 +212,7 @@ def _variants(planned: Planned) -> list[Variant]:
     ]  # fmt: skip
 
 
-def keep_layers(planned: Planned, network: nn.Module) -> str:
+def keep_layers(planned: RunPlan, network: nn.Module) -> str:
     """Keep layers in float32, in place: those that are set, and on a CPU those whose bf16 gradients are wrong.
 
     There a bf16 convolution whose image is shorter than its filter returns uninitialised memory as its weights'
@@ -235,7 +235,7 @@ def keep_layers(planned: Planned, network: nn.Module) -> str:
     return note
 
 
-def example_of(planned: Planned, *, small: bool = False) -> Tensor:
+def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
     """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two for its norms."""
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
@@ -252,13 +252,13 @@ def _two_units(side: int, by: int) -> int:
     return min(side, 2 * by)
 
 
-def time_left(planned: Planned, clock: Clock) -> float:
+def time_left(planned: RunPlan, clock: Clock) -> float:
     """Seconds until train.max_seconds; infinite without it."""
     limit = planned.config.train.max_seconds
     return math.inf if limit is None else limit - clock.elapsed
 
 
-def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
+def fitting_steps(planned: RunPlan, clock: Clock, step_seconds: float) -> int:
     """The run's steps; with progressive patches, which last shares of the steps, no more than fit into the time."""
     steps, remaining_s = planned.config.train.steps, time_left(planned, clock)
     if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= remaining_s:
@@ -272,7 +272,7 @@ def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
     return reduced
 
 
-def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> None:
+def settle_activations(planned: RunPlan, network: nn.Module, engaged: dict[str, Switch]) -> None:
     """Recompute as many activations in the backward pass as the memory budget requires."""
     train = planned.config.train
     if train.activations == "all":
@@ -283,10 +283,10 @@ def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, 
         )
     if not report.fits:
         log.warning("train.activations: %s; give more, or a smaller sample.batch_size or sample.patch", report)
-    engaged["recomputed activations"] = Engaged(bool(report.modules), str(report))
+    engaged["recomputed activations"] = Switch(bool(report.modules), str(report))
 
 
-def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> Planned:
+def settle_batch_size(planned: RunPlan, network: nn.Module, engaged: dict[str, Switch]) -> RunPlan:
     """The run with the largest batch that fits, if sample.fit_batch is set; a resumed run does not search again."""
     config = planned.config
     if not config.sample.fit_batch:
@@ -302,15 +302,15 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
             layout=memory_format(dims, variant.channels_last),
             captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
-    engaged["largest batch"] = Engaged(True, f"{search.batch_size} patches instead of {batch_size}: {search.why}")
+    engaged["largest batch"] = Switch(True, f"{search.batch_size} patches instead of {batch_size}: {search.why}")
     sample = replace(config.sample, batch_size=search.batch_size, fit_batch=False)
     planned = replace(planned, config=replace(config, sample=sample))
     return with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
 
 
 def settle_network(
-    planned: Planned, network: nn.Module, predicted: float, world: World | None = None
-) -> tuple[Planned, nn.Module, Engaged]:
+    planned: RunPlan, network: nn.Module, predicted: float, world: World | None = None
+) -> tuple[RunPlan, nn.Module, Switch]:
     """The network, compiled if configured, or if the run is long enough and compilation measures faster.
 
     predicted: seconds that the steps are expected to take.
@@ -319,15 +319,15 @@ def settle_network(
     requested = train.compile
     result = network
     if requested is not False and _has_data_dependent_flow(planned, network):
-        engaged = Engaged(False, _DATA_DEPENDENT_FLOW)
+        engaged = Switch(False, _DATA_DEPENDENT_FLOW)
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
-        engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
+        engaged = Switch(False, "not tried where several processes share the step; set train.compile")
     elif requested is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
         limit = f"{least / 60:.0f} min"
-        engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
+        engaged = Switch(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
     elif requested is False:
-        engaged = Engaged(False, _SET_BY_USER)
+        engaged = Switch(False, _SET_BY_USER)
     else:
         result, engaged = faster_compiled(
             network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
@@ -335,7 +335,7 @@ def settle_network(
     return with_train(planned, compile=engaged.on), result, engaged
 
 
-def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Engaged]) -> None:
+def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Switch]) -> None:
     """On a GPU, let cuDNN time its algorithms in runs that are long enough for it to pay.
 
     predicted: seconds that the steps are expected to take; 0 where nothing was measured.
@@ -346,12 +346,12 @@ def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Enga
     limit = f"{_AUTOTUNE_SECONDS / 60:.0f} min"
     length = f"the steps take about {predicted:.0f} s" if predicted else "how long the steps take was not measured"
     why = f"{length}; timing cuDNN's algorithms takes some 10 s and pays in runs of over {limit}"
-    engaged["cuDNN autotuning"] = Engaged(step.autotune, why)
+    engaged["cuDNN autotuning"] = Switch(step.autotune, why)
 
 
 def settle_capture(
-    planned: Planned, step: TrainStep, program: Program, engaged: dict[str, Engaged]
-) -> tuple[Planned, CapturedStep | None]:
+    planned: RunPlan, step: TrainStep, program: Program, engaged: dict[str, Switch]
+) -> tuple[RunPlan, CapturedStep | None]:
     """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run."""
     requested = planned.config.train.capture
     reason = _SET_BY_USER if requested is False else why_not(step, program)
@@ -366,18 +366,18 @@ def settle_capture(
         return planned, CapturedStep(step=step, segment=program.segment, always=bool(requested))
     if requested:
         log.warning("train.capture: the step can't be captured, as %s", reason)
-    engaged["CUDA graph"] = Engaged(False, reason)
+    engaged["CUDA graph"] = Switch(False, reason)
     return with_train(planned, capture=False), None
 
 
-def _deepest(planned: Planned) -> list[int]:
+def _deepest(planned: RunPlan) -> list[int]:
     """Sides of the coarsest feature map of a patch."""
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
     first = 0 if planned.case_set.spatial_dims == 3 else 1
     return [side // by for side, by in zip(patch[first:], unit[first:], strict=True)]
 
 
-def probe_of(planned: Planned) -> Probe:
+def probe_of(planned: RunPlan) -> Probe:
     """One or two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time.
 
     Two on a GPU, where a single one may leave it waiting for launches.

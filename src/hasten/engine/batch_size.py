@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import HostBytes

@@ -14,7 +14,7 @@ from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import validation_steps, with_network
 from hasten.config.size import duration_text
 from hasten.engine.autotune import operated_net, settle_variant, time_left
-from hasten.engine.job import Planned, augmentation_of, with_train
+from hasten.engine.job import RunPlan, augmentation_of, with_train
 from hasten.engine.measure import variant_of
 from hasten.engine.step import memory_format
 from hasten.nets.random_state import random_state_kept
@@ -52,7 +52,7 @@ class Scale:
     reason: str
 
 
-def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
+def choose_scale(planned: RunPlan, clock: Clock) -> Scale | None:
     """Time a step of the planned network, and of `FAST` if too few fit, or of wider ones while enough do.
 
     None without a budget, and where both channels and steps are set.
@@ -62,7 +62,7 @@ def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
     remaining_s, name = time_left(planned, clock), planned.config.network.name
     timed: list[str] = []
 
-    def steps_of(candidate: Planned) -> int:
+    def steps_of(candidate: RunPlan) -> int:
         steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, _MEASURE_SHARE * remaining_s)))
         timed.append(f"{_text(candidate)} {steps}")
         return steps
@@ -83,7 +83,7 @@ def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
     return Scale(network=network, width=width, steps=steps, reason=reason)
 
 
-def with_scale(planned: Planned, scale: Scale | None) -> Planned:
+def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     """The plan with what the user left open set to `scale`; None leaves it as it is."""
     if scale is None:
         return planned
@@ -110,12 +110,12 @@ def with_scale(planned: Planned, scale: Scale | None) -> Planned:
     return dataclasses.replace(planned, decisions=decisions)
 
 
-def _open(planned: Planned, name: str) -> bool:
+def _open(planned: RunPlan, name: str) -> bool:
     """Whether the plan decided it, and not the user."""
     return planned.decisions[name].reason != GIVEN
 
 
-def _with_network(planned: Planned, name: str, width: float) -> Planned | None:
+def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
     """The plan with this network, and every level's channels times `width`; None for one that can't be."""
     config, decisions = planned.config, planned.decisions
     if name == config.network.name and width == 1:
@@ -133,12 +133,12 @@ def _with_network(planned: Planned, name: str, width: float) -> Planned | None:
     return dataclasses.replace(planned, config=config, decisions=decisions)
 
 
-def _text(planned: Planned) -> str:
+def _text(planned: RunPlan) -> str:
     network = planned.config.network
     return f"{network.name} {network.channels[0]}" if network.channels else network.name
 
 
-def _with_strong_augmentation(planned: Planned, decisions: dict[str, Decision]) -> Planned:
+def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
     """With `STRONG` for what the user left open, where the preset has these strengths."""
     config = planned.config
     if config.augment.chain or config.augment.preset != "default" or not config.sample.affine_prob:
@@ -151,7 +151,7 @@ def _with_strong_augmentation(planned: Planned, decisions: dict[str, Decision]) 
     return dataclasses.replace(planned, config=config, augmentation=augmentation)
 
 
-def _step_seconds(planned: Planned, budget_s: float) -> float:
+def _step_seconds(planned: RunPlan, budget_s: float) -> float:
     """Forward and backward passes, as the run will measure them (and find them measured), and the update."""
     # So few steps that a GPU uses its default variant, without a comparison for each width.
     brief = with_train(planned, steps=1)

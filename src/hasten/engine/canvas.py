@@ -19,8 +19,8 @@ from torch import Tensor
 
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Part, cover
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.scores import highest
-from hasten.engine.shortage import out_of_memory
 
 log = logging.getLogger(__name__)
 

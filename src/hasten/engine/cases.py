@@ -14,8 +14,8 @@ from hasten.distribute.parts import CaseParts, part_balance, part_table
 from hasten.distribute.strategy import Strategy
 from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
-from hasten.engine.job import Planned, left_out
-from hasten.engine.measure import Engaged
+from hasten.engine.job import RunPlan, left_out
+from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
 from hasten.observe.clock import Clock
 
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 
 def prepare_cases(
-    planned: Planned, clock: Clock, strategy: Strategy, group: Group
-) -> tuple[Planned, Arena, CaseParts | None]:
+    planned: RunPlan, clock: Clock, strategy: Strategy, group: Group
+) -> tuple[RunPlan, Arena, CaseParts | None]:
     """The run with the statistics of its label maps, its cases, and this rank's training cases where ranks hold parts.
 
     The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
@@ -38,7 +38,7 @@ def prepare_cases(
     return _labelled(planned, arena), arena, parts
 
 
-def _within(planned: Planned, clock: Clock) -> Tick:
+def _within(planned: RunPlan, clock: Clock) -> Tick:
     """Progress callback of the preparation that raises ValueError when train.max_seconds has passed."""
 
     def tick(done: int, total: int) -> None:
@@ -52,7 +52,7 @@ def _within(planned: Planned, clock: Clock) -> Tick:
     return tick
 
 
-def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) -> Arena:
+def arena_of(planned: RunPlan, *, send: bool = False, tick: Tick | None = None) -> Arena:
     """The run's prepared cases, from the cache or prepared into it.
 
     Where the training cases are dealt into parts it is read for validation alone, and stays in its file; it holds only
@@ -68,7 +68,7 @@ def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) 
     return whole(config.cache, device=str(planned.device), first=first)
 
 
-def _labelled(planned: Planned, arena: Arena) -> Planned:
+def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
     """The run with the statistics of the prepared label maps. Raises ValueError where nothing is labelled."""
     case_set, parts = planned.case_set, (planned.train, planned.validation)
     whole, dims = case_set.ignore is None, case_set.spatial_dims
@@ -79,7 +79,7 @@ def _labelled(planned: Planned, arena: Arena) -> Planned:
     )
 
 
-def _own_parts(planned: Planned, strategy: Strategy, *, send: bool) -> CaseParts:
+def _own_parts(planned: RunPlan, strategy: Strategy, *, send: bool) -> CaseParts:
     """This rank's training cases, in memory."""
     ids, world = [case.id for case in planned.train], strategy.world
     share = share_of(planned, strategy)
@@ -93,11 +93,11 @@ def _own_parts(planned: Planned, strategy: Strategy, *, send: bool) -> CaseParts
     return parts
 
 
-def homes_of(arena: Arena, parts: CaseParts | None) -> dict[str, Engaged]:
+def homes_of(arena: Arena, parts: CaseParts | None) -> dict[str, Switch]:
     """Where the training cases lie."""
     trained = arena if parts is None else parts.arena(0)
     size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
-    homes = {"arena home": Engaged(True, f"{trained.home}, {size}")}
+    homes = {"arena home": Switch(True, f"{trained.home}, {size}")}
     if parts is None:
         return homes
-    return {"cases in parts": Engaged(True, f"{parts.deal.parts} parts; {part_balance(parts.deal)}"), **homes}
+    return {"cases in parts": Switch(True, f"{parts.deal.parts} parts; {part_balance(parts.deal)}"), **homes}

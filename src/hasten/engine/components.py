@@ -17,8 +17,8 @@ from hasten.config.settled import PlannedTrain
 from hasten.engine.capture import CapturedStep
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import Inference
-from hasten.engine.job import Planned
-from hasten.engine.measure import Engaged
+from hasten.engine.job import RunPlan
+from hasten.engine.measure import Switch
 from hasten.engine.step import TrainStep
 from hasten.optim.schedule import PacedSchedule
 
@@ -38,7 +38,7 @@ class LoopComponents:
     """The source of batches."""
     captured: CapturedStep | None = None
     """The step and its batch as one CUDA graph, where that is possible and not switched off."""
-    engaged: dict[str, Engaged]
+    engaged: dict[str, Switch]
     paced: PacedSchedule
     """The schedule of the step's updates: the learning rate of each 0-based step."""
 
@@ -53,7 +53,7 @@ class LoopComponents:
 class RunComponents(LoopComponents):
     """The components of a segmentation run."""
 
-    planned: Planned
+    planned: RunPlan
     """The plan with all measured settings filled in, so that its configuration repeats this run."""
     arena: Arena
     inference: Inference

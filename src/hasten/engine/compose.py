@@ -34,8 +34,8 @@ from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
 from hasten.engine.initial import Start, start_of, with_head
-from hasten.engine.job import Planned, inference_of, plan_run, with_train
-from hasten.engine.measure import Engaged, variant_of
+from hasten.engine.job import RunPlan, inference_of, plan_run, with_train
+from hasten.engine.measure import Switch, variant_of
 from hasten.engine.precision import scaler_for
 from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.sampling import settle_program
@@ -68,7 +68,7 @@ def prepare_run(
     strategy = strategy or alone()
     world = strategy.world
 
-    def read_plan() -> Planned:
+    def read_plan() -> RunPlan:
         with first_here(world, group):
             planned = plan_run(config, plan, world=world, device=device)
         mistakes = rank_mistakes(planned, strategy)
@@ -96,7 +96,7 @@ def prepare_run(
 
 
 def compose_run(
-    planned: Planned,
+    planned: RunPlan,
     arena: Arena,
     clock: Clock,
     strategy: Strategy | None = None,
@@ -111,7 +111,7 @@ def compose_run(
     parts: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
     `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
     """
-    strategy, engaged, surgery = strategy or alone(), dict[str, Engaged](), None
+    strategy, engaged, surgery = strategy or alone(), dict[str, Switch](), None
     if not strategy.whole_network:
         # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
         planned = with_train(planned, compile=False, capture=False)
@@ -124,7 +124,7 @@ def compose_run(
         if freed_memory is not None:
             engaged["kept host memory"] = freed_memory
         if surgery is not None:
-            engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
+            engaged["surgery"] = Switch(surgery.fused + surgery.biases > 0, str(surgery))
     planned = with_head(planned, network, start)
     dims, device = planned.case_set.spatial_dims, planned.device
     # Before the optimizer, whose moments lie in memory as the weights do.
@@ -148,9 +148,9 @@ def compose_run(
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
         step.network = strategy.wrap(compiled)
         step.fused_kernels = variant_of(train).fused_kernels and not planned.config.train.compile
-    engaged |= {"fused optimizer": Engaged(True, fusion_of(train.optimizer)), **homes_of(arena, parts)}
+    engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, parts)}
     if start is not None:
-        engaged["weights to start from"] = Engaged(True, start.summary())
+        engaged["weights to start from"] = Switch(True, start.summary())
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
     built = {"arena": arena, "step": step, "program": program, "captured": captured, "paced": paced}
@@ -158,7 +158,7 @@ def compose_run(
 
 
 def _components(
-    planned: Planned, start: Start | None, engaged: dict[str, Engaged], built: dict[str, Any]
+    planned: RunPlan, start: Start | None, engaged: dict[str, Switch], built: dict[str, Any]
 ) -> RunComponents:
     config = planned.config
     return RunComponents(

@@ -19,13 +19,13 @@ from hasten.config.load import from_dict
 from hasten.config.networks import is_own
 from hasten.config.settled import PlannedRun, planned_run
 from hasten.engine.bundle import bundle_files, write_folder
+from hasten.engine.custom_network import model_network
 from hasten.engine.nnunet_folder import nnunet_files
-from hasten.engine.own_network import model_network
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
 from hasten.files import replacing, sync_folder
 from hasten.nets.build import divisor
-from hasten.nets.own import decides_by_values
+from hasten.nets.custom_network import decides_by_values
 
 Format = Literal["safetensors", "onnx", "bundle", "nnunet"]
 _FOLDERS: dict[Format, Callable[..., dict[str, bytes]]] = {"bundle": bundle_files, "nnunet": nnunet_files}

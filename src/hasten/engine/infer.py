@@ -19,9 +19,9 @@ from hasten.engine.allocator import kept_memory
 from hasten.engine.bands import Box, bands, free_memory, widened
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.regrid import Planes, Regridded
 from hasten.engine.scores import Average, averaged, confidence, first_output
-from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
 from hasten.engine.windows import Windows, slide, slow_axis
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn, serialization
 
 from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
-from hasten.engine.job import Planned, build_net, with_train
+from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.weights import model_file, read_model
 from hasten.nets.weights import Fit, fit_weights, last_weight
 
@@ -93,7 +93,7 @@ def _rows(title: str, names: list[str]) -> list[str]:
     return rows + ([f"  {'':<11} and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
 
 
-def with_head(planned: Planned, network: nn.Module, start: Start | None) -> Planned:
+def with_head(planned: RunPlan, network: nn.Module, start: Start | None) -> RunPlan:
     """The same with `train.head` settled where train.head_steps asks for it, to names of `network`.
 
     These are the layers that the file does not initialise, or else the last one. start: None only where the head is
@@ -109,7 +109,7 @@ def with_head(planned: Planned, network: nn.Module, start: Start | None) -> Plan
     return with_train(planned, head=initialised or tuple(name for name in names if name.rpartition(".")[0] == layer))
 
 
-def start_of(planned: Planned) -> Start | None:
+def start_of(planned: RunPlan) -> Start | None:
     """What network.weights names, fitted to the planned network; None where nothing is named.
 
     Raises ValueError for a file that can't be read or is not safe to, that has NaN, or of which nothing fits.
@@ -123,7 +123,7 @@ def start_of(planned: Planned) -> Start | None:
         raise ValueError(f"network.weights: {error}") from None
 
 
-def fit_file(path: str | Path, planned: Planned) -> Start:
+def fit_file(path: str | Path, planned: RunPlan) -> Start:
     """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
     saved = read_weights(path)
     state = build_net(planned).cpu().state_dict()

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from hasten.augment.run_chain import RunChain, run_chain
-from hasten.cache.fingerprint import Kept, find_kept, get_case_set, get_fingerprint
+from hasten.cache.fingerprint import CachedSource, find_cached_source, get_case_set, get_fingerprint
 from hasten.cache.key import Files, cache_dir
 from hasten.cases.labels import IGNORED
 from hasten.cases.regions import Region, regions_of, with_regions
@@ -37,11 +37,11 @@ from hasten.config.schema import RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
+from hasten.engine.custom_network import settle_custom_network, with_custom_network
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import WINDOW_BATCH, Inference
 from hasten.engine.measure import variant_of
-from hasten.engine.own_network import settle_own, with_own_network
-from hasten.engine.shortage import memory_mistakes
+from hasten.engine.out_of_memory import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_flops, count_parameters, unet_size
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
+class RunPlan:
     """A planned run: its data, settings and decisions."""
 
     config: PlannedRun
@@ -101,7 +101,7 @@ class Planned:
         return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members, ignore_index=self.ignore_index)
 
 
-def with_train(planned: Planned, **settled: Any) -> Planned:
+def with_train(planned: RunPlan, **settled: Any) -> RunPlan:
     """The plan with these fields of `train` replaced."""
     train = dataclasses.replace(planned.config.train, **settled)
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
@@ -123,7 +123,7 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     return plan_to_dict(planned) | {"network": network_size(planned)}
 
 
-def network_size(planned: Planned) -> dict[str, int | None]:
+def network_size(planned: RunPlan) -> dict[str, int | None]:
     """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
     dims, network = planned.case_set.spatial_dims, planned.config.network
     shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
@@ -137,7 +137,7 @@ def network_size(planned: Planned) -> dict[str, int | None]:
 
 def plan_run(
     config: RunConfig, plan: Path | None = None, *, world: World | None = None, device: torch.device | None = None
-) -> Planned:
+) -> RunPlan:
     """Read what the source declares, split it, take its fingerprint and settle the plan.
 
     `plan`: a plan.json whose (perhaps edited) decisions are taken where the configuration leaves a field open.
@@ -160,7 +160,7 @@ def plan_run(
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    config, custom = with_own_network(config, case_set)
+    config, custom = with_custom_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
@@ -171,11 +171,11 @@ def plan_run(
     if is_user_code(full.loss.name):
         full = with_loss_digest(full, case_set, ignore_index)
     if custom is not None:
-        full, decisions = settle_own(full, custom, decisions, divisor_is_set=divisor_is_set)
+        full, decisions = settle_custom_network(full, custom, decisions, divisor_is_set=divisor_is_set)
     augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
-    return Planned(
+    return RunPlan(
         config=full,
         decisions=decisions,
         fingerprint=fingerprint,
@@ -208,17 +208,17 @@ def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case
     return case_set, *split_cases(case_set, config.data.split)
 
 
-def _cached_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
+def _cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
     remote_dir = cache_dir(config.cache) / "remote"
     listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
-    cached = find_kept(listing, config.cache)
+    cached = find_cached_source(listing, config.cache)
     return cached, with_regions(get_case_set(listing, config.data.spatial_dims, cached), config.data)
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
     """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared.
 
-    ignore_index: as `Planned` has it.
+    ignore_index: as `RunPlan` has it.
     """
     spacing = config.prepare.spacing
     if not spacing or not all(spacing):
@@ -340,7 +340,7 @@ def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwo
     return None
 
 
-def plan_to_dict(planned: Planned) -> dict[str, Any]:
+def plan_to_dict(planned: RunPlan) -> dict[str, Any]:
     """The plan file: fingerprint, decisions, warnings and what the augmentation does."""
     return {
         "warnings": list(planned.warnings),
@@ -361,7 +361,7 @@ def _counted(rows: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
     return [{"value": value, "cases": count} for value, count in Counter(rows).most_common()]
 
 
-def build_net(planned: Planned) -> nn.Module:
+def build_net(planned: RunPlan) -> nn.Module:
     """The planned network on its device, its weights drawn from train.seed."""
     torch.manual_seed(planned.config.train.seed)
     network = build_network(

@@ -54,7 +54,7 @@ Trace = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Engaged:
+class Switch:
     """Whether an accelerator is on, and why."""
 
     on: bool
@@ -300,7 +300,7 @@ def _recorded(call: Callable[[], Trace], into: list[Trace]) -> Callable[[], None
 
 def faster_compiled(
     network: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool = False
-) -> tuple[nn.Module, Engaged]:
+) -> tuple[nn.Module, Switch]:
     """`network` compiled, if that works and is certainly 3 % faster (or `always`); else the network itself, and why.
 
     blocks: the network's repeated blocks are compiled, in place, and not the whole.
@@ -320,7 +320,7 @@ def faster_compiled(
             lines = str(error).strip().splitlines()
             reason = lines[0] if lines else type(error).__name__
             log.warning("the network runs uncompiled: %s", reason)
-            return network, Engaged(False, f"torch.compile failed: {reason}")
+            return network, Switch(False, f"torch.compile failed: {reason}")
         compile_s = time.perf_counter() - begin
         comparison = compared(calls, probe.device, base="eager", seconds=MEASURE_S)
     eager, fused = (1e3 * comparison.median(name) for name in ("eager", "compiled"))
@@ -330,11 +330,11 @@ def faster_compiled(
         compiled_trace, eager_trace = (
             "loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager")
         )
-        return network, Engaged(False, f"compiled it gives {compiled_trace}, eager {eager_trace}")
+        return network, Switch(False, f"compiled it gives {compiled_trace}, eager {eager_trace}")
     certain = certainly_faster(comparison, "compiled", probe.device)
     if not always and not certain:
-        return network, Engaged(False, f"not certainly faster: {figures}")
-    return _compiled(network, blocks=blocks), Engaged(True, figures)
+        return network, Switch(False, f"not certainly faster: {figures}")
+    return _compiled(network, blocks=blocks), Switch(True, figures)
 
 
 def _compiled(network: nn.Module, *, blocks: bool) -> nn.Module:

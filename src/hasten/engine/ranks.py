@@ -12,13 +12,13 @@ from torch import Tensor, distributed
 from hasten.distribute.parts import parts_mistake
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
-from hasten.engine.job import Planned
+from hasten.engine.job import RunPlan
 from hasten.nets import random_state
 from hasten.observe.rundir import RANKS, append_jsonl
 from hasten.sample.share import WHOLE, Share
 
 
-def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
+def rank_mistakes(planned: RunPlan, strategy: Strategy) -> list[str]:
     """Settings that don't go with this many processes or their strategy, as "dotted.path: what and the remedy"."""
     config, world = planned.config, strategy.world
     mistakes = strategy.mistakes(config)
@@ -42,7 +42,7 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
     return mistakes
 
 
-def share_of(planned: Planned, strategy: Strategy) -> Share:
+def share_of(planned: RunPlan, strategy: Strategy) -> Share:
     """This rank's share of every batch."""
     if not strategy.splits_batch:
         return WHOLE

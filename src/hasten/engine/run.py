@@ -27,11 +27,11 @@ from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoints import Checkpoints, Found
 from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
 from hasten.engine.compose import prepare_run
+from hasten.engine.custom_network import with_code
 from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
-from hasten.engine.measure import Engaged
-from hasten.engine.own_network import with_code
+from hasten.engine.measure import Switch
 from hasten.engine.ranks import seed_rank
 from hasten.engine.resume import complete_summary, resumed_run, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
@@ -280,7 +280,7 @@ def _keep_reasons(out: Path, parts: RunComponents) -> None:
     """On resuming, a switch is on because run.yaml says so; what was measured when the run began says more."""
     try:
         before = json.loads((out / PLAN_JSON).read_text())["engaged"]
-        earlier = {name: Engaged(**engaged) for name, engaged in before.items()}
+        earlier = {name: Switch(**engaged) for name, engaged in before.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     for name, now in parts.engaged.items():

@@ -23,8 +23,8 @@ from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
 from hasten.distribute.parts import CaseParts
-from hasten.engine.job import Planned
-from hasten.engine.measure import Engaged, certainly_faster, compared
+from hasten.engine.job import RunPlan
+from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.sample.dealt import Dealt
@@ -43,8 +43,8 @@ _SAVED = {"cpu": 0.5}
 
 
 def settle_program(
-    planned: Planned, arena: Arena, share: Share = WHOLE, parts: CaseParts | None = None
-) -> tuple[Planned, Program, dict[str, Engaged]]:
+    planned: RunPlan, arena: Arena, share: Share = WHOLE, parts: CaseParts | None = None
+) -> tuple[RunPlan, Program, dict[str, Switch]]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
     parts: the training cases, where they are dealt into parts; else they lie in `arena`. Raises ValueError for an
@@ -73,7 +73,7 @@ def settle_program(
     part = dataclasses.replace(config.sample, compile=program.compiled)
     settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
     reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
-    engaged = {"compiled batch program": Engaged(program.compiled, reason)}
+    engaged = {"compiled batch program": Switch(program.compiled, reason)}
     return settled, program, engaged | _fused(planned, program)
 
 
@@ -94,7 +94,7 @@ def _next_batch(segment: Segment, numbers: Iterator[int]) -> None:
     segment(next(numbers))
 
 
-def _fused(planned: Planned, program: Program) -> dict[str, Engaged]:
+def _fused(planned: RunPlan, program: Program) -> dict[str, Switch]:
     """Reports the augmentation steps that run sample by sample, and their cost; {} if all are fused."""
     slow = planned.augmentation.per_sample
     if not slow:
@@ -104,7 +104,7 @@ def _fused(planned: Planned, program: Program) -> dict[str, Engaged]:
     summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
     cost = f"{1e3 * seconds:.0f} ms of a batch"
     log.warning("augment.chain: %s, %s", summary, cost)
-    return {"fused augmentation": Engaged(False, f"{summary}; {cost}")}
+    return {"fused augmentation": Switch(False, f"{summary}; {cost}")}
 
 
 def per_sample_seconds(segment: Segment) -> float:
@@ -132,7 +132,7 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def _program(planned: Planned, arena: Arena, share: Share, parts: CaseParts | None, *, compile: bool) -> Program:
+def _program(planned: RunPlan, arena: Arena, share: Share, parts: CaseParts | None, *, compile: bool) -> Program:
     stages = _stages(planned)
 
     def segment(arena: Arena, cases: tuple[int, ...] | Dealt, stage: PatchStage) -> Segment:
@@ -152,7 +152,7 @@ def _program(planned: Planned, arena: Arena, share: Share, parts: CaseParts | No
     return Program(lambda round, stage: segment(parts.arena(round), parts.dealt(round), stage), rounds)
 
 
-def _cases(planned: Planned, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> Cases:
+def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> Cases:
     """The prepared cases, or what transforms make of whole ones."""
     if not run.transforms:
         return cases_of_arena(arena, planned.case_set.spatial_dims)
@@ -168,7 +168,7 @@ def _cases(planned: Planned, run: RunChain, arena: Arena, cases: tuple[int, ...]
     return Cases(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
 
 
-def _stages(planned: Planned) -> tuple[PatchStage, ...]:
+def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     """Of the whole run; one where patches keep their size."""
     sample, train = planned.config.sample, planned.config.train
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `_deepest`
@@ -191,7 +191,7 @@ def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bo
     return saved > cost, f"{text} in {steps} steps"
 
 
-def _kernel_marker(planned: Planned) -> Path:
+def _kernel_marker(planned: RunPlan) -> Path:
     """A marker file: torch's compile cache holds this program."""
     sample = dataclasses.replace(planned.config.sample, compile=None)
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims

@@ -17,7 +17,7 @@ from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import Outcome, RunComponents
 from hasten.engine.infer import infer_labels
 from hasten.engine.loop import Loop
-from hasten.engine.measure import Engaged
+from hasten.engine.measure import Switch
 from hasten.engine.metric import counts_of, dice_of, without_ignored
 from hasten.observe.env import environment
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
@@ -43,7 +43,7 @@ def write_summary(
         **spans,
     }
     if parts.captured is not None:
-        parts.engaged["CUDA graph"] = Engaged(parts.captured.engaged, parts.captured.why)
+        parts.engaged["CUDA graph"] = Switch(parts.captured.engaged, parts.captured.why)
     loop_s = seconds["train"] + seconds["wait_for_data"]
     best = None if math.isnan(outcome.best.value) else outcome.best.value
     summary = {

@@ -17,7 +17,7 @@ from hasten.distribute.balance import balance_sentence, case_costs, in_order, pa
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
 from hasten.engine.infer import Inference, infer_labels, padded_size
-from hasten.engine.measure import Engaged
+from hasten.engine.measure import Switch
 from hasten.engine.metric import Dice, counts_of, dice_of
 from hasten.engine.metrics.gather import counts_over_ranks
 from hasten.engine.spacing import training_spacing
@@ -86,7 +86,7 @@ class CaseEvaluator:
         if world.size > 1:
             costs = validation_costs(parts)
             text = balance_sentence(costs, in_order(cases, world.size), partition(costs, world.size))
-            parts.engaged["validation cases"] = Engaged(True, text)
+            parts.engaged["validation cases"] = Switch(True, text)
 
     def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> Dice | None:
         """As `validate`."""

@@ -13,7 +13,7 @@ from torch import nn
 from hasten.config.size import size_text
 from hasten.engine.bands import free_memory
 from hasten.engine.infer import Inference, network_scores
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 
 log = logging.getLogger(__name__)
 

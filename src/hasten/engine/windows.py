@@ -14,7 +14,7 @@ from torch.nn import functional
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Mode, Sigma, make_axis, restricted, weight_map
 from hasten.engine.canvas import HOST, Canvas, Sink
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 
 log = logging.getLogger(__name__)
 

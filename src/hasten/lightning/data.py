@@ -10,7 +10,7 @@ from typing import Any, Self
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
-from hasten.engine.job import Planned, pick_device
+from hasten.engine.job import RunPlan, pick_device
 from hasten.lightning.framework import lightning_package
 from hasten.lightning.loaders import CaseLoader, StepLoader
 from hasten.lightning.sources import ChainSource, Place, PlannedSource, Source
@@ -97,7 +97,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
     # Properties that a LightningModule may need before a Trainer exists
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> RunPlan:
         """The run's settings and cases with the plan for them; not for `from_monai`."""
         if not isinstance(self._source, PlannedSource):
             raise ValueError("HastenDataModule.from_monai makes no plan; ask your own transforms")

@@ -16,7 +16,7 @@ from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
 from hasten.engine.cases import arena_of
-from hasten.engine.job import Planned, plan_run, with_train
+from hasten.engine.job import RunPlan, plan_run, with_train
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 from hasten.lightning.loaders import Batch, CaseLoader, Feeding, dealt
@@ -70,10 +70,10 @@ class PlannedSource:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        self._planned: Planned | None = None
+        self._planned: RunPlan | None = None
         self._arena: Any = None
 
-    def planned(self, device: torch.device | None = None) -> Planned:
+    def planned(self, device: torch.device | None = None) -> RunPlan:
         """The run with its plan. device: the Trainer's; None takes train.device."""
         if self._planned is None or (device is not None and self._planned.device != device):
             name = self.config.train.device if device is None else str(device)

@@ -12,9 +12,9 @@ from torch import nn
 from hasten.config.networks import NETWORKS, is_own, network_mistake
 from hasten.config.schema import Triple
 from hasten.config.settled import PlannedNetwork
+from hasten.nets.custom_network import custom_network
 from hasten.nets.losses.build import Loss, build_loss
 from hasten.nets.nnunet import Layers, NnUNet
-from hasten.nets.own import own_network
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor"]
 
@@ -46,7 +46,7 @@ def build_network(
     """
     if is_own(config):
         assert patch is not None
-        user_network = own_network(
+        user_network = custom_network(
             config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims
         )
         return user_network.build(patch[3 - spatial_dims :])

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from hasten.engine.measure import (
     MEASURE_S,
-    Engaged,
     Measured,
     Precision,
     Probe,
+    Switch,
     Variant,
     explain,
     faster_compiled,
@@ -79,7 +79,7 @@ def make_step(
     setting: Setting,
     device: torch.device,
     scaler: torch.amp.GradScaler | None = None,
-) -> tuple[TrainStep, dict[str, Engaged]]:
+) -> tuple[TrainStep, dict[str, Switch]]:
     """The step, whose `network` takes the place of nnU-Net's, and what is switched on and why.
 
     network: nnU-Net's, perhaps compiled or in DDP; it is changed in place, and its weights and their names stay.
@@ -104,7 +104,7 @@ def make_step(
         )
         variant, why = measured.variant, explain(measured)
         seconds = measured.seconds[str(variant)]
-    engaged["precision and memory format"] = Engaged(variant != _usual(device), f"{variant}: {why}")
+    engaged["precision and memory format"] = Switch(variant != _usual(device), f"{variant}: {why}")
     layout = memory_format(setting.spatial_dims, variant.channels_last)
     bare.to(memory_format=layout)  # type: ignore[call-overload]
     lay_out_moments(optimizer)
@@ -171,14 +171,14 @@ def _of_classes(loss: Loss, regions: Members) -> Loss:
     return (lambda output, label: loss(output, region_masks(label, regions))) if regions else loss
 
 
-def _operated(network: nn.Module, setting: Setting) -> Engaged:
+def _operated(network: nn.Module, setting: Setting) -> Switch:
     """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
     device = next(network.parameters()).device
     try:
         surgery = operate(network, _example(_two_units(setting), setting).to(device), biases=not setting.several_ranks)
     except ValueError as error:
-        return Engaged(False, f"the network runs as it is, as {error}")
-    return Engaged(surgery.fused > 0, str(surgery))
+        return Switch(False, f"the network runs as it is, as {error}")
+    return Switch(surgery.fused > 0, str(surgery))
 
 
 def _two_units(setting: Setting) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from hasten.distribute.strategy import alone
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
 from hasten.engine.job import pick_device
-from hasten.engine.measure import Engaged, Variant
+from hasten.engine.measure import Switch, Variant
 from hasten.engine.step import memory_format
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, paced_schedule
@@ -47,8 +47,8 @@ def compose_slides(config: DetectionConfig, tiles: TileSet) -> LoopComponents:
     )  # fmt: skip
     host = {"ram": "host memory", "file": "a mapped file"}[tiles.home]
     where = "GPU memory" if resident and device.type == "cuda" else host
-    engaged["tiles cached"] = Engaged(True, f"{tiles}, read once; batches are made from {where}")
-    engaged["batched augmentation"] = Engaged(True, f"one program for a batch; compiled: {batches.why}")
+    engaged["tiles cached"] = Switch(True, f"{tiles}, read once; batches are made from {where}")
+    engaged["batched augmentation"] = Switch(True, f"one program for a batch; compiled: {batches.why}")
     train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
     paced = paced_schedule(train, config.train.batch_size)
     average = average_of(network) if train.ema > 0 else None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
-from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, fastest_variant
+from hasten.engine.measure import Precision, Probe, Switch, Variant, explain, fastest_variant
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
 
@@ -31,7 +31,7 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(output.float(), target)
 
 
-def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Engaged]]:
+def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Switch]]:
     """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place."""
     train, size = config.train, config.tiles.size
     note = ""
@@ -53,7 +53,7 @@ def settle(network: nn.Module, config: DetectionConfig, device: torch.device) ->
         measured = fastest_variant(network, probe, allowed, cache_dir(CacheConfig()) / "measured")
         variant, why = measured.variant, explain(measured)
     engaged = {
-        "precision": Engaged(variant.precision != "fp32", f"{variant.precision}: {why}{note}"),
-        "channels-last": Engaged(variant.channels_last, why),
+        "precision": Switch(variant.precision != "fp32", f"{variant.precision}: {why}{note}"),
+        "channels-last": Switch(variant.channels_last, why),
     }
     return variant, engaged

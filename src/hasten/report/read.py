@@ -40,7 +40,7 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Engaged:
+class Switch:
     name: str
     on: bool | None
     why: str
@@ -95,7 +95,7 @@ class Run:
     validations: tuple[ValidationRecord, ...]
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
-    engaged: tuple[Engaged, ...]
+    engaged: tuple[Switch, ...]
     decisions: tuple[Decision, ...]
     augmentation: tuple[Operation, ...]
     environment: dict[str, Any]
@@ -254,12 +254,12 @@ def _class_names(plan: dict[str, Any], validations: tuple[ValidationRecord, ...]
     return dict(enumerate(names, start=1))
 
 
-def _engaged(summary: dict[str, Any]) -> tuple[Engaged, ...]:
+def _engaged(summary: dict[str, Any]) -> tuple[Switch, ...]:
     parts = []
     for name, value in mapping(summary.get("engaged")).items():
         detail = value if isinstance(value, dict) else {"on": value}
         on = detail.get("on")
-        parts.append(Engaged(name=name, on=on if isinstance(on, bool) else None, why=str(detail.get("why") or "")))
+        parts.append(Switch(name=name, on=on if isinstance(on, bool) else None, why=str(detail.get("why") or "")))
     return tuple(parts)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
-from hasten.engine.job import Planned, plan_run
+from hasten.engine.job import RunPlan, plan_run
 from hasten.study.tune.search import Measured, Stage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.space import BATCH, FEED, VALIDATION, Room, advice, pays_within, space_of, start_of
@@ -25,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def planned_of(data: Path, *overrides: str) -> Planned:
+def planned_of(data: Path, *overrides: str) -> RunPlan:
     given = ("sample.patch=[8,16,16]", "sample.batch_size=4", "network.channels=[4,8]", "network.strides=[[2,2,2]]")
     return plan_run(load_run(None, (f"data.source={data}", f"cache.dir={data.parent}", *given, *overrides)))
 

@@ -11,27 +11,27 @@ from hasten.augment.lower.cucim import lower_cucim
 from hasten.augment.lower.geometry import lower_geometry
 from hasten.augment.lower.intensity import lower_intensity
 from hasten.augment.lower.suffix import lower_suffix
-from hasten.augment.lower.types import Context, Kept, Lowered, Undecided, keys_of, name_of
+from hasten.augment.lower.types import Context, Lowered, NotLowered, Undecided, keys_of, name_of
 
-__all__ = ["Context", "Kept", "Lowered", "Undecided", "is_random_crop", "keys_of", "lower", "name_of"]
+__all__ = ["Context", "Lowered", "NotLowered", "Undecided", "is_random_crop", "keys_of", "lower", "name_of"]
 
 _FAMILIES = (lower_crop, lower_geometry, lower_intensity, lower_suffix, lower_cucim)
 
 
 def lower(transform: Any, context: Context) -> Lowered:
-    """The operations. Raises Kept if the transform can't be lowered, with the reason; ValueError for bad arguments."""
+    """The operations. Raises NotLowered with the reason if it can't be lowered, ValueError for bad arguments."""
     _check_class(transform)
     if getattr(transform, "allow_missing_keys", False):
-        raise Kept("leaves out the keys that a case does not have (allow_missing_keys=True)")
+        raise NotLowered("leaves out the keys that a case does not have (allow_missing_keys=True)")
     created = next((key for key in keys_of(transform) if key in context.made), None)
     for family in _FAMILIES:
         lowered = family(transform, context)
         if lowered is None:
             continue
         if created is not None and family is not lower_suffix:
-            raise Kept(f'works on "{created}", which the chain makes')
+            raise NotLowered(f'works on "{created}", which the chain makes')
         return _restricted(lowered, context)
-    raise Kept("has no counterpart in Hasten")
+    raise NotLowered("has no counterpart in Hasten")
 
 
 def _check_class(transform: Any) -> None:
@@ -39,15 +39,15 @@ def _check_class(transform: Any) -> None:
 
     kind = type(transform)
     if isinstance(transform, mt.Compose):
-        raise Kept("decides by itself which of its transforms run, and in which order")
+        raise NotLowered("decides by itself which of its transforms run, and in which order")
     if not kind.__module__.startswith("monai.transforms."):
         base = next((each for each in kind.__mro__ if each.__module__.startswith("monai.transforms.")), None)
         made_from = (
             f" made from MONAI's {base.__name__}" if base is not None and issubclass(base, mt.MapTransform) else ""
         )
-        raise Kept(f"is code of your own{made_from}, which Hasten does not look into")
+        raise NotLowered(f"is code of your own{made_from}, which Hasten does not look into")
     if not isinstance(transform, mt.MapTransform):
-        raise Kept(f"works on arrays; write {kind.__name__}d to say which keys of an item it changes")
+        raise NotLowered(f"works on arrays; write {kind.__name__}d to say which keys of an item it changes")
 
 
 def _restricted(lowered: Lowered, context: Context) -> Lowered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, CropOp, SpatialCrop, WeightedCrop
-from hasten.augment.lower.types import Context, Kept, Lowered, build, check_all_keys, keys_of, triple_of
+from hasten.augment.lower.types import Context, Lowered, NotLowered, build, check_all_keys, keys_of, triple_of
 from hasten.augment.reshape import Cut
 from hasten.config.schema import Triple
 
@@ -14,7 +14,7 @@ _LATE = "is not the first random transform, so that it crops what was changed al
 
 
 def lower_crop(transform: Any, context: Context) -> Lowered | None:
-    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
+    """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
     import monai.transforms as mt
 
     match transform:
@@ -33,7 +33,7 @@ def lower_crop(transform: Any, context: Context) -> Lowered | None:
         case mt.RandSpatialCropd():
             return _spatial(transform, transform.cropper, 1, context)
         case mt.RandScaleCropd():
-            raise Kept("takes its patch as a share of each case, so that patches differ in size")
+            raise NotLowered("takes its patch as a share of each case, so that patches differ in size")
     return None
 
 
@@ -50,7 +50,7 @@ def is_random_crop(transform: Any) -> bool:
 
 def _check_opening(transform: Any, context: Context) -> None:
     if not context.opening:
-        raise Kept(_LATE)
+        raise NotLowered(_LATE)
     check_all_keys(transform, context, "crops")
 
 
@@ -79,7 +79,7 @@ def _indices(transform: Any, context: Context) -> tuple[str | None, float]:
             names = (transform.label_key + each.fg_postfix, transform.label_key + each.bg_postfix)
             if names == (transform.fg_indices_key, transform.bg_indices_key) and each.converter.output_shape is None:
                 return each.image_key, each.converter.image_threshold
-    raise Kept(
+    raise NotLowered(
         f'takes its centres from "{transform.fg_indices_key}" and "{transform.bg_indices_key}", which no cached '
         "FgBgToIndicesd of its label makes"
     )
@@ -98,13 +98,15 @@ def _classes(transform: Any, context: Context) -> Lowered:
             and each.converter.output_shape is None
         ]  # fmt: skip
         if not converters:
-            raise Kept(f'takes its centres from "{transform.indices_key}", which no cached ClassesToIndicesd makes')
+            raise NotLowered(
+                f'takes its centres from "{transform.indices_key}", which no cached ClassesToIndicesd makes'
+            )
         converter, from_indices = converters[0].converter, "centres as ClassesToIndicesd finds them"
         image_key, threshold, number = converters[0].image_key, converter.image_threshold, converter.num_classes
     ratios = None if cropper.ratios is None else tuple(float(each) for each in cropper.ratios)
     number = number if number is not None or ratios is None else len(ratios)
     if number is None:
-        raise Kept("has neither num_classes nor ratios; give num_classes")
+        raise NotLowered("has neither num_classes nor ratios; give num_classes")
     size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
     crop = build(
         transform, CropByLabelClasses, size=size, num_classes=int(number), keys=keys_of(transform),
@@ -127,12 +129,12 @@ def _weighted(transform: Any, context: Context) -> Lowered:
 
 def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -> Lowered:
     if cropper.random_size:
-        raise Kept("draws the size of its patch (random_size=True), so that patches differ in size")
+        raise NotLowered("draws the size of its patch (random_size=True), so that patches differ in size")
     size = triple_of(transform, "roi_size", cropper.roi_size, context)
     check_all_keys(transform, context, "crops")
     if not context.opening:
         if not context.patches:
-            raise Kept(_LATE)
+            raise NotLowered(_LATE)
         cut = build(transform, Cut, keys=keys_of(transform), size=size, random=cropper.random_center)
         return Lowered(ops=(cut,), note="what it cuts away is never computed")
     kind: Any = SpatialCrop if cropper.random_center else CentreCrop
@@ -162,7 +164,7 @@ def makes_whole(transform: Any, size: Triple, context: Context) -> bool:
         return False
     try:
         return triple_of(transform, "spatial_size", padder.spatial_size, context) == size
-    except Kept:
+    except NotLowered:
         return False
 
 

@@ -9,8 +9,8 @@ from hasten.augment.grid import AxisFlip, Flip, Resize, Rotate90
 from hasten.augment.lower.crops import makes_whole
 from hasten.augment.lower.types import (
     Context,
-    Kept,
     Lowered,
+    NotLowered,
     Undecided,
     build,
     check_all_keys,
@@ -32,7 +32,7 @@ Ranges = tuple[tuple[float, float], ...]
 
 
 def lower_geometry(transform: Any, context: Context) -> Lowered | None:
-    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
+    """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
     return _random(transform, context) or _fixed(transform, context)
 
 
@@ -59,16 +59,16 @@ def _random(transform: Any, context: Context) -> Lowered | None:
         case mt.RandAffined():
             return _affine(transform, context)
         case mt.Rand2DElasticd() | mt.Rand3DElasticd():
-            raise Kept("deforms by another definition than Hasten's B-spline `Elastic`, which is the fast one")
+            raise NotLowered("deforms by another definition than Hasten's B-spline `Elastic`, which is the fast one")
     return None
 
 
 def _rotated(transform: Any, context: Context) -> Lowered:
     inner = transform.rand_rotate
     if not inner.keep_size:
-        raise Kept("gives patches of a size that depends on the angle (keep_size=False)")
+        raise NotLowered("gives patches of a size that depends on the angle (keep_size=False)")
     if any(transform.align_corners):
-        raise Kept("has align_corners=True; Hasten turns voxels as squares, not as points")
+        raise NotLowered("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
     ranges = {field: pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z")}
     op = build(
@@ -81,14 +81,14 @@ def _rotated(transform: Any, context: Context) -> Lowered:
 def _zoomed(transform: Any, context: Context) -> Lowered:
     inner = transform.rand_zoom
     if not inner.keep_size:
-        raise Kept("gives patches of a size that depends on the zoom (keep_size=False)")
+        raise NotLowered("gives patches of a size that depends on the zoom (keep_size=False)")
     if any(inner.kwargs.values()):
-        raise Kept(f"has arguments for padding {inner.kwargs}")
+        raise NotLowered(f"has arguments for padding {inner.kwargs}")
     check_float(transform, transform.dtype)
     modes = modes_of(transform, context)
     linear = {bool(corners) for corners, mode in zip(transform.align_corners, modes, strict=True) if mode == "bilinear"}
     if len(linear) > 1:
-        raise Kept("has align_corners both True and False; Hasten has one for all keys")
+        raise NotLowered("has align_corners both True and False; Hasten has one for all keys")
     kind = AlignedZoom if True in linear else Zoom
     op = build(
         transform, kind, keys=keys_of(transform), prob=transform.prob,
@@ -171,7 +171,7 @@ def _fixed(transform: Any, context: Context) -> Lowered | None:
 def _transposed(transform: Any, context: Context) -> Lowered:
     indices = transform.transform.indices
     if indices is None or len(indices) != context.dims + 1 or indices[0] != 0:
-        raise Kept(f"moves the channels (indices={indices})")
+        raise NotLowered(f"moves the channels (indices={indices})")
     order = [each - 1 + 3 - context.dims for each in indices[1:]]
     full = [*range(3 - context.dims), *order]
     return _reordered(transform, (full[0], full[1], full[2]), (), context)
@@ -188,9 +188,9 @@ def _reordered(transform: Any, order: Triple, backward: tuple[int, ...], context
 def _resize(transform: Any, context: Context) -> Lowered:
     inner = transform.resizer
     if inner.size_mode != "all":
-        raise Kept(f"has size_mode={inner.size_mode}, so that sizes depend on the case")
+        raise NotLowered(f"has size_mode={inner.size_mode}, so that sizes depend on the case")
     if any(transform.align_corners) or any(transform.anti_aliasing):
-        raise Kept("has align_corners or anti_aliasing")
+        raise NotLowered("has align_corners or anti_aliasing")
     check_float(transform, transform.dtype)
     check_all_keys(transform, context, "resizes")
     size = triple_of(transform, "spatial_size", inner.spatial_size, context)
@@ -209,13 +209,13 @@ def _cut(transform: Any, size: Triple, context: Context) -> Lowered:
 
 
 def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:
-    """None if nothing is padded. Raises Kept if something is, or may be."""
+    """None if nothing is padded. Raises NotLowered if something is, or may be."""
     if context.size is None:
         raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
     if all(target <= side for target, side in zip(size, context.size, strict=True)):
         whole = size == context.size and makes_whole(transform, size, context)
         return Lowered(note="the patch is whole already") if whole else None
-    raise Kept(f"pads from {context.size[3 - context.dims :]} to {size[3 - context.dims :]}")
+    raise NotLowered(f"pads from {context.size[3 - context.dims :]} to {size[3 - context.dims :]}")
 
 
 def _divisible(transform: Any, context: Context) -> Lowered:
@@ -224,7 +224,7 @@ def _divisible(transform: Any, context: Context) -> Lowered:
     factor = transform.padder.k
     factors = (factor,) * context.dims if isinstance(factor, int) else tuple(factor)
     if any(k > 0 and side % k for k, side in zip(factors, context.size[3 - context.dims :], strict=False)):
-        raise Kept(f"pads {context.size[3 - context.dims :]} to a multiple of {factor}")
+        raise NotLowered(f"pads {context.size[3 - context.dims :]} to a multiple of {factor}")
     return Lowered(note="the patch can be divided already")
 
 

@@ -17,7 +17,7 @@ from hasten.augment.intensity import (
     ShiftIntensity,
     StdShiftIntensity,
 )
-from hasten.augment.lower.types import Context, Kept, Lowered, build, check_float, keys_of, pair
+from hasten.augment.lower.types import Context, Lowered, NotLowered, build, check_float, keys_of, pair
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.mix import CutMix, MixUp
 from hasten.augment.noise import GaussianNoise, RicianNoise
@@ -26,7 +26,7 @@ from hasten.augment.smooth import GaussianSharpen, GaussianSmooth
 
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
-    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
+    """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
     for family in (_noise, _scaled, _curves, _filters, _holes, _colours, _fixed):
         lowered = family(transform, context)
         if lowered is not None:
@@ -54,7 +54,7 @@ def _noise(transform: Any, context: Context) -> Lowered | None:
             check_float(transform, [inner.dtype])
             _check_one_key(transform)
             if inner.channel_wise or inner.relative:
-                raise Kept("has channel_wise or relative noise; Hasten's is one for all channels")
+                raise NotLowered("has channel_wise or relative noise; Hasten's is one for all channels")
             _check_numbers(mean=inner.mean, std=inner.std)
             std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
             return _one(transform, RicianNoise, mean=float(inner.mean), std=std)
@@ -79,7 +79,7 @@ def _scaled(transform: Any, context: Context) -> Lowered | None:
         case mt.RandShiftIntensityd():
             inner = transform.shifter
             if any(key is not None for key in transform.factor_key):
-                raise Kept("reads a factor from the metadata of the case (factor_key)")
+                raise NotLowered("reads a factor from the metadata of the case (factor_key)")
             return _one(
                 transform, ShiftIntensity, offsets=pair(inner.offsets, "offsets"), channel_wise=inner.channel_wise
             )
@@ -154,9 +154,11 @@ def _low_resolution(transform: Any, context: Context) -> Lowered:
     _check_one_key(transform)
     down, up = str(transform.downsample_mode), str(transform.upsample_mode)
     if down not in ("nearest", "nearest-exact"):
-        raise Kept(f"has downsample_mode={down}; Hasten takes the nearest voxel")
+        raise NotLowered(f"has downsample_mode={down}; Hasten takes the nearest voxel")
     if up not in ("bilinear", "trilinear") or transform.align_corners:
-        raise Kept(f"has upsample_mode={up}, align_corners={transform.align_corners}; Hasten interpolates linearly")
+        raise NotLowered(
+            f"has upsample_mode={up}, align_corners={transform.align_corners}; Hasten interpolates linearly"
+        )
     zoom = pair(transform.zoom_range, "zoom_range")
     return _one(transform, SimulateLowResolution, zoom_range=zoom, half_pixel=down == "nearest-exact")
 
@@ -198,7 +200,7 @@ def _colours(transform: Any, context: Context) -> Lowered | None:
     match transform:
         case mt.RandTorchVisiond():
             if transform.name != "ColorJitter":
-                raise Kept(f"runs torchvision's {transform.name}; Hasten has its ColorJitter")
+                raise NotLowered(f"runs torchvision's {transform.name}; Hasten has its ColorJitter")
             _check_one_key(transform)
             inner = transform.trans.trans
             fields = {
@@ -210,7 +212,9 @@ def _colours(transform: Any, context: Context) -> Lowered | None:
             return _one(transform, MixUp, _MIXED, prob=1.0, alpha=float(transform.mixup.alpha))
         case mt.CutMixd():
             if transform.label_keys:
-                raise Kept("mixes labels by the area of the box (label_keys); list them among keys to paste them too")
+                raise NotLowered(
+                    "mixes labels by the area of the box (label_keys); list them among keys to paste them too"
+                )
             return _one(transform, CutMix, _MIXED, prob=1.0, alpha=float(transform.mixer.alpha))
     return None
 
@@ -247,7 +251,7 @@ def _fixed(transform: Any, context: Context) -> Lowered | None:
             if inner.minv is None and inner.maxv is None and inner.factor is not None:
                 return _one(transform, ScaleIntensity, factors=(float(inner.factor), float(inner.factor)))
             if inner.minv is None or inner.maxv is None:
-                raise Kept("has one of minv and maxv without the other")
+                raise NotLowered("has one of minv and maxv without the other")
             return _one(
                 transform, Rescale, minv=float(inner.minv), maxv=float(inner.maxv), channel_wise=inner.channel_wise
             )
@@ -257,13 +261,13 @@ def _fixed(transform: Any, context: Context) -> Lowered | None:
 def _constants(value: Any, field: str, channel_wise: bool) -> float | tuple[float, ...] | None:
     if value is None or isinstance(value, int | float):
         if channel_wise and value is not None:
-            raise Kept(f"has one {field} for channel_wise=True, which needs one for each channel")
+            raise NotLowered(f"has one {field} for channel_wise=True, which needs one for each channel")
         return value
     import numpy as np
 
     numbers = np.asarray(value)
     if numbers.ndim != 1 or not channel_wise:
-        raise Kept(f"has a {field} for each voxel")
+        raise NotLowered(f"has a {field} for each voxel")
     return tuple(float(each) for each in numbers)
 
 
@@ -273,15 +277,15 @@ def _fields(name: str) -> tuple[str, ...]:
 
 def _check_approx(inner: Any) -> None:
     if inner.approx != "erf":
-        raise Kept(f'has approx="{inner.approx}"; Hasten\'s Gaussian is "erf"')
+        raise NotLowered(f'has approx="{inner.approx}"; Hasten\'s Gaussian is "erf"')
 
 
 def _check_one_key(transform: Any) -> None:
     if len(keys_of(transform)) > 1:
-        raise Kept("draws other numbers for each of its keys; give each key a transform of its own")
+        raise NotLowered("draws other numbers for each of its keys; give each key a transform of its own")
 
 
 def _check_numbers(**values: Any) -> None:
     for field, value in values.items():
         if not isinstance(value, int | float):
-            raise Kept(f"has {field}={value}, which is no single number")
+            raise NotLowered(f"has {field}={value}, which is no single number")

@@ -9,13 +9,13 @@ import torch
 
 from hasten.augment import suffix
 from hasten.augment.chain import Fixed
-from hasten.augment.lower.types import Context, Kept, Lowered, build, keys_of
+from hasten.augment.lower.types import Context, Lowered, NotLowered, build, keys_of
 
 _TENSORS = "a batch is made of tensors"
 
 
 def lower_suffix(transform: Any, context: Context) -> Lowered | None:
-    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
+    """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
     return _types(transform, context) or _entries(transform, context) or _labels(transform, context)
 
 
@@ -72,7 +72,7 @@ def _entries(transform: Any, context: Context) -> Lowered | None:
             return Lowered(ops=(build(transform, suffix.delete, keys=deleted),))
         case mt.ConcatItemsd():
             if transform.dim != 0:
-                raise Kept(f"joins along axis {transform.dim}; Hasten joins channels")
+                raise NotLowered(f"joins along axis {transform.dim}; Hasten joins channels")
             return Lowered(ops=(build(transform, suffix.concat, keys=keys_of(transform), name=transform.name),))
         case mt.RepeatChanneld():
             repeats = transform.repeater.repeats
@@ -108,7 +108,7 @@ def _discrete(transform: Any) -> Lowered:
     options = dict(transform.converter.kwargs)
     dtype = options.pop("dtype", torch.float32)
     if options.pop("dim", 0) != 0 or not options.pop("keepdim", True):
-        raise Kept("works along another axis than the channels")
+        raise NotLowered("works along another axis than the channels")
     ops = []
     for number, key in enumerate(keys_of(transform)):
         chosen = {field: getattr(transform, field)[number] for field in ("to_onehot", "threshold", "rounding")}

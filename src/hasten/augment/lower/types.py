@@ -16,11 +16,11 @@ _NEAREST = ("nearest", "nearest-exact")
 _FLOATS = ("float32", "float64", "None")
 
 
-class Kept(Exception):
+class NotLowered(Exception):
     """The transform is not lowered; the message says why."""
 
 
-class Undecided(Kept):
+class Undecided(NotLowered):
     """It depends on the size of the items, which is known when data are bound."""
 
 
@@ -78,16 +78,16 @@ def keys_of(transform: Any) -> tuple[str, ...]:
 
 
 def pair(value: Any, field: str) -> tuple[float, float]:
-    """(low, high) of numbers. Raises Kept for anything else."""
+    """(low, high) of numbers. Raises NotLowered for anything else."""
     try:
         low, high = (float(each) for each in value)
     except (TypeError, ValueError):
-        raise Kept(f"{field}={value} is not a pair of numbers") from None
+        raise NotLowered(f"{field}={value} is not a pair of numbers") from None
     return low, high
 
 
 def modes_of(transform: Any, context: Context, modes: Sequence[Any] | None = None) -> tuple[str, ...]:
-    """Interpolation mode of each key. Raises Kept for unsupported ones, ValueError if a named label is interpolated."""
+    """Interpolation mode of each key. Raises NotLowered for unsupported ones, ValueError for an interpolated label."""
     names = []
     for key, value in zip(keys_of(transform), transform.mode if modes is None else modes, strict=True):
         mode = str(value)
@@ -97,36 +97,38 @@ def modes_of(transform: Any, context: Context, modes: Sequence[Any] | None = Non
                     f'{name_of(transform)}: mode: the label key "{key}" is given "{mode}", which makes values between '
                     'classes; give it "nearest", or leave it out of label_keys'
                 )
-            raise Kept(f'reads "{key}", which looks like a label, with mode={mode}; "nearest" would keep its classes')
+            raise NotLowered(
+                f'reads "{key}", which looks like a label, with mode={mode}; "nearest" would keep its classes'
+            )
         if mode not in _LINEAR + _NEAREST:
-            raise Kept(f'reads "{key}" with mode={mode}; Hasten reads linearly or the nearest voxel')
+            raise NotLowered(f'reads "{key}" with mode={mode}; Hasten reads linearly or the nearest voxel')
         names.append("nearest" if mode in _NEAREST else "bilinear")
     return tuple(names)
 
 
 def padding_of(transform: Any, names: dict[str, str]) -> str:
-    """The one padding of all keys, by Hasten's name. Raises Kept."""
+    """The one padding of all keys, by Hasten's name. Raises NotLowered."""
     modes = {str(each) for each in transform.padding_mode}
     if len(modes) > 1:
-        raise Kept(f"has padding modes {sorted(modes)} for its keys; Hasten has one for all of them")
+        raise NotLowered(f"has padding modes {sorted(modes)} for its keys; Hasten has one for all of them")
     only = modes.pop()
     if only not in names:
-        raise Kept(f"has padding_mode={only}; Hasten has those of {', '.join(sorted(names))}")
+        raise NotLowered(f"has padding_mode={only}; Hasten has those of {', '.join(sorted(names))}")
     return names[only]
 
 
 def check_float(transform: Any, dtypes: Sequence[Any]) -> None:
-    """Raises Kept where something is computed or stored in another type than float32 (float64 is rounded to it)."""
+    """Raises NotLowered for another type than float32 of results (float64 is rounded to it)."""
     for dtype in dtypes:
         name = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
         if name not in _FLOATS:
-            raise Kept(f"computes in dtype={name}; Hasten computes in float32")
+            raise NotLowered(f"computes in dtype={name}; Hasten computes in float32")
 
 
 def triple_of(transform: Any, field: str, value: Any, context: Context) -> Triple:
     """(D, H, W) of a size as MONAI writes it.
 
-    Raises Kept where an entry depends on the case, ValueError where there are too few or too many.
+    Raises NotLowered where an entry depends on the case, ValueError where there are too few or too many.
     """
     sides = [value] if isinstance(value, int) or value is None else list(value)
     if len(sides) == 1:
@@ -136,7 +138,7 @@ def triple_of(transform: Any, field: str, value: Any, context: Context) -> Tripl
     if any(side is None or side <= 0 for side in sides):
         if context.size is None:
             reason = f"has {field}={value}, which takes sides from each case; give numbers above 0"
-            raise Kept(reason) if context.opening else Undecided(reason)
+            raise NotLowered(reason) if context.opening else Undecided(reason)
         whole = context.size[3 - context.dims :]
         sides = [extent if side is None or side <= 0 else side for side, extent in zip(sides, whole, strict=True)]
     full = [1] * (3 - context.dims) + [int(side or 0) for side in sides]
@@ -144,7 +146,7 @@ def triple_of(transform: Any, field: str, value: Any, context: Context) -> Tripl
 
 
 def check_all_keys(transform: Any, context: Context, reason: str) -> None:
-    """Raises Kept where the size of some keys of the batch would change and that of others would not."""
+    """Raises NotLowered where the size of some keys of the batch would change and that of others would not."""
     rest = [key for key in context.keys if key not in keys_of(transform)]
     if rest:
-        raise Kept(f'{reason} and leaves "{rest[0]}" as it is; Hasten keeps the keys of a batch at one size')
+        raise NotLowered(f'{reason} and leaves "{rest[0]}" as it is; Hasten keeps the keys of a batch at one size')

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.distribute.slurm.jobs import FOLDER, Job
-from hasten.distribute.slurm.queue import ACTIVE, Told, ask
+from hasten.distribute.slurm.queue import ACTIVE, JobStates, ask
 from hasten.observe.monitor.watch import View, Watch
 
 DONE = ("finished", "target_reached", "time_up")
@@ -40,7 +40,7 @@ class Standing:
         return self.state in DONE
 
 
-def standings(out: Path, jobs: Sequence[Job]) -> tuple[list[Standing], Told]:
+def standings(out: Path, jobs: Sequence[Job]) -> tuple[list[Standing], JobStates]:
     """The standing of every job in the order of `jobs`, and SLURM's answer."""
     answer = ask([job.job_id for job in jobs if job.job_id is not None])
     return [_standing(out, job, answer) for job in jobs], answer
@@ -70,7 +70,7 @@ def is_active(state: str) -> bool:
     return state in ACTIVE or state == "silent"
 
 
-def _standing(out: Path, job: Job, answer: Told) -> Standing:
+def _standing(out: Path, job: Job, answer: JobStates) -> Standing:
     view = _view(out / job.name)
     state = _state(job, view, answer)
     return Standing(
@@ -86,7 +86,7 @@ def _standing(out: Path, job: Job, answer: Told) -> Standing:
     )
 
 
-def _state(job: Job, view: View | None, answer: Told) -> str:
+def _state(job: Job, view: View | None, answer: JobStates) -> str:
     """The run's own word counts where it is complete: a job may have failed afterwards, and SLURM forgets jobs."""
     if view is not None and view.state in DONE:
         return view.state

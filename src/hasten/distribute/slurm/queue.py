@@ -19,7 +19,7 @@ ACTIVE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class JobStates:
     """What SLURM knows of jobs."""
 
     states: Mapping[str, str] = field(default_factory=dict)
@@ -49,12 +49,12 @@ def hand_in(script: Path) -> str:
     raise ValueError(f"{script}: sbatch refused it: {message.removeprefix('sbatch: ').removeprefix('error: ')}")
 
 
-def ask(ids: Sequence[str]) -> Told:
+def ask(ids: Sequence[str]) -> JobStates:
     """The states of jobs: of the queue, and of the accounting for those that have left it, where there is one."""
     if not ids:
-        return Told()
+        return JobStates()
     if shutil.which("squeue") is None:
-        return Told(notes=("squeue is not on PATH, so that only what the runs wrote themselves is known.",))
+        return JobStates(notes=("squeue is not on PATH, so that only what the runs wrote themselves is known.",))
     states: dict[str, str] = {}
     reasons: dict[str, str] = {}
     notes: list[str] = []
@@ -73,7 +73,7 @@ def ask(ids: Sequence[str]) -> Told:
             states.setdefault(number, state.split()[0].lower() if state.split() else "unknown")
         if past.returncode:
             notes.append(f"sacct: {_first(past.stderr)}; jobs that have left the queue are told by their files.")
-    return Told(states=states, reasons=reasons, notes=tuple(notes))
+    return JobStates(states=states, reasons=reasons, notes=tuple(notes))
 
 
 def _rows(text: str, columns: int) -> list[list[str]]:

@@ -19,7 +19,7 @@ from hasten.config.schema import RunConfig
 from hasten.engine.cases import arena_of
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import compose_run
-from hasten.engine.job import Planned, plan_run, with_train
+from hasten.engine.job import RunPlan, plan_run, with_train
 from hasten.observe.clock import Clock
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import prepare_case
@@ -97,12 +97,12 @@ def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: f
     return Assembled(parts=parts, cold=cold, validation_cases=cases, whole=fits, once=clock.seconds)
 
 
-def _is_cached(planned: Planned) -> bool:
+def _is_cached(planned: RunPlan) -> bool:
     config = planned.config
     return is_prepared(planned.case_set, config.prepare, config.cache, planned.files)
 
 
-def probe_cold(planned: Planned, *, read_delay_s: float = 0.0) -> Cold:
+def probe_cold(planned: RunPlan, *, read_delay_s: float = 0.0) -> Cold:
     """Read and prepare a few cases, spread over the data set, one after another."""
     cases = planned.case_set.cases
     probed = cases[:: max(1, len(cases) // _PROBED)][:_PROBED]
@@ -112,7 +112,7 @@ def probe_cold(planned: Planned, *, read_delay_s: float = 0.0) -> Cold:
     return Cold(cases=len(cases), threads=threads, disk_s=disk, decode_s=decode, prepare_s=prepare)
 
 
-def _one(case: Case, planned: Planned, read_delay_s: float) -> tuple[float, float, float]:
+def _one(case: Case, planned: RunPlan, read_delay_s: float) -> tuple[float, float, float]:
     begin = time.perf_counter()
     for path in (*case.image, *([case.label] if case.label else [])):
         _read_past_cache(path)
@@ -133,7 +133,7 @@ def _read_past_cache(path: Path) -> None:
             pass
 
 
-def _part_of(planned: Planned, cold: Cold, folder: Path, seconds: float) -> Planned:
+def _part_of(planned: RunPlan, cold: Cold, folder: Path, seconds: float) -> RunPlan:
     """The run on as many cases as can be prepared in this time, in a cache of its own."""
     each = (cold.disk_s + cold.decode_s + cold.prepare_s) / cold.threads
     count = max(3, math.floor(seconds / max(each, 1e-6)))

@@ -22,7 +22,7 @@ from hasten.cache.key import cache_dir
 from hasten.engine.autotune import probe_of
 from hasten.engine.components import RunComponents
 from hasten.engine.measure import Variant, compared, fastest_variant, variant_of
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.step import TrainStep
 from hasten.nets.build import divisor
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
-from hasten.engine.job import Planned, plan_run
+from hasten.engine.job import RunPlan, plan_run
 from hasten.files import replacing
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
@@ -86,7 +86,7 @@ def run_study(
     return list(record["runs"])
 
 
-def _require_room(planned: Planned, options: Wanted) -> None:
+def _require_room(planned: RunPlan, options: Wanted) -> None:
     most, cores = max(options.worlds), usable_cores()
     if planned.device.type == "cuda":
         import torch

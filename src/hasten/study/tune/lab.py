@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hasten.engine.measure import Trace, agrees
-from hasten.engine.shortage import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.load import BUSY, LoadMeter

@@ -10,10 +10,10 @@ from hasten.engine.autotune import example_of
 from hasten.engine.precision import autocast
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import recompute
-from hasten.study.tune.kept import Kept
 from hasten.study.tune.search import Row
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.space import Room
+from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
 
 _SAFE = 0.9
@@ -22,7 +22,7 @@ _COPIES = 4
 _STEP_BYTES = "bytes of a step"
 
 
-def room_of(workshop: Workshop, start: Setting, store: Kept) -> Room:
+def room_of(workshop: Workshop, start: Setting, store: StoredMeasurements) -> Room:
     """Runs the network a few times on one patch, unless an earlier search did."""
     network = workshop.network(True)
     if _STEP_BYTES not in store.facts:

@@ -14,20 +14,20 @@ from hasten.cache.key import cache_dir, digest
 from hasten.config.load import with_absolute_paths
 from hasten.config.schema import RunConfig
 from hasten.engine.allocator import keep_freed_memory
-from hasten.engine.job import Planned, plan_run
+from hasten.engine.job import RunPlan, plan_run
 from hasten.engine.measure import machine
 from hasten.engine.outputs import make_folder
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.study.folder import empty_folder
 from hasten.study.tune.apply import applied, changes_between
-from hasten.study.tune.kept import Kept
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.records import Tuned, write_tuned
 from hasten.study.tune.room import fitted, room_of
 from hasten.study.tune.search import BEATEN, GIVEN_UP, Kind, Row, Rules, Searched, search
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.space import advice, pays_within, space_of, start_of
+from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
 
 _RULES = 1
@@ -87,7 +87,7 @@ def _tuned(
     echo("prepared cases")
     workshop.arena(str(start["home"]))
     about = _about(planned, workshop)
-    store = Kept.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
+    store = StoredMeasurements.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
     room = room_of(workshop, start, store)
     base, memory = fitted(start, room)
     lab = Lab(workshop, base, meter=meter)
@@ -133,7 +133,7 @@ def _suggestions(rows: tuple[Row, ...]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _notes(searched: Searched, store: Kept) -> tuple[str, ...]:
+def _notes(searched: Searched, store: StoredMeasurements) -> tuple[str, ...]:
     notes = []
     untried = sum(row.verdict == "not tried" for row in searched.rows)
     if searched.busy:
@@ -155,7 +155,7 @@ def _notes(searched: Searched, store: Kept) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _about(planned: Planned, workshop: Workshop) -> dict[str, Any]:
+def _about(planned: RunPlan, workshop: Workshop) -> dict[str, Any]:
     """What a comparison holds for, besides the settings that it compares."""
     config = planned.config
     train = {name: getattr(config.train, name) for name in ("optimizer", "momentum", "lookahead", "clip_norm")}

@@ -10,7 +10,7 @@ import torch
 
 from hasten.config.schema import RunConfig
 from hasten.engine.infer import WINDOW_BATCH
-from hasten.engine.job import Planned
+from hasten.engine.job import RunPlan
 from hasten.observe.env import usable_cores
 from hasten.study.tune.search import Measured, Space, Stage
 from hasten.study.tune.setting import Changes, Setting, changes_text
@@ -40,7 +40,7 @@ class Room:
         return self.step <= self.free
 
 
-def start_of(planned: Planned) -> Setting:
+def start_of(planned: RunPlan) -> Setting:
     """The run as its configuration has it; what that leaves to be measured is float32, contiguous and not compiled."""
     config = planned.config
     train, sample, infer = config.train, config.sample, config.infer
@@ -66,7 +66,7 @@ def start_of(planned: Planned) -> Setting:
     )
 
 
-def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool = False) -> Space:
+def space_of(planned: RunPlan, start: Setting, room: Room, *, larger_batch: bool = False) -> Space:
     """Stages from what matters most; those after the sliding window have no setting of a run, and are only reported.
 
     larger_batch: whether another batch size may be taken instead of only reported.

@@ -21,7 +21,7 @@ from hasten.engine.autotune import operated_net
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import compose_run
 from hasten.engine.infer import infer_labels
-from hasten.engine.job import Planned, build_net, with_train
+from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.measure import Trace
 from hasten.engine.precision import tensor_cores
 from hasten.engine.step import TrainStep
@@ -55,7 +55,7 @@ class Arm:
 class Workshop:
     """Builds arms for one run. Arenas and networks are made once; every arm gets a copy of the same first weights."""
 
-    def __init__(self, planned: Planned) -> None:
+    def __init__(self, planned: RunPlan) -> None:
         # Patches of one size: a run's smaller ones, if it has stages, are over sooner.
         sample = dataclasses.replace(planned.config.sample, stages=(), fit_batch=False)
         self.planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
@@ -132,7 +132,7 @@ class Workshop:
         recomputed = parts.engaged.get("recomputed activations")
         return parts, recomputed.why if recomputed else ""
 
-    def planned_for(self, setting: Setting) -> Planned:
+    def planned_for(self, setting: Setting) -> RunPlan:
         """The plan under a setting, nothing of it left to be measured, and with a learning rate that moves nothing."""
         config = self.planned.config
         sample = dataclasses.replace(

@@ -14,10 +14,10 @@ from hasten.cache.model import Model
 from hasten.cache.record import encode
 
 
-class Shelf:
+class SharedItems:
     """A nameless file in memory that holds records one after another.
 
-    An item is returned as a private mapping of its record: what is read comes straight from the shelf, and a page is
+    An item is returned as a private mapping of its record: what is read comes straight from it, and a page is
     copied at its first change. Worker processes, forked or spawned, map the same memory, so there is one copy however
     many they are. It is freed when no process and no item refers to it.
     """
@@ -28,7 +28,7 @@ class Shelf:
         self.lock = threading.Lock()
         self.places = room()
 
-    def put(self, item: Any) -> Kept:
+    def put(self, item: Any) -> SharedItem:
         """Lay an item down. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
         pieces = encode(item)
         size = sum(memoryview(piece).nbytes for piece in pieces)
@@ -43,7 +43,7 @@ class Shelf:
                 written = os.pwrite(self.handle, rest, place)
                 rest, place = rest[written:], place + written
         with mmap.mmap(self.handle, size, access=mmap.ACCESS_READ, offset=start) as mapped:
-            return Kept(self, start, size, Model(mapped, verify=False))
+            return SharedItem(self, start, size, Model(mapped, verify=False))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handle": DupFd(self.handle), "end": self.end}
@@ -58,26 +58,30 @@ class Shelf:
             os.close(handle)
 
 
-class Kept:
-    """An item on a shelf."""
+class SharedItem:
+    """One of the `SharedItems`."""
 
-    def __init__(self, shelf: Shelf, start: int, size: int, model: Model) -> None:
-        self.shelf, self.start, self.size = shelf, start, size
+    def __init__(self, store: SharedItems, start: int, size: int, model: Model) -> None:
+        self.store, self.start, self.size = store, start, size
         self.model: Model | None = model
-        self.mappings = Mappings(size, start, shelf.places)
+        self.mappings = Mappings(size, start, store.places)
 
     def item(self) -> Any:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
-        mapped = self.mappings.take(self.shelf.handle)
+        mapped = self.mappings.take(self.store.handle)
         if self.model is None:
             self.model = Model(mapped, verify=False)
         return self.model.item(mapped)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"shelf": self.shelf, "start": self.start, "size": self.size}  # each process reads it for itself
+        return {
+            "store": self.store,
+            "start": self.start,
+            "size": self.size,
+        }  # each process reads it for itself
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        mappings = Mappings(state["size"], state["start"], state["shelf"].places)
+        mappings = Mappings(state["size"], state["start"], state["store"].places)
         self.__dict__.update(state, model=None, mappings=mappings)
 
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredMeasurements:
     """Comparisons of one machine, network, shape and torch version (see `about`), in one file."""
 
     path: Path
@@ -33,7 +33,7 @@ class Kept:
     """Comparisons that were known."""
 
     @classmethod
-    def open(cls, folder: Path, about: dict[str, Any], *, fresh: bool) -> Kept:
+    def open(cls, folder: Path, about: dict[str, Any], *, fresh: bool) -> StoredMeasurements:
         """fresh: ignore the file's content; new measurements replace it."""
         path = folder / f"tune-{digest(about)}.json"
         measured, facts = ({}, {}) if fresh else _read(path)

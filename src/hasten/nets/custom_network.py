@@ -27,7 +27,7 @@ _CODE_ERRORS = (TypeError, NameError, AttributeError, LookupError, NotImplemente
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Own:
+class CustomNetwork:
     """The user's code and the arguments of a run."""
 
     code: UserCode
@@ -101,7 +101,7 @@ class _WrongSize(ValueError):
     """The network might accept an image of another size."""
 
 
-def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> Own:
+def custom_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> CustomNetwork:
     """The code that `config.name` names, which is executed, checked but not called.
 
     Raises ValueError, also where its source is not that of `config.digest`.
@@ -124,7 +124,7 @@ def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, s
     if not is_file(place) and home != place:
         raise ValueError(f"{setting}: is defined in {home}; write {home}:{name}, as the source of that is what counts")
     _check_parameters(code.value, setting, config.args)
-    return Own(
+    return CustomNetwork(
         code=code, setting=setting, args=dict(config.args), spatial_dims=spatial_dims, num_channels=num_channels,
         num_classes=num_classes,
     )  # fmt: skip
@@ -160,7 +160,7 @@ def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str,
         raise ValueError(f"{setting}: has no parameter {unknown[0]}, which network.args gives; it has {existing}")
 
 
-def find_divisor(factory: Own) -> Triple:
+def find_divisor(factory: CustomNetwork) -> Triple:
     """What each side (D, H, W) of an image must be a multiple of, found by trying small images.
 
     A network that takes `patch` is rebuilt for each size. Raises ValueError with the reason if it accepts none of
@@ -177,7 +177,7 @@ def find_divisor(factory: Own) -> Triple:
     return depth, height, width
 
 
-def _first_side(factory: Own, network: nn.Module | None) -> int:
+def _first_side(factory: CustomNetwork, network: nn.Module | None) -> int:
     for side in _SIDES:
         try:
             _try(factory, network, [side] * factory.spatial_dims)
@@ -188,7 +188,7 @@ def _first_side(factory: Own, network: nn.Module | None) -> int:
     raise AssertionError
 
 
-def _takes(factory: Own, network: nn.Module | None, side: int, axis: int, step: int) -> bool:
+def _takes(factory: CustomNetwork, network: nn.Module | None, side: int, axis: int, step: int) -> bool:
     """Whether images may be `step` longer along an axis; by a whole `side` they surely may, if by any."""
     if step == side:
         return True
@@ -201,7 +201,7 @@ def _takes(factory: Own, network: nn.Module | None, side: int, axis: int, step: 
     return True
 
 
-def _try(factory: Own, network: nn.Module | None, sides: Sequence[int]) -> None:
+def _try(factory: CustomNetwork, network: nn.Module | None, sides: Sequence[int]) -> None:
     """network: None builds one for these sides."""
     network = factory.build(sides).eval() if network is None else network
     factory.scores(network, torch.zeros(1, factory.num_channels, *sides))
@@ -215,7 +215,7 @@ def small_side(side: int, by: int) -> int:
     return min(side, max(2 * by, -(-_SMALL // by) * by))
 
 
-def check_own(factory: Own, patch: Triple, unit: Triple) -> None:
+def check_custom_network(factory: CustomNetwork, patch: Triple, unit: Triple) -> None:
     """Build the network and take a small batch through it, in training and in evaluation.
 
     Raises ValueError where that fails or gives no scores; of several outputs (deep supervision), in training each is
@@ -236,7 +236,7 @@ def check_own(factory: Own, patch: Triple, unit: Triple) -> None:
                 _check_heads(factory, network, image)
 
 
-def _check_heads(factory: Own, network: nn.Module, image: Tensor) -> None:
+def _check_heads(factory: CustomNetwork, network: nn.Module, image: Tensor) -> None:
     with torch.no_grad():
         output = network(image)
     heads = output if isinstance(output, list | tuple) else [output]

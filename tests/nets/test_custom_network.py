@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from hasten.config.schema import NetworkConfig
-from hasten.nets.own import Own, check_own, decides_by_values, find_divisor, own_network, small_side
+from hasten.nets.custom_network import (
+    CustomNetwork,
+    check_custom_network,
+    custom_network,
+    decides_by_values,
+    find_divisor,
+    small_side,
+)
 
 HEAD = """
 import torch
@@ -48,11 +55,11 @@ class Positions(Plain):
 """
 
 
-def own_of(folder: Path, text: str, name: str, dims: int = 3, digest: str | None = None, **args: Any) -> Own:
+def own_of(folder: Path, text: str, name: str, dims: int = 3, digest: str | None = None, **args: Any) -> CustomNetwork:
     path = folder / "nets.py"
     path.write_text(HEAD + text)
     config = NetworkConfig(name=f"{path}:{name}", args=args, digest=digest)
-    return own_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
+    return custom_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -78,7 +85,7 @@ def test_the_divisor_is_found_by_trying(
     own = own_of(tmp_path, "", name, dims, **args)
     before = torch.get_rng_state()
     assert find_divisor(own) == unit
-    check_own(own, (unit[0], 2 * unit[1], 3 * unit[2]), unit)
+    check_custom_network(own, (unit[0], 2 * unit[1], 3 * unit[2]), unit)
     assert torch.equal(torch.get_rng_state(), before)
     assert own.asks_for_patch == (name == "Positions")
     if name == "Positions":
@@ -93,13 +100,13 @@ class Heads(Down):
         return (full, F.avg_pool3d(full, 2)) if self.training else full
 """
     own = own_of(tmp_path, text, "Heads")
-    check_own(own, (8, 8, 8), (2, 2, 2))
+    check_custom_network(own, (8, 8, 8), (2, 2, 2))
     turned = own_of(tmp_path, text.replace("(full, F.avg_pool3d(full, 2))", "(F.avg_pool3d(full, 2), full)"), "Heads")
     with pytest.raises(ValueError, match=r"gives as the first of several outputs \(2, 3, 4, 4, 4\); scores of shape"):
-        check_own(turned, (8, 8, 8), (2, 2, 2))
+        check_custom_network(turned, (8, 8, 8), (2, 2, 2))
     other = own_of(tmp_path, text.replace("F.avg_pool3d(full, 2))", "full.mean())"), "Heads")
     with pytest.raises(ValueError, match=r"gives \(\) as one of several outputs in training"):
-        check_own(other, (8, 8, 8), (2, 2, 2))
+        check_custom_network(other, (8, 8, 8), (2, 2, 2))
 
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
@@ -155,7 +162,7 @@ def test_what_is_refused(tmp_path: Path, what: str) -> None:
 def test_no_file_and_another_source(tmp_path: Path) -> None:
     config = NetworkConfig(name=f"{tmp_path / 'gone.py'}:Net")
     with pytest.raises(ValueError, match=r"network.name: .*gone.py: can't be read \(No such file"):
-        own_network(config, num_channels=1, num_classes=2, spatial_dims=3)
+        custom_network(config, num_channels=1, num_classes=2, spatial_dims=3)
     digest = own_of(tmp_path, "", "Plain").code.digest
     own_of(tmp_path, "", "Plain", digest=digest)
     with pytest.raises(ValueError, match="its source has changed since the run began"):
@@ -182,14 +189,14 @@ def test_a_network_that_decides_by_values_is_told() -> None:
 def test_a_network_of_monai_by_the_module_that_defines_it() -> None:
     args = {"channels": [4, 8, 8], "strides": [2, 2]}
     config = NetworkConfig(name="monai.networks.nets.attentionunet:AttentionUnet", args=args)
-    own = own_network(config, num_channels=1, num_classes=2, spatial_dims=2)
+    own = custom_network(config, num_channels=1, num_classes=2, spatial_dims=2)
     assert find_divisor(own) == (1, 4, 4)
     assert own.code.digest
     config = NetworkConfig(name="monai.networks.nets:AttentionUnet", args=args)
     with pytest.raises(
         ValueError, match=r"is defined in monai.networks.nets.attentionunet; write monai.*:AttentionUnet"
     ):
-        own_network(config, num_channels=1, num_classes=2, spatial_dims=2)
+        custom_network(config, num_channels=1, num_classes=2, spatial_dims=2)
 
 
 def test_a_small_image_leaves_the_norms_of_a_network_that_pads_something() -> None:

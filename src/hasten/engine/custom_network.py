@@ -18,7 +18,7 @@ from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import digest_of, name_of, source_of
 from hasten.engine.weights import load_weights
 from hasten.nets.build import build_network
-from hasten.nets.own import Own, check_own, find_divisor, own_network
+from hasten.nets.custom_network import CustomNetwork, check_custom_network, custom_network, find_divisor
 from hasten.observe.rundir import NETWORK_PY
 
 log = logging.getLogger(__name__)
@@ -53,14 +53,14 @@ def with_code(
     return config
 
 
-def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, Own | None]:
+def with_custom_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, CustomNetwork | None]:
     """The settings with digest and divisor of a user-defined network, and its code; None for a built-in network.
 
     The code is executed. Raises ValueError for all that can't be a run's network.
     """
     if not is_own(config.network):
         return config, None
-    custom = own_network(
+    custom = custom_network(
         config.network, num_channels=len(case_set.channels), spatial_dims=case_set.spatial_dims,
         num_classes=len(case_set.regions or case_set.labels),
     )  # fmt: skip
@@ -69,8 +69,8 @@ def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, O
     return dataclasses.replace(config, network=network), custom
 
 
-def settle_own(
-    full: PlannedRun, custom: Own, decisions: dict[str, Decision], *, divisor_is_set: bool
+def settle_custom_network(
+    full: PlannedRun, custom: CustomNetwork, decisions: dict[str, Decision], *, divisor_is_set: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The plan with the network's size requirements; the network is then run on the plan's patch. Raises ValueError.
 
@@ -84,12 +84,12 @@ def settle_own(
         if mistakes:
             raise ValueError("\n".join(mistakes))
         unit, reason = patch, "the network is built for the patch"
-    check_own(custom, patch, unit)
+    check_custom_network(custom, patch, unit)
     full = dataclasses.replace(full, network=dataclasses.replace(full.network, divisor=unit))
     return full, {**decisions, "network.divisor": Decision(unit, reason)}
 
 
-def _fixed_size_mistakes(full: PlannedRun, custom: Own) -> list[str]:
+def _fixed_size_mistakes(full: PlannedRun, custom: CustomNetwork) -> list[str]:
     why = f"{custom.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
     mistakes = []
     if full.infer.patch != full.sample.patch:

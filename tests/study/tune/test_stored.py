@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hasten.study.tune.kept import Kept
 from hasten.study.tune.search import Kind, Measured, Stage
 from hasten.study.tune.setting import Setting
+from hasten.study.tune.stored import StoredMeasurements
 
 START = Setting.of({"a": False, "b": False})
 ONE, OTHER = START.having({"a": True}), START.having({"b": True})
@@ -34,7 +34,7 @@ WON = Measured(outcome="faster", gain=2.0, low=1.9, high=2.1, seconds=1.0, base_
 
 
 def ask(folder: Path, machine: Machine, *, about: dict[str, str] = ABOUT, fresh: bool = False, kind: Kind = "step"):
-    kept = Kept.open(folder, about, fresh=fresh)
+    kept = StoredMeasurements.open(folder, about, fresh=fresh)
     return kept, kept.measure(machine)(kind, START, [ONE, OTHER], 1.0)
 
 
@@ -79,7 +79,7 @@ def test_ceilings_and_facts_are_kept_and_not_asked_for_where_nothing_is_to_be_me
 
     stage = Stage(name="feed", kind="run", changes=({"a": True},))
     for _ in range(2):
-        kept = Kept.open(tmp_path, ABOUT, fresh=False)
+        kept = StoredMeasurements.open(tmp_path, ABOUT, fresh=False)
         assert kept.ceiling(ceiling)(stage, START) == (1.01, "at best 1.01")
     assert asked == ["feed"]
     kept.measure(Machine(one=WON, other=WON))("step", START, [ONE], 1.0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.shelf import Kept, Shelf
+from hasten.cache.shared_items import SharedItem, SharedItems
 
 SIDE = 64
 
@@ -32,7 +32,7 @@ def filled(count: int) -> CacheDataset:
 
 def test_an_item_may_be_changed_and_nobody_else_sees_it() -> None:
     dataset = filled(3)
-    assert all(isinstance(kept, Kept) for kept in dataset.cached)
+    assert all(isinstance(kept, SharedItem) for kept in dataset.cached)
     one = dataset[2]
     one["image"].mul_(10)
     one["label"][0] = 9
@@ -80,7 +80,7 @@ def test_small_items_and_odd_ones_are_copied_instead() -> None:
             return {"image": torch.zeros(2**18), "odd": odd} if number else {"image": torch.zeros(4)}
 
     dataset = CacheDataset([0, 1], Odd(), progress=False)
-    assert not any(isinstance(kept, Kept) for kept in dataset.cached)
+    assert not any(isinstance(kept, SharedItem) for kept in dataset.cached)
     assert dataset[1]["odd"] is odd
     dataset[1]["image"].add_(1)
     assert not dataset[1]["image"].any()
@@ -108,4 +108,4 @@ def test_worker_processes_read_the_same_memory(method: str) -> None:
 
 def test_put_refuses_what_needs_more_than_data() -> None:
     with pytest.raises(ValueError, match="can't be cached"):
-        Shelf().put({"odd": object()})
+        SharedItems().put({"odd": object()})
