@@ -15,7 +15,7 @@ from benchmarks.gpus.rungs import RUNGS, make_rung, make_step
 from benchmarks.gpus.sheet import Sheet, new_sheet
 from benchmarks.ladder.rungs import RUNGS as LADDER
 from hasten.engine import capture
-from tests.engine.test_capture import Aside
+from tests.engine.test_capture import FakeStream
 
 CPU = torch.device("cpu")
 
@@ -113,7 +113,7 @@ def test_a_captured_rung_needs_a_gpu_and_is_captured_by_the_engine(monkeypatch: 
     net = net_named("mlperf", quick=True)
     with pytest.raises(RuntimeError, match="no CUDA device"):
         make_rung(rung("hasten captured"), net, 2, CPU)
-    monkeypatch.setattr(capture, "Aside", Aside)
+    monkeypatch.setattr(capture, "SideStream", FakeStream)
     # In float32: on a CPU bf16 is unsound on maps as small as the toy network's.
     step, batch = make_step(rungs.Rung(name="x", own=True, fused=True), net, 2, CPU)
     before = [weight.clone() for weight in step.network.parameters()]
@@ -122,7 +122,7 @@ def test_a_captured_rung_needs_a_gpu_and_is_captured_by_the_engine(monkeypatch: 
     assert "as one CUDA graph" in ready.told
     assert any(not torch.equal(old, new) for old, new in zip(before, step.network.parameters(), strict=True))
     ready.close()
-    monkeypatch.setattr(Aside, "spoil", 3.0)
+    monkeypatch.setattr(FakeStream, "spoil", 3.0)
     with pytest.raises(RuntimeError, match="the graph's loss"):
         rungs._captured(*make_again(net))
 

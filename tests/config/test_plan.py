@@ -120,6 +120,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
             "sample.scale_range",
             "train.budget",
             "train.max_seconds",
+            "infer.batch_size",
         ),
     }
     if data.spatial_dims == 2:

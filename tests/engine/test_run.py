@@ -88,6 +88,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         "train.target",
         "train.max_seconds",
         "train.budget",
+        "infer.batch_size",
         "augment.digest",
         "network.digest",
         "network.divisor",

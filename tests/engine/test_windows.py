@@ -415,4 +415,6 @@ def test_nothing_in_the_loop_waits_for_the_device() -> None:
     full = ("canvas.py", "Canvas.to_host", ".cpu()")
     # With infer.flip_below: how many windows are mirrored is what it saves.
     unsure = ("scores.py", "averaged.mirrored", "nonzero")
-    assert set(_found(files)) == {full, unsure}
+    # Of scores that lie in the host's memory.
+    on_host = ("scores.py", "highest", ".numpy()")
+    assert set(_found(files)) == {full, unsure, on_host}

@@ -35,7 +35,7 @@ class TrainerStats:
         tensors = [value for value in tree_leaves(batch) if isinstance(value, Tensor) and value.ndim]
         image = next((value for value in tensors if value.ndim >= 4), None)
         if image is not None:
-            shape = str(list(image.shape))
+            shape = "x".join(str(size) for size in image.shape)
             self.shapes[shape] = self.shapes.get(shape, 0) + 1
         self.samples += len(tensors[0] if image is None else image) if tensors else 0
         self.anomaly_steps += torch.is_anomaly_enabled()
