@@ -50,6 +50,11 @@ def test_compute_memory_and_small_batches():
     assert diagnose(split(bandwidth_share=0.3, flops_share=0.1)).bound == "compute"
 
 
+def test_on_a_cpu_a_second_sample_may_only_fill_idle_cores():
+    assert diagnose(split(doubled=1.1, on_cpu=True)).bound == "launch"
+    assert diagnose(split(doubled=1.3, on_cpu=True)).bound == "compute"
+
+
 def test_the_evidence_gives_both_ablations():
     told = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
     assert "fixed batch a step takes 85.0 ms" in told

@@ -18,6 +18,8 @@ FASTER = 1.10
 """Factor from which another precision or memory format is recommended on a few measurements."""
 DOUBLED = 1.5
 """A step on twice the samples that takes less than this many times as long is ruled by its fixed costs."""
+DOUBLED_ON_CPU = 1.15
+"""The same on a CPU, where a second sample may also put idle cores to work."""
 
 
 def part(cost_s: float, step_s: float, least: float, *, saved_s: float | None = None, **texts: str) -> list[Finding]:

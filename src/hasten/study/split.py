@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hasten.study.rules import DOUBLED
+from hasten.study.rules import DOUBLED, DOUBLED_ON_CPU
 
 Bound = Literal["input", "launch", "compute", "memory", "sync", "validation", "checkpoint"]
 
@@ -53,6 +53,8 @@ class Split:
     """Ablation: seconds a batch with no step: the data's ceiling."""
     doubled: float | None = None
     """Seconds of a step on twice the samples over those of one; near 1 where fixed costs rule."""
+    on_cpu: bool = False
+    """Whether a CPU trains."""
     bandwidth_share: float | None = None
     """Share of the memory's measured copy rate that the network's forward and backward reach, if it was estimated."""
     flops_share: float | None = None
@@ -82,7 +84,7 @@ def diagnose(split: Split) -> Diagnosis:
         sentence = f"The training is {worst}-bound: {shares[worst]:.0%} of its time goes into {into}."
         return Diagnosis(worst, sentence, evidence)
     more = f"; {shares[worst]:.0%} goes into {into}" if shares[worst] >= _WORTH else ""
-    if split.doubled is not None and split.doubled < DOUBLED:
+    if split.doubled is not None and split.doubled < (DOUBLED_ON_CPU if split.on_cpu else DOUBLED):
         return Diagnosis(
             "launch",
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "

@@ -30,6 +30,7 @@ def split_of(record: Record) -> Split:
         step_s=step_s,
         parts={name: parts[name] for name in PARTS if parts.get(name, 0.0) > 0},
         doubled=_doubled(tried),
+        on_cpu="cuda" not in record.devices,
         feed_alone_s=_feed_alone(tried),
     )
 
