@@ -132,6 +132,17 @@ def test_not_found_below_its_threshold(raw):
     assert names(record(**raw)) == []
 
 
+@pytest.mark.parametrize(
+    ("loop", "named"),
+    [({}, True), ({"0": [0.2, 0.2], "2": [0.1, 0.1]}, True), ({"0": [0.2, 0.2], "8": [0.1, 0.1]}, False)],
+    ids=["nothing measured", "its own number not measured", "its own number is the fastest"],
+)
+def test_more_workers_than_cores_are_a_note_unless_they_measured_faster(loop, named):
+    tried = {"step_s": 0.1, "workers": {"now": 8, "cores": 2, "seconds": {"0": 0.2, "8": 0.1}, "loop": loop}}
+    found = names(record(cores=2, loaders=[loader(num_workers=8)], experiments=tried))
+    assert [(name, level) for name, level, _ in found if name == "many-workers"] == [("many-workers", "note")] * named
+
+
 def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
     raw = {"reads": [reads(seconds=0.01)], "mode_sites": {"data_parallel": SITE}, **calls("empty_cache")}
     here = record(**raw)

@@ -61,7 +61,8 @@ def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
 def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
     """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
     cores = int(record.raw.get("cores") or 0)
-    measured = len((record.experiments.get("workers") or {}).get("loop") or ()) > 1
+    loops = (record.experiments.get("workers") or {}).get("loop") or {}
+    measured = len(loops) > 1 and len(loops.get(str(loader["num_workers"]), ())) > 1
     if measured or not cores or loader["num_workers"] <= cores or "cuda" in record.devices:
         return []
     lost_s = contended_s(record)
