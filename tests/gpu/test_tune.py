@@ -13,7 +13,7 @@ from hasten.engine.job import plan_run
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.room import room_of
 from hasten.study.tune.space import space_of, start_of
-from hasten.study.tune.stored import Kept
+from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
 
 pytestmark = [
@@ -32,7 +32,7 @@ def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
     planned = plan_run(load_run(None, given))
     shop, start = Workshop(planned), start_of(planned)
     lab = Lab(shop, start)
-    room = room_of(shop, start, Kept.open(tmp_path / "kept", {}, fresh=True))
+    room = room_of(shop, start, StoredMeasurements.open(tmp_path / "kept", {}, fresh=True))
     for stage in space_of(planned, start, room).stages:
         arms = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
         found = lab.measure(stage.kind, start, arms, 600.0)
