@@ -49,7 +49,7 @@ def spawn_ddp(fn: Callable[..., T], *args: Any, nprocs: int, timeout_s: float | 
     """Run `fn(*args, **kwargs)` in `nprocs` ranks on this machine.
 
     The ranks see the environment that torchrun would set, so that `fn` may be anything that runs under it:
-    `hasten.engine.run.train_run`, or a function that joins a process group itself. What rank 0 prints is printed here.
+    `hasten.train`, or a function that joins a process group itself. What rank 0 prints is printed here.
     No process is left behind.
 
     Args:
