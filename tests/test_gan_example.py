@@ -23,6 +23,7 @@ SETTINGS = [
 STEPS = 20
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def made(own: Chain, folder: Path, batch_size: int) -> Segment:
     return bind_store(own, store(3), batch_size=batch_size, compile=True, cache_dir=folder)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_one_kernel_compiled_once_gives_the_eager_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = chain(3, Flip(prob=0.5), GaussianNoise(prob=0.7))
@@ -70,6 +71,7 @@ def test_all_kernels_give_the_eager_numbers(folder: Path, dims: int) -> None:
         assert torch.equal(found["label"], wanted["label"])
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
     ops = (

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.windows import Arm, config_of, measured
 
 
+@pytest.mark.slow
 def test_both_ways_by_the_same_weights(boxes: Path, tmp_path: Path) -> None:
     def of(arm: Arm) -> dict[str, float]:
         return measured(config_of(arm, boxes, 0, steps=3, channels=(4, 8, 8, 8)), tmp_path)

@@ -93,6 +93,7 @@ def read(dataset: CacheDataset, answer: Any) -> None:
     answer.put(total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_worker_processes_read_the_same_memory(method: str) -> None:
     dataset = filled(3)

@@ -17,6 +17,7 @@ def ranks(pair: list[Any]) -> list[Any]:
     return [rank["ddp"] for rank in pair]
 
 
+@pytest.mark.slow
 def test_buckets_are_sent_beside_the_backward_pass(ranks: list[Any]) -> None:
     for name in ("beside", "static"):
         *sent, gradients = ranks[0][name]

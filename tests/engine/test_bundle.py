@@ -96,6 +96,7 @@ def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: str, lea
         assert (ours == theirs).mean() >= least, (written.name, (ours == theirs).mean())
 
 
+@pytest.mark.slow
 def test_channels_and_regions(run_of_two_channels: Path, tmp_path: Path) -> None:
     content = read_checkpoint(run_of_two_channels / "checkpoints/best.pt")
     content["labels"]["300"] = "c"

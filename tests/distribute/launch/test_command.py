@@ -164,6 +164,7 @@ def test_a_launcher_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None
     assert not list(tmp_path.glob("stopped-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_a_launcher_that_is_told_to_stop_continues_a_stopped_rank(tmp_path: Path) -> None:
     with training(tmp_path) as launcher:
