@@ -46,28 +46,28 @@ def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
     return CachedSource(path=path, fingerprint=None, files=files)
 
 
-def get_case_set(listing: Listing, spatial_dims: int | None, kept: CachedSource) -> CaseSet:
+def get_case_set(listing: Listing, spatial_dims: int | None, cached: CachedSource) -> CaseSet:
     """The cached result of `look_into`; opens files only where the fingerprint lacks it."""
-    known = kept.fingerprint
+    known = cached.fingerprint
     if known is None or spatial_dims not in (None, known.spatial_dims):
         return look_into(listing, spatial_dims)
     return as_case_set(listing, labels=known.labels, channels=known.channels, spatial_dims=known.spatial_dims)
 
 
-def get_fingerprint(case_set: CaseSet, kept: CachedSource) -> Fingerprint:
+def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:
     """The cached fingerprint of the cases from `get_case_set`; computed and cached if there is none.
 
     A cache folder that can't be written costs the next run the same time, with a warning. Raises what taking it raises.
     """
-    if kept.fingerprint is not None:
-        return kept.fingerprint
+    if cached.fingerprint is not None:
+        return cached.fingerprint
     fingerprint = take_fingerprint(case_set)
     try:
-        kept.path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(kept.path.parent)
-        write_checked(kept.path, fingerprint_to_dict(fingerprint))
+        cached.path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(cached.path.parent)
+        write_checked(cached.path, fingerprint_to_dict(fingerprint))
     except OSError as error:
         log.warning(
-            "%s: the fingerprint can't be kept (%s); set cache.dir to a folder that can be written", kept.path, error
+            "%s: the fingerprint can't be kept (%s); set cache.dir to a folder that can be written", cached.path, error
         )
     return fingerprint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
+from hasten.nets.wrappers import unwrapped
 from hasten.observe.load import BUSY, other_cores
 from hasten.optim.groups import exempt_parameters, transposed_filters
 from hasten.optim.layout import lay_out_moments
@@ -133,13 +133,6 @@ def evaluated(step: TrainStep, image: Tensor, target: Tensor) -> tuple[Tensor, T
     with step.autocast(), gpu_forms(step.fused_kernels and step.channels_last):
         output = step.network(step.shaped(image))
     return step.loss(output, target), output if isinstance(output, Tensor) else output[0]
-
-
-def unwrapped(network: Any) -> nn.Module:
-    """Without DDP and torch.compile."""
-    inside = network.module if isinstance(network, nn.parallel.DistributedDataParallel) else network
-    bare: nn.Module = getattr(inside, "_orig_mod", inside)
-    return bare
 
 
 def fused_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

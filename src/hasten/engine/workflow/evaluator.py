@@ -13,7 +13,8 @@ from torch import nn
 
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import like, prepare_batch
-from hasten.engine.workflow.layout import lay_out, unwrapped
+from hasten.engine.workflow.layout import lay_out
+from hasten.nets.wrappers import unwrapped
 
 
 class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hasten.engine.async_validate import AsyncValidation, Validated
-from hasten.engine.workflow.layout import unwrapped
+from hasten.nets.wrappers import unwrapped
 
 
 class SmartCacheHandler:

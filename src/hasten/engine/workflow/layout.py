@@ -1,4 +1,4 @@
-"""User networks: unwrapping them, and channels-last memory format for them."""
+"""Channels-last memory format for user networks and images."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ import torch
 from torch import Tensor, nn
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def unwrapped(network: nn.Module) -> nn.Module:
-    """The module inside the wrappers of `torch.compile` or data parallelism."""
-    network = getattr(network, "_orig_mod", network)
-    if isinstance(network, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        network = network.module
-    return network
 
 
 def lay_out(network: nn.Module) -> None:

@@ -18,7 +18,8 @@ from hasten.distribute.strategy import without_sync
 from hasten.engine.update import Update
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import detached, float32, joined, like, pieces, plain, prepare_batch
-from hasten.engine.workflow.layout import lay_out, unwrapped
+from hasten.engine.workflow.layout import lay_out
+from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.average import average_of
 from hasten.optim.layout import lay_out_moments

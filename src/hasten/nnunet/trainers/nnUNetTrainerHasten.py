@@ -27,6 +27,7 @@ from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
 from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
+from hasten.nets.wrappers import unwrapped
 from hasten.nnunet.batches import Augmentation, Batches, make_batches
 from hasten.nnunet.cases import placed, read_cases
 from hasten.nnunet.crop import NnunetCrop
@@ -40,7 +41,6 @@ from hasten.nnunet.step import (
     is_idle,
     make_step,
     muon,
-    unwrapped,
 )
 from hasten.nnunet.version import check_version
 
@@ -84,8 +84,8 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         """nnU-Net's, its SGD as one pass over the weights; with HASTEN_OPTIMIZER=muon that, and the same schedule."""
         name = os.environ.get("HASTEN_OPTIMIZER", "")
         if name == "muon":
-            own = muon(unwrapped(self.network), self.weight_decay)
-            return own, PolyLRScheduler(own, MUON_RATE, self.num_epochs)
+            optimizer = muon(unwrapped(self.network), self.weight_decay)
+            return optimizer, PolyLRScheduler(optimizer, MUON_RATE, self.num_epochs)
         if name:
             raise ValueError(f"HASTEN_OPTIMIZER={name}: write muon, or leave it out for nnU-Net's own optimizer")
         optimizer, schedule = super().configure_optimizers(*args, **options)

@@ -49,7 +49,7 @@ class Rule:
     level: Level
     spans: tuple[Span, ...]
     """All of them must hold."""
-    told: str
+    problem: str
     remedy: str
     source: str
     on: str = ""
@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         name="torch-unsupported",
         level="bad",
         spans=(Span("torch", below="2.10"),),
-        told="Hasten asks for torch 2.10 or newer",
+        problem="Hasten asks for torch 2.10 or newer",
         remedy="pip install 'torch>=2.10'",
         source="pyproject.toml",
     ),
@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
         name="monai-unsupported",
         level="bad",
         spans=(Span("monai", below="1.6"),),
-        told="Hasten asks for MONAI 1.6 or newer",
+        problem="Hasten asks for MONAI 1.6 or newer",
         remedy="pip install 'monai>=1.6'",
         source="pyproject.toml",
     ),
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
         name="python-unsupported",
         level="bad",
         spans=(Span("python", below="3.11"),),
-        told="Hasten asks for Python 3.11 or newer",
+        problem="Hasten asks for Python 3.11 or newer",
         remedy="make an environment with Python 3.11 or newer",
         source="pyproject.toml",
     ),
@@ -85,7 +85,7 @@ RULES: tuple[Rule, ...] = (
         name="conv3d-without-cudnn",
         level="bad",
         spans=(Span("torch", "2.9.0", "2.9.1"), Span("cudnn", "9.8")),
-        told="fp16 and bf16 3-D convolutions run without cuDNN: about 4 times slower, with several times the memory",
+        problem="fp16 and bf16 3-D convolutions run without cuDNN: about 4 times slower, with several times the memory",
         remedy="pip install 'torch>=2.10'",
         source="pytorch#166122, pytorch#166643, pytorch PR#163581",
     ),
@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
         name="conv3d-without-cudnn",
         level="bad",
         spans=(Span("torch", "2.9.1", "2.10"), Span("cudnn", "9.8", "9.15")),
-        told="fp16 and bf16 3-D convolutions run without a cuDNN below 9.15, which the wheel brings: 4 times slower",
+        problem="fp16 and bf16 3-D convolutions run without a cuDNN below 9.15, which the wheel brings: 4 times slower",
         remedy="pip install 'torch>=2.10', or 'nvidia-cudnn-cu12>=9.15' beside this torch",
         source="pytorch#166480, pytorch#167111",
     ),
@@ -101,7 +101,7 @@ RULES: tuple[Rule, ...] = (
         name="conv3d-bf16-wrong",
         level="bad",
         spans=(Span("cudnn", "9.8", "9.15"),),
-        told="bf16 3-D convolutions can be wrong without an error",
+        problem="bf16 3-D convolutions can be wrong without an error",
         remedy="pip install 'nvidia-cudnn-cu12>=9.15' (-cu13 for CUDA 13), or train.precision=tf32",
         source="pytorch#163539",
     ),
@@ -109,7 +109,7 @@ RULES: tuple[Rule, ...] = (
         name="conv3d-tf32-broken",
         level="warn",
         spans=(Span("cudnn", "9.10.2", "9.16"),),
-        told="TF32 3-D convolutions have broken kernels",
+        problem="TF32 3-D convolutions have broken kernels",
         remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
         source="pytorch PR#167024",
     ),
@@ -117,7 +117,7 @@ RULES: tuple[Rule, ...] = (
         name="driver-too-old",
         level="bad",
         spans=(Span("cuda", "12", "13"), Span("driver", below="525.60.13")),
-        told="CUDA 12 asks for a driver of 525.60.13 or newer",
+        problem="CUDA 12 asks for a driver of 525.60.13 or newer",
         remedy="update the NVIDIA driver, or install a torch built for an older CUDA",
         source="CUDA toolkit release notes, table of minimum driver versions",
     ),
@@ -125,7 +125,7 @@ RULES: tuple[Rule, ...] = (
         name="driver-too-old",
         level="bad",
         spans=(Span("cuda", "13", "14"), Span("driver", below="580.65.06")),
-        told="CUDA 13 asks for a driver of 580.65.06 or newer",
+        problem="CUDA 13 asks for a driver of 580.65.06 or newer",
         remedy="update the NVIDIA driver, or install a torch built for CUDA 12",
         source="CUDA toolkit release notes, table of minimum driver versions",
     ),
@@ -134,7 +134,7 @@ RULES: tuple[Rule, ...] = (
         level="warn",
         spans=(Span("torch", "2.13", "2.14"),),
         on="cpu_bf16",
-        told="on this processor a bf16 convolution of a map smaller than its filter has uninitialised weight gradients",
+        problem="on this processor a bf16 convolution of a map smaller than its filter has undefined weight gradients",
         remedy="nothing to do in Hasten's runs; elsewhere keep those layers in float32: hasten.nets.surgery.keep_fp32",
         source="measured with torch 2.13 on AVX512-BF16",
     ),
@@ -161,7 +161,7 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
     ]
     for rule in RULES:
         if _holds(rule, versions):
-            text = f"{_of(rule, versions)}: {rule.told} ({rule.source})"
+            text = f"{_of(rule, versions)}: {rule.problem} ({rule.source})"
             checks.append(Check(area="versions", name=rule.name, level=rule.level, told=text, remedy=rule.remedy))
     return (*checks, *_vision(versions), *_blind(versions))
 

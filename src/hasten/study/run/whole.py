@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from hasten.study.rules import DOUBLED
 from hasten.study.run.assemble import Cold
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.run.timed import Ran
 from hasten.study.split import PARTS, Split
-
-_SMALL = 1.5
-"""As in `diagnose`: a doubled batch that takes less than this many times as long has fixed costs that rule."""
 
 
 def split_of(
@@ -102,7 +100,7 @@ def _fixed_compute(arms: Arms, compute: float, optimizer: float) -> float:
     if fixed is None or doubled is None:
         return by_size
     by_doubling = min(compute, max(0.0, (2 - doubled) * fixed - optimizer))
-    return min(by_doubling, arms.seconds.get("small", compute) if doubled < _SMALL else by_size)
+    return min(by_doubling, arms.seconds.get("small", compute) if doubled < DOUBLED else by_size)
 
 
 def _close(parts: dict[str, float], step_s: float) -> None:
