@@ -29,8 +29,8 @@ from hasten.cache.file import (
 )
 from hasten.cache.homes import at_home
 from hasten.cache.journal import JOURNAL, note, recover
-from hasten.cache.key import Files, cache_dir, files_of, settings_key
-from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, write_list
+from hasten.cache.key import Files, files_of, settings_key, shard_dirs
+from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
 from hasten.cases.types import Case, CaseSet
@@ -91,7 +91,7 @@ def get_arena(
             except DamagedEntry as error:
                 damage = error
                 if error.path is not None:
-                    discard(error.path.parent)
+                    remove_damaged(error.path.parent, error)
             else:
                 for path in (query.list_path, *(shard.folder / INDEX for shard in cases.shards)):
                     with suppress(OSError):  # the time of the last use, for `hasten cache prune`
@@ -111,7 +111,7 @@ def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files:
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     keys = files_of(case_set.cases, cache, files).identities
-    return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+    return CaseQuery(shard_dirs(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
 
 
 def _complete(
