@@ -1,7 +1,7 @@
 """Predicting from file to file: Hasten against MONAI and nnU-Net, with one network's weights in every arm.
 
-Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap
-and Gaussian blending are the same; a window at a time on a CPU, four on a GPU. `end`: CT phantoms to label maps, other
+Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap,
+Gaussian blending and the network's precision (bf16) are the same; a window at a time on a CPU, four on a GPU. `end`: CT phantoms to label maps, other
 phantoms in each round, with a network so small that it does not hide the rest (`--channels 32 64 128 256` for one of
 the usual size). `export`: the same without the network, from scores on the prepared grid. `dice`: what the ways from
 these scores to the image's grid are worth, on thick slices, beside the nearest prepared voxel's label. `memory`: peak

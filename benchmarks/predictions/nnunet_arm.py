@@ -43,17 +43,16 @@ def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
-    from benchmarks.predictions.scene import members_of
-    from hasten.engine.model import load_model
+    from benchmarks.predictions.scene import network_of
 
-    model = load_model(members_of(job)[0].content, where=str(job["run"]), device=job["device"])
-    plans, configuration, dataset = _plans(job, model.inference.patch)
+    network, how = network_of(job)
+    plans, configuration, dataset = _plans(job, how.patch)
     predictor = nnUNetPredictor(
-        tile_step_size=1 - model.inference.overlap, use_gaussian=True, use_mirroring=False,
+        tile_step_size=1 - how.overlap, use_gaussian=True, use_mirroring=False,
         perform_everything_on_device=job["device"] != "cpu", device=torch.device(job["device"]), allow_tqdm=False,
     )  # fmt: skip
-    weights = [model.network.state_dict()]
-    predictor.manual_initialization(model.network, plans, configuration, weights, dataset, "", None)
+    weights = [network.state_dict()]
+    predictor.manual_initialization(network, plans, configuration, weights, dataset, "", None)
     return predictor, plans, configuration, dataset
 
 
