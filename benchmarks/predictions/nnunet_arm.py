@@ -1,7 +1,7 @@
 """nnU-Net 2: its preprocessor, its predictor and its export, all as they come, with plans that ask for the same.
 
 `end` takes one case after another in this process; `end_processes` is nnU-Net's default call, whose preprocessing and
-export have processes of their own (their start is counted, their memory is not).
+export have processes of their own; their start and their memory count.
 
 Its CT normalization with a mean and deviation of the window's gives the same input; as its plans have it by default,
 scores are resampled linearly by scikit-image. Mirroring is off, as in the other arms.
