@@ -81,7 +81,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         self.feed = Feed(self.program, first=self.first, last=_FOREVER)
-        self._batches = iter(self.feed)
+        self._batches: Iterator[Batch] = iter(self.feed)
         if self.first_stage is not None:
             self._batches = with_masks(
                 self._batches, self.first_stage, first=self.first, threads=max(1, (os.cpu_count() or 1) // 2)
