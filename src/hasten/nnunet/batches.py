@@ -17,9 +17,9 @@ from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.cache.arena import Store
 from hasten.feed.feed import Feed
-from hasten.nnunet.cascade import FirstStage, with_masks
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
+from hasten.nnunet.cascade import FirstStage, with_masks
 
 _FOREVER = 2**40
 
