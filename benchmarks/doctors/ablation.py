@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.doctors.corpus import SCRIPTS
 from benchmarks.harness import ROOT
 
 ROUNDS = 5
+MOST_STEPS = 60
 WARMUP = 0.25
 """Share of the steps that are not counted."""
 
@@ -44,7 +46,7 @@ def _step_ms(path: Path, how: str) -> float:
 
 
 def _in_child(path: str, how: str) -> None:
-    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
 
     ends, real_iter, first = list[float](), DataLoader.__iter__, dict[int, Any]()
@@ -57,10 +59,16 @@ def _in_child(path: str, how: str) -> None:
 
     if how == "fixed":
         DataLoader.__iter__ = repeated  # type: ignore[assignment,method-assign]
-    torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: ends.append(time.perf_counter()))
+    def ended(*_: object) -> None:
+        ends.append(time.perf_counter())
+        if len(ends) == MOST_STEPS:
+            raise SystemExit
+
+    register_optimizer_step_post_hook(ended)
     sys.path.insert(0, str(SCRIPTS))
     sys.argv = [path]
-    runpy.run_path(path, run_name="__main__")
+    with suppress(SystemExit):
+        runpy.run_path(path, run_name="__main__")
     counted = ends[int(len(ends) * WARMUP) :]
     print(1000 * (counted[-1] - counted[0]) / (len(counted) - 1))
 
