@@ -56,7 +56,7 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
         return {"bands": len(boxes)}
     box = boxes[job["band"]]
     infer.bands = lambda *_, **__: [box]  # type: ignore[assignment]
-    if resampled and len(boxes) > 1:
+    if len(boxes) > 1:
         infer.kept_memory = nullcontext  # type: ignore[assignment]  # as with all bands
 
     def alone() -> None:

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
+import torch
+from torch import nn
 
+import hasten.engine.infer as infer
 from hasten.engine.allocator import _glibc, kept_memory
 
 SCRIPT = """
@@ -43,3 +47,18 @@ def test_nothing_happens_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with kept_memory() as kept:
         assert not kept
+
+
+@pytest.mark.parametrize(("sums_bytes", "kept"), [(None, 1), (1, 0)])
+def test_a_volume_in_several_parts_keeps_no_memory(
+    sums_bytes: int | None, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of the parts differ in size, so that kept ones pile up: 7 GiB where 1.5 GiB of scores were allowed."""
+    entered: list[bool] = []
+    monkeypatch.setattr(infer, "kept_memory", lambda: nullcontext(entered.append(True)))
+    how = infer.Inference(
+        patch=(8, 8, 8), divisor=(1, 1, 1), whole_up_to=0, overlap=0.5, batch_size=1, precision="fp32",
+        channels_last=False, spatial_dims=3, device=torch.device("cpu"), classes=2, sums_bytes=sums_bytes,
+    )  # fmt: skip
+    assert len(list(infer.infer_labels(nn.Conv3d(1, 2, 1), [torch.randn(1, 24, 16, 16)], how))) == 1
+    assert len(entered) == kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -82,7 +82,8 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
     of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
     that does not fit in one piece goes by windows, and at last sums are held on the host; each is logged.
     """
-    with kept_memory() if how.device.type == "cpu" else nullcontext():
+    several_parts = any(len(_parts(_shape(volume), how, halo=0)) > 1 for volume in volumes)
+    with _memory(how, short=several_parts):
         small: list[int] = []
         large: list[int] = []
         for position, volume in enumerate(volumes):
@@ -134,11 +135,20 @@ def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) ->
     return labels[(..., *part)]
 
 
-def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
+def _memory(how: Inference, *, short: bool) -> AbstractContextManager[object]:
+    """On a CPU freed memory is kept for the next window, unless memory is short: it does not always fit what is next."""
+    return kept_memory() if how.device.type == "cpu" and not short else nullcontext()
+
+
+def _parts(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
     budget = how.sums_bytes
     if budget is None:
         budget = free_memory(HOST if how.sums_on_host else how.device) // 2
-    parts = bands(shape, _windows(how), how.classes, budget, halo=halo)
+    return bands(shape, _windows(how), how.classes, budget, halo=halo)
+
+
+def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
+    parts = _parts(shape, how, halo=halo)
     if len(parts) > 1:
         log.info(
             "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(parts)
@@ -182,8 +192,7 @@ def infer_on_grid(
         return labels
     # With `planes` all scores of a plane are needed, whatever memory they take.
     boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
-    # Kept memory does not always fit the next allocation: where memory is short it is released.
-    with kept_memory() if how.device.type == "cpu" and len(boxes) == 1 else nullcontext():
+    with _memory(how, short=len(boxes) > 1):
         if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
                 return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
