@@ -156,7 +156,7 @@ def test_half_of_the_free_memory_is_the_budget(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(infer, "free_memory", lambda device: 1000)
     monkeypatch.setattr(infer, "bands", watched)
     list(infer_labels(nn.Conv3d(1, 3, 1), [volume_of((9, 9, 9))], make()))
-    assert asked == [500]
+    assert set(asked) == {500}
 
 
 def test_a_restricted_axis_has_the_windows_that_its_voxels_need() -> None:

@@ -136,7 +136,7 @@ def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) ->
 
 
 def _memory(how: Inference, *, short: bool) -> AbstractContextManager[object]:
-    """On a CPU freed memory is kept for the next window, unless memory is short: it does not always fit what is next."""
+    """On a CPU freed memory is kept for the next window, but not where memory is short: it may not fit what is next."""
     return kept_memory() if how.device.type == "cpu" and not short else nullcontext()
 
 
