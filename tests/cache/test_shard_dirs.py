@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -126,7 +125,7 @@ def test_a_stopped_build_goes_on_where_it_began(six: CaseSet, cache: CacheConfig
 def test_a_disk_at_another_place_is_found_by_the_new_name(six: CaseSet, cache: CacheConfig, free: Disks) -> None:
     free(disk1=10)
     get_arena(six, SPEC, cache)
-    os.rename(cache.shard_dirs[0], f"{cache.shard_dirs[0]}_moved")
+    Path(cache.shard_dirs[0]).rename(f"{cache.shard_dirs[0]}_moved")
     with prepared() as ids:
         get_arena(six, SPEC, replace(cache, shard_dirs=(f"{cache.shard_dirs[0]}_moved",)))
     assert not ids
@@ -161,7 +160,7 @@ def test_a_damaged_shard_that_cannot_be_removed_is_named(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(lists, "discard", refuse)
-    with pytest.raises(ValueError, match=rf"{name}: a cache entry is damaged .*Read-only file system.*cache.shard_dirs"):
+    with pytest.raises(ValueError, match=rf"{name}: a cache .*Read-only file system.*cache.shard_dirs"):
         get_arena(six, SPEC, cache)
 
 

@@ -1,5 +1,5 @@
 """Cells held in memory; the batch is turned, scaled and cropped in the loop; autocast in float32."""
-# verdict: input
+# verdict: compute
 
 import numpy as np
 import torch
