@@ -71,7 +71,7 @@ def test_the_ladder_is_drawn_and_told_where_it_was_measured(copy: Path) -> None:
     assert tool(copy).returncode == 0
     drawn = (copy / "docs/ladder.svg").read_text()
     assert all(text in drawn for text in (*rungs.values(), "over 302 s, stopped", ">12 s<"))
-    row = "| seconds to Dice 0.85 of the hippocampus | 12.0 | 42.0 | more than 302 |"
+    row = "| seconds to Dice 0.85 on the hippocampus | 12.0 | 42.0 | more than 302 |"
     assert row in (copy / "README.md").read_text()
     assert "| Hasten as it comes | 12.0 [10.0, 14.0] |" in (copy / "docs/benchmarks.md").read_text()
 
@@ -84,7 +84,7 @@ def test_what_another_machine_measured_changes_no_figure_but_is_listed(copy: Pat
     stale = {line.split(":")[0] for line in tool(copy, "--check").stdout.splitlines()}
     assert stale >= {"docs/results.md"}
     tool(copy)
-    assert "| as MONAI builds network and loss | 79.8" in (copy / "docs/benchmarks.md").read_text()
+    assert "| MONAI's network and loss, unchanged | 79.8" in (copy / "docs/benchmarks.md").read_text()
     results = (copy / "docs/results.md").read_text()
     assert "`step_some-gpu_2030-01-01.json`: Some GPU" in results
     assert "measured again in step_some-gpu" not in results

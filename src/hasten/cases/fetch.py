@@ -132,7 +132,7 @@ def _fetch_with_retries(remote: Remote, copy: Record | None, stores: Stores, pat
         return Fetched(path=remote.path, how="stale", size=copy.size)
     raise Unreachable(
         f"{url}: can't be fetched after {attempts} attempts ({last}); check the network and the server, then run "
-        "again: what has come is kept and gone on with."
+        "again: the download resumes where it stopped."
     )
 
 

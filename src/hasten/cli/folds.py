@@ -33,7 +33,7 @@ def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None
         return
     parse_folds(folds)
     if resume or plan is not None:
-        raise ValueError("--folds: goes on by itself, and plans each fold; leave out --resume and --plan")
+        raise ValueError("--folds: resumes by itself, and plans each fold; leave out --resume and --plan")
 
 
 def refuse_fraction(source: str | None, overrides: list[str]) -> None:

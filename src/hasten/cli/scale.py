@@ -68,7 +68,7 @@ def run(
     ] = None,
     schedule: Annotated[str | None, typer.Option(help="As train.schedule: step, cosine, ...")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each worker; without it all cores are dealt out.")
+        int | None, typer.Option(min=1, help="Threads of each worker; by default an equal share of the cores.")
     ] = None,
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more workers than cores.")] = False,
 ) -> None:

@@ -24,7 +24,7 @@ _Source = Annotated[
 ]
 _Mode = Annotated[
     Literal["weak", "strong"] | None,
-    typer.Option(help="Each worker keeps its batch, or the batch is dealt out. Default: the logs' own, else weak."),
+    typer.Option(help="Each worker keeps its batch, or the batch is split. Default: as in the logs, else weak."),
 ]
 
 

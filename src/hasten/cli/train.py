@@ -43,7 +43,7 @@ def train(
     folds: Annotated[
         str | None,
         typer.Option(
-            metavar="all|0,1,2", help="Train these folds of a cross-validation, each in --out/foldN; goes on by itself."
+            metavar="all|0,1,2", help="Train these folds of a cross-validation, each in --out/foldN; resumes by itself."
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,

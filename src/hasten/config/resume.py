@@ -29,7 +29,7 @@ Rules = Mapping[str, Rule]
 """By name, section.field or a pattern of it; the first that matches counts."""
 
 _FIXED, _TRAINING, _MACHINE = Rule("fixed"), Rule("training"), Rule("machine")
-_SCHEDULE = Rule("training", "the schedule is computed anew, and the run goes on at its step of it")
+_SCHEDULE = Rule("training", "the schedule is computed again, and the run continues at its step of the new one")
 
 RUN_RULES: Rules = {
     "data.source": Rule("fixed", "if the data set was moved, put a link to it in its old place"),

@@ -154,7 +154,7 @@ class AugmentConfig:
     chain: str = ""
     """A chain of your own in place of a preset: FILE.py:NAME, or package.module:NAME."""
     digest: str | None = None
-    """SHA-256 of the source that `chain` names; a run fills it in, and goes on with that source only."""
+    """SHA-256 of the source that `chain` names; a run sets it, and resumes only with the same source."""
     override: dict[str, Any] = field(default_factory=dict)
     """Fields of the chain's operations, such as {GaussianNoise.prob: 0.2}; Gamma[0].prob is the first Gamma's alone."""
 
@@ -176,7 +176,7 @@ class NetworkConfig:
     args: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of your own network's class or function."""
     digest: str | None = None
-    """SHA-256 of the source that `name` names; a run fills it in, and goes on with that source only."""
+    """SHA-256 of the source that `name` names; a run sets it, and resumes only with the same source."""
     divisor: Triple | None = None
     """What each side (D, H, W) of your own network's input must be a multiple of; None finds it by trying."""
     channels: tuple[int, ...] | None = None
@@ -214,7 +214,7 @@ class LossConfig:
     args: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of your own loss."""
     digest: str | None = None
-    """SHA-256 of the source that `name` names; a run fills it in, and goes on with that source only."""
+    """SHA-256 of the source that `name` names; a run sets it, and resumes only with the same source."""
     include_background: bool = False
     """Whether the Dice term counts the background class."""
     batch: bool = True
@@ -247,7 +247,7 @@ class TrainConfig:
     learning_rate_batch: int = 0
     """Batch size that `learning_rate` is meant for: it is scaled by `sample.batch_size` over this; 0 is off."""
     schedule: Literal["one_cycle", "cosine", "poly", "step", "constant"] = "one_cycle"
-    """How the learning rate goes on after its linear rise."""
+    """Course of the learning rate after its linear warm-up."""
     milestones: Stages = ((0.5, 0.1), (0.75, 0.01))
     """Schedule `step`: from that share of the steps on, the peak times that factor."""
     poly_power: float = 0.9
@@ -377,7 +377,7 @@ class DistributeConfig:
     """Parts of equal cost that the training cases are dealt into; a process keeps its own in memory. 0: each sees all.
     The samples of a run are decided by the number of parts, whatever number of processes shares them."""
     exchange_every: int = 0
-    """Epochs after which the parts are dealt anew, and processes take other cases; 0 never does."""
+    """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
     exchange: Literal["file", "send"] = "file"
     """Where those come from: the cache of each host, which holds all cases, or the processes that have them."""
     timeout_s: float = 600.0

@@ -45,7 +45,7 @@ def why_not(step: TrainStep, program: Program) -> str | None:
     if step.strategy.world.size > 1 or step.strategy.name == "dp":
         return "several processes or devices share the step"
     if program.segment is None:
-        return "patches change their size, or cases are dealt anew, on the way"
+        return "patch sizes change, or cases are redistributed, during the run"
     if program.segment.why_not_captured is not None:
         return program.segment.why_not_captured
     if step.update.scaler is not None and step.update.scaler.is_enabled():

@@ -88,7 +88,7 @@ def train_folds(
                 plan = None if going_on else _first_plan(config, out)
                 train(at_fold(config, fold), run, plan=plan, resume=going_on, progress=progress, started=started)
             except Stopped as stop:
-                raise Stopped("stopped; the same command goes on there" if str(stop) else "", stop.signal) from None
+                raise Stopped("stopped; the same command resumes there" if str(stop) else "", stop.signal) from None
         if world.first:
             score_fold(run)
     return summarise(out).to_dict() if world.first else {}

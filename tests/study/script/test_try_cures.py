@@ -99,7 +99,7 @@ def test_runs_come_in_turns_and_a_clear_gain_wins():
     assert one.gain == pytest.approx(2.0)
     assert one.agreement.startswith("within bfloat16's precision (0.001")
     assert len(one.base_s) == len(one.cured_s) == 3
-    assert said[0] == "trying autocast: 3 runs with it and 3 without, in turns"
+    assert said[0] == "trying autocast: 3 runs with it and 3 without, interleaved"
     assert "faster, 2.00 times as fast" in said[1]
 
 

@@ -138,7 +138,7 @@ def try_cures(
         if clock() - begun > budget_s:
             echo(f"no time left to try {cure}")
             continue
-        echo(f"trying {cure}: {runs} runs with it and {runs} without, in turns")
+        echo(f"trying {cure}: {runs} runs with it and {runs} without, interleaved")
         tried.append(measure((cure,), tuple(names)))
         echo(f"  {line(tried[-1])}")
     winners = [one for one in tried if one.won]

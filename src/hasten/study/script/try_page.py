@@ -72,7 +72,7 @@ def section(tried: Sequence[Tried]) -> Section:
     runs = max(len(one.base_s) for one in tried)
     return Section(
         "Cures tried",
-        text=f"The script was run with and without each cure in turns, {runs} times each. A cure is faster only if "
+        text=f"Runs with and without each cure were interleaved, {runs} times each. A cure is faster only if "
         "each run with it was faster than every run without.",
         table=Table(COLUMNS, tuple(rows(tried)), numeric=_NUMERIC),
         note="Gain: mean step without over mean step with it, and in brackets its worst and best pair of runs. "

@@ -22,7 +22,7 @@ _MODEL = (
     "does not hide: a bucket can go when its part of the backward pass is through, so the last one never hides. An "
     "all-reduce costs a latency for each message and a time for each byte, by a ring, a tree or by levels (within a "
     "node, then between nodes), whichever is least. Data count where making a batch takes longer than the step; "
-    "validation is dealt out, checkpoints and start-up are not.\n\n"
+    "validation is distributed, checkpoints and start-up are not.\n\n"
     "Not in the model: other jobs on the network, congestion, workers of a node that share cores or disks, and a batch "
     "so large that more epochs are needed."
 )

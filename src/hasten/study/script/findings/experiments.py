@@ -92,7 +92,7 @@ def _weighty(results: Results, name: str) -> dict[str, Any] | None:
 def _timing_text(arm: Results, what: str) -> str:
     return (
         f"{what} {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
-        f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} rounds in turns)"
+        f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds)"
     )
 
 

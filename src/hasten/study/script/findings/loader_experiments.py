@@ -202,7 +202,7 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Fin
         title=title,
         where=place(loader.get("site", "")),
         cure=f"DataLoader(..., num_workers={suggested}{', persistent_workers=True' if suggested else ''})",
-        evidence=f"seconds of a whole step by workers, {rounds} rounds in turns: {table}; {cores} cores",
+        evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain) if proven else None,
         gain=gain if proven else None,
         level="finding" if proven else "note",
