@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, TrainConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.pipeline import Pipeline
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
@@ -127,7 +127,7 @@ def left_out(world: World) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         found: dict[str, Any] = {name: differences(world, name=name, net=net) for name, net in NETS.items()}
         # A second form of batch has a schedule of its own; one of a single patch a piece among them.
         found["sides"] = differences(world, sides=(16, 24, 16))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import DistributeConfig, TrainConfig
 from hasten.distribute.ddp import Ddp
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
 from hasten.distribute.zero1 import Zero1
 from hasten.optim.build import build_optimizer
@@ -169,7 +169,7 @@ def refused(world: World) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         found: dict[str, Any] = {name: against_ddp(world, configured(name)) for name in OPTIMIZERS}
         for name in ("muon", "sgd"):
             found[f"lookahead {name}"] = against_ddp(world, configured(name, lookahead=2))

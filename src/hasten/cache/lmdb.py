@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cache.again import Mappings, room
 from hasten.cache.chain import BULKY, Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset, shown
 from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
 from hasten.cache.publish import explained
 from hasten.cache.record import encode
@@ -141,7 +141,7 @@ class Reader:
         self.base: int | None = None
         """Address of LMDB's own mapping of the file, where the system reports it."""
         self.mappings: dict[bytes, tuple[Mappings, int]] = {}
-        self.places = room()
+        self.slots = mapping_slots()
 
     def get(self, key: bytes) -> memoryview | bytearray | None:
         """A record, free to be changed, or None where there is none or no file yet. Large ones are mapped, not copied:
@@ -182,7 +182,7 @@ class Reader:
             return None
         start = np.frombuffer(record, np.uint8).ctypes.data - self.base
         skip = start % mmap.PAGESIZE
-        return Mappings(len(record) + skip, start - skip, self.places), skip
+        return Mappings(len(record) + skip, start - skip, self.slots), skip
 
     def close(self) -> None:
         """Close the file; the next `get` opens it again and sees what was written since."""

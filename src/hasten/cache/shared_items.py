@@ -9,7 +9,7 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from hasten.cache.again import Mappings, room
+from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Model
 from hasten.cache.record import encode
 
@@ -26,7 +26,7 @@ class SharedItems:
         self.handle = _nameless()
         self.end = 0
         self.lock = threading.Lock()
-        self.places = room()
+        self.slots = mapping_slots()
 
     def put(self, item: Any) -> SharedItem:
         """Lay an item down. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
@@ -50,7 +50,7 @@ class SharedItems:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
-        self.places = room()
+        self.slots = mapping_slots()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", -1), -1
@@ -64,7 +64,7 @@ class SharedItem:
     def __init__(self, store: SharedItems, start: int, size: int, model: Model) -> None:
         self.store, self.start, self.size = store, start, size
         self.model: Model | None = model
-        self.mappings = Mappings(size, start, store.places)
+        self.mappings = Mappings(size, start, store.slots)
 
     def item(self) -> Any:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
@@ -81,7 +81,7 @@ class SharedItem:
         }  # each process reads it for itself
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        mappings = Mappings(state["size"], state["start"], state["store"].places)
+        mappings = Mappings(state["size"], state["start"], state["store"].slots)
         self.__dict__.update(state, model=None, mappings=mappings)
 
 

@@ -8,20 +8,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.distribute.launch import parent
-from hasten.distribute.launch.command import stop_code
+from hasten.distribute.launch.command import print_error, stop_code
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import FOLDER, Record, read_record
 from hasten.distribute.launch.watchdog import VARIABLE
 from hasten.observe.rundir import LOGS
 
 
-def launch(
-    job: Job, command: Sequence[str], *, again: str, resume: str, say: Callable[[str], None] | None = None
-) -> int:
+def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     """As `command.launch`, by horovodrun: on one host, without restarts.
 
     Raises ValueError where Horovod is not installed, or for options that it can't do.
@@ -39,8 +37,7 @@ def launch(
     present = {rank: record for rank, record in records.items() if record is not None}
     if process.returncode == 0:
         return stop_code(present)
-    tell = say or (lambda text: print(text, file=sys.stderr, flush=True))
-    tell(_report(present, folder, process.returncode, again=again, resume=resume))
+    print_error(_report(present, folder, process.returncode, again=again, resume=resume))
     return 2 if any(record.kind == "mistake" for record in present.values()) else 1
 
 

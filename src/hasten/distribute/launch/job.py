@@ -33,7 +33,7 @@ class Job:
     """Seconds that the hosts wait for one another at the start."""
 
     def __post_init__(self) -> None:
-        mistakes = list(_mistakes(self))
+        mistakes = _mistakes(self)
         if mistakes:
             raise ValueError("\n".join(mistakes))
 
