@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
@@ -17,7 +18,7 @@ DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
 DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor compile_kernels)
 
-.PHONY: help setup lint docs docs-links test slow-tests test-all horovod nnunet gpu-dry gpu-wheels demo bench clean
+.PHONY: help setup lint docs docs-links test slow-tests test-all horovod nnunet gpu-dry gpu-wheels wheel demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -31,19 +32,25 @@ help:
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
 	@echo "make gpu-wheels  pack what a GPU machine without a network needs for python -m benchmarks.gpu"
+	@echo "make wheel     build the wheel into dist/"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
 	@echo "make clean     remove caches and build outputs"
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# What a user installs: enough for `make demo` and `make wheel`.
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Hasten needs Python 3.11 or newer, and $(PYTHON) is older or missing: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt $(TORCH)
+	$(BIN)/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -95,7 +102,10 @@ gpu-dry: $(DRY_READY)
 gpu-wheels: $(READY)
 	$(BIN)/python -m benchmarks.gpus.pack --to .whl
 
-demo: $(READY)
+wheel: $(INSTALLED)
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+
+demo: $(INSTALLED)
 	$(BIN)/python -m benchmarks.demo
 
 bench: $(READY)

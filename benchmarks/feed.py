@@ -2,9 +2,9 @@
 
 The step is the network that all benchmarks share on 8 patches of 40x56x40 voxels: forward, DiceCE, backward, SGD, in
 bf16 autocast on a CPU and fp16 on a GPU. `epoch` figures are seconds of that many steps; arms take turns, and what
-data costs is an arm's epoch over the fixed batch's epoch of the same round, less 1. `hasten` is the batch program as a
-run uses it (on a CPU sample by sample, on a GPU compiled), `hasten_compiled` always the compiled one, in its steady
-state (compiled before the first round). An epoch is shorter than the drift of a shared machine, so that for Hasten,
+data costs is an arm's epoch over the fixed batch's epoch of the same round, less 1. `hasten` is the batch program as
+short runs use it (on a GPU compiled, on a CPU not), `hasten_compiled` as long ones do, in its steady state (compiled
+before the first round). An epoch is shorter than the drift of a shared machine, so that for Hasten,
 whose batches are made in line, `paired_overhead` takes turns with the fixed batch step by step. `feed` figures are
 batches a second with no step, from starting the feed to its last batch. With `--ct` the data are CT-sized phantoms,
 each stored as 96x512x512 voxels.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ARMS = ("fixed", "monai_cached", "monai_regular", "torchio", "hasten", "hasten_compiled")
 PATCH = (40, 56, 40)
 BATCH, SAMPLES = 8, 4
-GOAL = 0.05
+GOALS = {"hasten": 0.05, "hasten_compiled": 0.03}
 """Data may make an epoch this much longer than its steps on a fixed batch."""
 
 
@@ -62,11 +62,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         if f"{arm}/epoch_s" in figures and arm != "fixed" and "fixed/epoch_s" in figures
     }
     results = figures | {f"{arm}/overhead": values for arm, values in overheads.items()}
-    paired = figures.get("hasten/paired_overhead")
-    cost = statistics.median(paired) if paired else None
     on = "CT-sized phantoms" if given.ct else "hippocampus" if given.data else "small phantoms"
-    what = f"{on}: share by which data lengthens Hasten's epoch over its steps on a fixed batch"
-    claims = [Claim.at_most(what, cost, GOAL)]
+    claims = []
+    for arm, goal in GOALS.items():
+        paired, run = figures.get(f"{arm}/paired_overhead"), "long" if arm == "hasten_compiled" else "short"
+        what = f"{on}: share by which data lengthens an epoch of a {run} run over its steps on a fixed batch"
+        claims.append(Claim.at_most(what, statistics.median(paired) if paired else None, goal))
     settings = {"patch": PATCH, "batch": BATCH, "samples": SAMPLES, "steps": steps, "rounds": rounds,
                 "threads": given.threads, "data": data if given.data else "phantoms", "about": __doc__}  # fmt: skip
     finish(

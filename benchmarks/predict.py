@@ -1,12 +1,13 @@
 """Predicting from file to file: Hasten against MONAI and nnU-Net, with one network's weights in every arm.
 
-Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap
-and Gaussian blending are the same; a window at a time on a CPU, four on a GPU. `end`: CT phantoms to label maps, other
-phantoms in each round, with a network so small that it does not hide the rest (`--channels 32 64 128 256` for one of
-the usual size). `export`: the same without the network, from scores on the prepared grid. `dice`: what the ways from
-these scores to the image's grid are worth, on thick slices, beside the nearest prepared voxel's label. `memory`: peak
-beyond the network and the image with many classes, band by band of the volume. nnU-Net comes from the folder
-`--nnunet` (`pip install --target FOLDER --no-deps nnunetv2 ...`), and is left out without it.
+Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap,
+Gaussian blending and the network's precision (bf16) are the same; a window at a time on a CPU, four on a GPU. `end`: CT
+phantoms to label maps, other phantoms in each round, with a network so small that it does not hide the rest
+(`--channels 32 64 128 256` for one of the usual size). `export`: the same without the network, from scores on the
+prepared grid. `dice`: what the ways from these scores to the image's grid are worth, beside the nearest prepared
+voxel's label, on thick slices and on phantoms of the recipe spleen. `memory`: peak beyond the network and the image
+with many classes, band by band of the volume. nnU-Net comes from the folder `--nnunet` (`pip install --target FOLDER
+--no-deps nnunetv2 ...`), and is left out without it.
 
 The whole takes hours: `--work FOLDER --minutes 9` ends before the turn that would take longer, with exit status 75, and
 the same command goes on with the next one.
@@ -33,7 +34,9 @@ SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
 """(D, H, W) of the images, all of the same extent."""
 SPACING, QUICK_SPACING = (2.0, 1.5, 1.5), (12.0, 8.0, 8.0)
 THICK, QUICK_THICK = (90, 256, 256), (24, 96, 96)
-"""Of the images of `dice`: 5 mm and 1.6 mm in full."""
+"""Of the organs of `dice`: 5 mm and 1.6 mm in full."""
+TWINS, QUICK_TWINS = 5, 1
+"""Phantoms of the recipe spleen in `dice`."""
 ARMS = ("hasten", "monai", "nnunet", "nnunet_processes")
 """The last one in `end` alone: nnU-Net's default call, with processes for preparing and writing."""
 MEMORY = ("same", "resampled")
@@ -111,8 +114,9 @@ def _of_scores(arms: Sequence[str]) -> list[str]:
 
 
 def dice(given: argparse.Namespace) -> Part:
-    job = _job(given, "dice", 1, QUICK_THICK if given.quick else THICK)
-    _write_scores(job)
+    thick = _job(given, "dice", 1, QUICK_THICK if given.quick else THICK)
+    _write_scores(thick)
+    jobs = {"thick slices": [thick], "spleen phantoms": _spleen_jobs(given)}
     from benchmarks.predictions.child import measured
 
     # MONAI's grid has other corners, so that scores on it are not the same ones.
@@ -120,20 +124,57 @@ def dice(given: argparse.Namespace) -> Part:
         "nearest": ("hasten", "nearest")
     }
 
-    def once(name: str) -> dict[str, Any]:
+    def once(name: str, job: dict[str, Any]) -> dict[str, Any]:
         (arm, what), out = arms[name], f"{job['out']}/{name}"
         measured(arm, what, {**job, "out": out}, given.nnunet)
         return {"dice": _dice(_written(out, job["names"][0]), _truth(job))}
 
-    figures = _turns(given, "dice", [Turn(name, 0, partial(once, name)) for name in arms], shape=job["shape"])
-    results = {f"{name}_dice": each["dice"] for name, each in zip(arms, figures, strict=True)}
-    medians = {name: statistics.median(results[f"{name}_dice"]) for name in arms}
-    what = "thick slices: Dice gained by linear scores over the nearest prepared voxel's label"
-    claims = [Claim.at_least(what, medians["hasten"] - medians["nearest"], 0.0)] if "hasten" in medians else []
-    if {"hasten", "nnunet"} <= set(medians):
-        what = "thick slices: Dice lost against nnU-Net's export"
-        claims.append(Claim.at_most(what, medians["nnunet"] - medians["hasten"], 0.0005))
-    return claims, results, {"shape": job["shape"], "prepared": job["spacing"]}
+    turns = [
+        Turn(f"{scene}/{name}", number, partial(once, name, job))
+        for scene, of in jobs.items() for number, job in enumerate(of) for name in arms
+    ]  # fmt: skip
+    results: dict[str, list[float]] = {}
+    for turn, figures in zip(turns, _turns(given, "dice", turns, shape=thick["shape"]), strict=True):
+        results.setdefault(f"{turn.arm}_dice", []).extend(figures["dice"])
+    claims = []
+    for scene in jobs:
+        medians = {name: statistics.median(results[f"{scene}/{name}_dice"]) for name in arms}
+        if "hasten" in medians:
+            what = f"{scene}: Dice gained by linear scores over the nearest prepared voxel's label"
+            claims.append(Claim.at_least(what, medians["hasten"] - medians["nearest"], 0.0))
+        if {"hasten", "nnunet"} <= set(medians):
+            what = f"{scene}: Dice lost against nnU-Net's export"
+            claims.append(Claim.at_most(what, medians["nnunet"] - medians["hasten"], 0.0005))
+    return claims, results, {scene: [of[0]["shape"], of[0]["spacing"]] for scene, of in jobs.items()}
+
+
+def _spleen_jobs(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """One for each phantom, with the scores of a network that is sure as far as a prepared voxel is covered."""
+    from benchmarks.predictions.scene import label_scores
+    from hasten.cases.phantom import write_phantoms
+    from hasten.prepare.resample import resampled_shape
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.twin import twin_of
+
+    twin, prepared = twin_of(load_recipe("spleen")), (2.0, 1.5, 1.5)
+    assert twin.shape is not None
+    count, step = (QUICK_TWINS, 4) if given.quick else (TWINS, 1)
+    data = given.work / f"dice_spleen_{count}"
+    if not (data / "dataset.json").exists():
+        d, h, w = (side // step for side in twin.shape)
+        write_phantoms(data, num_cases=count, shape=(d, h, w), spacing=twin.spacing, seed=twin.seed)
+    jobs = []
+    for image in sorted((data / "imagesTr").glob("*.nii.gz")):
+        name = image.name.removesuffix(".nii.gz")
+        label, scores = _written(str(data / "labelsTr"), name).T, given.work / f"{data.name}_{name}.npy"
+        if not scores.exists():
+            np.save(scores, label_scores(label, resampled_shape(label.shape, twin.spacing, prepared)))
+        jobs.append({
+            "images": [str(image)], "names": [name], "out": f"{data}_out", "spacing": list(prepared),
+            "device": given.device, "batch_size": 1, "shape": list(label.shape), "labels": str(data / "labelsTr"),
+            "scores": str(scores), "overlap": given.overlap,
+        })  # fmt: skip
+    return jobs
 
 
 def memory(given: argparse.Namespace) -> Part:

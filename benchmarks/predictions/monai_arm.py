@@ -17,11 +17,9 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
     from monai.data import Dataset, ThreadDataLoader, decollate_batch
     from monai.inferers import SlidingWindowInferer
 
-    from benchmarks.predictions.scene import members_of
-    from hasten.engine.model import load_model
+    from benchmarks.predictions.scene import network_of
 
-    model = load_model(members_of(job)[0].content, where=str(job["run"]), device=job["device"])
-    network, how = model.network, model.inference
+    network, how = network_of(job)
     inferer = SlidingWindowInferer(how.patch, sw_batch_size=job["batch_size"], overlap=how.overlap, mode="gaussian")
     before = _before(job["spacing"], crop=True)
     after = _after(before, job["out"])

@@ -1,7 +1,7 @@
 """nnU-Net 2: its preprocessor, its predictor and its export, all as they come, with plans that ask for the same.
 
 `end` takes one case after another in this process; `end_processes` is nnU-Net's default call, whose preprocessing and
-export have processes of their own (their start is counted, their memory is not).
+export have processes of their own; their start and their memory count.
 
 Its CT normalization with a mean and deviation of the window's gives the same input; as its plans have it by default,
 scores are resampled linearly by scikit-image. Mirroring is off, as in the other arms.
@@ -43,17 +43,16 @@ def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
-    from benchmarks.predictions.scene import members_of
-    from hasten.engine.model import load_model
+    from benchmarks.predictions.scene import network_of
 
-    model = load_model(members_of(job)[0].content, where=str(job["run"]), device=job["device"])
-    plans, configuration, dataset = _plans(job, model.inference.patch)
+    network, how = network_of(job)
+    plans, configuration, dataset = _plans(job, how.patch)
     predictor = nnUNetPredictor(
-        tile_step_size=1 - model.inference.overlap, use_gaussian=True, use_mirroring=False,
+        tile_step_size=1 - how.overlap, use_gaussian=True, use_mirroring=False,
         perform_everything_on_device=job["device"] != "cpu", device=torch.device(job["device"]), allow_tqdm=False,
     )  # fmt: skip
-    weights = [model.network.state_dict()]
-    predictor.manual_initialization(model.network, plans, configuration, weights, dataset, "", None)
+    weights = [network.state_dict()]
+    predictor.manual_initialization(network, plans, configuration, weights, dataset, "", None)
     return predictor, plans, configuration, dataset
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from hasten.config.schema import Spacing, Triple
-
-if TYPE_CHECKING:
-    from hasten.engine.ensemble import Member
+from hasten.engine.ensemble import Member, read_members
+from hasten.engine.infer import Inference
+from hasten.engine.infer_settings import with_infer
+from hasten.engine.model import load_model
+from hasten.engine.precision import autocast
 
 CLASSES = 14
 WINDOW = (-200.0, 400.0)
 """HU that become 0 and 1."""
 EXTENT = (450.0, 410.0, 410.0)
 """mm (D, H, W) of every phantom, whatever its voxels."""
+PRECISION = "bf16"
+"""Of the network, in every arm."""
 _AIR, _BODY = -1000.0, 0.0
 
 
@@ -41,6 +48,15 @@ def organ_scores(shape: Triple, seed: int) -> np.ndarray:
     scores = np.zeros((CLASSES, *shape), np.float32)
     for value, distance in _distances(shape, seed):
         np.clip(20 * (1 - np.sqrt(distance)), -12, 12, out=scores[value])
+    return scores
+
+
+def label_scores(label: np.ndarray, shape: Triple) -> np.ndarray:
+    """(14, D, H, W) float32 logits of a network that is as sure of class 1 as a voxel of this grid is covered by it."""
+    whole = torch.from_numpy(label == 1)[None, None].float()
+    covered = interpolate(whole, size=shape, mode="area")[0, 0].clamp(1e-5, 1 - 1e-5)
+    scores = np.full((CLASSES, *shape), -12.0, np.float32)
+    scores[0], scores[1] = (1 - covered).log().numpy(), covered.log().numpy()
     return scores
 
 
@@ -78,10 +94,27 @@ def write_organs(out: Path, count: int, shape: Triple) -> Path:
 
 def members_of(job: dict[str, Any]) -> list[Member]:
     """The job's run with the job's windows."""
-    from hasten.engine.ensemble import read_members
-    from hasten.engine.infer_settings import with_infer
-
     return with_infer(read_members(job["run"]), [f"infer.overlap={job['overlap']}"])
+
+
+def network_of(job: dict[str, Any]) -> tuple[nn.Module, Inference]:
+    """The job's network for the other arms, in the precision that Hasten applies it in, and how it is applied."""
+    model = load_model(members_of(job)[0].content, where=str(job["run"]), device=job["device"])
+    assert model.inference.precision == PRECISION
+    return InPrecision(model.network, torch.device(job["device"])), model.inference
+
+
+class InPrecision(nn.Module):
+    """A network under autocast, with scores in float32, which are what windows are summed in."""
+
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        self.network, self.device = network, device
+
+    def forward(self, image: Tensor) -> Tensor:
+        with autocast(self.device, PRECISION):
+            scores: Tensor = self.network(image)
+        return scores.float()
 
 
 def fitted_run(work: Path, *, spacing: Spacing, window: Triple, channels: tuple[int, ...], steps: int) -> Path:
@@ -100,7 +133,7 @@ def fitted_run(work: Path, *, spacing: Spacing, window: Triple, channels: tuple[
             f"infer.patch={list(window)}", "network.name=unet", f"network.channels={list(channels)}",
             f"network.strides={[[2, 2, 2]] * (len(channels) - 1)}", "network.num_res_units=1", "train.ema=0",
             f"train.steps={steps}", f"train.validate_every={steps}", "train.learning_rate=0.01",
-            "train.precision=fp32", "train.channels_last=false", "train.compile=false", "sample.compile=false",
+            f"train.precision={PRECISION}", "train.channels_last=false", "train.compile=false", "sample.compile=false",
             "observe.trackers=[]",
         ])  # fmt: skip
         hasten.train(config, out)

@@ -102,6 +102,11 @@ def pid_namespace() -> int:
         return 0
 
 
+def existing(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+
+
 def printable(text: str) -> str:
     """`text` with every character that steers a terminal or turns the reading direction written as JSON does.
 

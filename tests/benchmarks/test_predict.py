@@ -47,9 +47,12 @@ def test_a_quick_run(tmp_path: Path) -> None:
         "end/monai_s",
         "export/hasten_s",
         "export/monai_s",
-        "dice/hasten_dice",
+        "dice/thick slices/hasten_dice",
+        "dice/spleen phantoms/hasten_dice",
         "memory/resampled/mib",
     } <= set(results)
-    assert results["dice/hasten_dice"]["median"] > results["dice/nearest_dice"]["median"]
+    for scene in ("thick slices", "spleen phantoms"):
+        dice = {name: results[f"dice/{scene}/{name}_dice"]["median"] for name in ("hasten", "nearest")}
+        assert dice["hasten"] > dice["nearest"]
     assert results["export/hasten_dice"]["min"] > 0.9
     assert [path.suffix for path in tmp_path.iterdir() if path.is_file()] == [".json"]

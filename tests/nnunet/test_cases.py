@@ -20,13 +20,15 @@ class Changed(DataSet):
     """With something else in the place of the second case's data, label map or properties."""
 
     def __init__(self, **parts: Any) -> None:
+        super().__init__(cascaded="previous" in parts)
         self.parts = parts
 
     def load_case(self, name: str) -> Any:
-        data, seg, none, properties = super().load_case(name)
+        data, seg, previous, properties = super().load_case(name)
         if name != "b":
-            return data, seg, none, properties
-        return self.parts.get("data", data), self.parts.get("seg", seg), none, properties
+            return data, seg, previous, properties
+        parts = {"data": data, "seg": seg, "previous": previous} | self.parts
+        return parts["data"], parts["seg"], parts["previous"], properties
 
 
 class WithLocations(DataSet):

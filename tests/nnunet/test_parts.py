@@ -68,11 +68,24 @@ def test_what_hasten_has_no_part_for(module: Any, tmp_path: Path, monkeypatch: p
     own = module.nnUNetTrainerHastenDA5
     assert trainer(module.nnUNetTrainerHasten, tmp_path)._why_not() == ""
     assert "an augmentation of its own" in trainer(own, tmp_path)._why_not()
-    cascaded = trainer(module.nnUNetTrainerHasten, tmp_path, is_cascaded=True)
-    assert "the second stage of a cascade" in cascaded._why_not()
+    assert trainer(module.nnUNetTrainerHasten, tmp_path, is_cascaded=True)._why_not() == ""
     monkeypatch.setattr(module.nnUNetTrainer, "get_dataloaders", lambda self: ("train", "validation"))
-    assert cascaded.get_dataloaders() == ("train", "validation")
+    assert trainer(own, tmp_path).get_dataloaders() == ("train", "validation")
     assert "nnU-Net's own data loaders take its place" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_first_stage_that_has_not_predicted_every_case(module: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "predicted_next_stage/3d_cascade_fullres"
+    made = trainer(module.nnUNetTrainerHasten, tmp_path, folder_with_segs_from_previous_stage=str(folder))
+    made.configuration_manager.previous_stage_name = "3d_lowres"
+    with pytest.raises(ValueError, match=r"3d_cascade_fullres: has no prediction of 2 of 2 .* 3d_lowres FOLD -tr nnUNe"):
+        made._check_first_stage(["a", "b.c"])
+    folder.mkdir(parents=True)
+    (folder / "a.b2nd").touch()
+    with pytest.raises(ValueError, match=r"no prediction of 1 of 2 cases, such as b\.c"):
+        made._check_first_stage(["a", "b.c"])
+    (folder / "b.c.npz").touch()
+    made._check_first_stage(["a", "b.c"])
 
 
 def test_classes_of_a_plan_that_are_not_nnunets(module: Any, tmp_path: Path) -> None:

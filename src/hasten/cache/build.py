@@ -32,8 +32,8 @@ from hasten.cache.file import (
     index_of,
 )
 from hasten.cache.homes import at_home
-from hasten.cache.key import Files, cache_dir, files_of, settings_key
-from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, write_list
+from hasten.cache.key import Files, files_of, settings_key, shard_dirs
+from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
 from hasten.cache.publish import building, discard, explained
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
@@ -95,7 +95,7 @@ def get_arena(
             except DamagedEntry as error:
                 damage = error
                 if error.path is not None:
-                    discard(error.path.parent)
+                    remove_damaged(error.path.parent, error)
             else:
                 for path in (query.list_path, *(shard.folder / INDEX for shard in cases.shards)):
                     with suppress(OSError):  # the time of the last use, for `hasten cache prune`
@@ -115,7 +115,7 @@ def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files:
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     keys = files_of(case_set.cases, cache, files).identities
-    return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+    return CaseQuery(shard_dirs(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
 
 
 def _complete(

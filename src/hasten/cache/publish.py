@@ -67,7 +67,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = partial_of(folder)
     try:
         handle = _lock(partial, is_complete)
     except OSError as error:
@@ -87,6 +87,11 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
         raise
     finally:
         os.close(handle)
+
+
+def partial_of(folder: Path) -> Path:
+    """Where an entry lies while it is built."""
+    return folder.with_name(f".{folder.name}.partial")
 
 
 def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.cache.arena import Store
 from hasten.feed.feed import Feed
+from hasten.nnunet.cascade import FirstStage, with_masks
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
 
@@ -51,12 +53,13 @@ def make_batches(
 
 def chain_of(store: Store, crop: CropOp, augmentation: Augmentation | None) -> Chain:
     """What happens to a patch of these cases."""
+    label_keys = tuple(key for key in store.values if key != "image")
     if augmentation is None:
-        return Chain(crop=crop, ops=(), keys=("image", "label"), label_keys=("label",))
+        return Chain(crop=crop, ops=(), keys=("image", *label_keys), label_keys=label_keys)
     return nnunet_chain(
         crop.size, num_channels=store.channels["image"], crop=crop, rotate_deg=augmentation.rotate_deg,
         spatial_dims=store.spatial_dims, mirror_axes=augmentation.mirror_axes, in_plane=augmentation.in_plane,
-        label_mode="majority",
+        label_mode="majority", label_keys=label_keys,
     )  # fmt: skip
 
 
@@ -73,16 +76,22 @@ class Batches:
     """Rising labels of each mask of the target, that of the label to ignore last; () gives the label map."""
     masked: Sequence[int] = ()
     """Channels that are 0 outside of the body."""
+    first_stage: FirstStage | None = None
+    """Of a cascade, whose masks become channels behind those of the image."""
 
     def __post_init__(self) -> None:
         self.feed = Feed(self.program, first=self.first, last=_FOREVER)
         self._batches = iter(self.feed)
+        if self.first_stage is not None:
+            self._batches = with_masks(
+                self._batches, self.first_stage, first=self.first, threads=max(1, (os.cpu_count() or 1) // 2)
+            )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        batch: Batch = next(self._batches)
+        batch = next(self._batches)
         image, label = _as_nnunet(batch["image"], batch["label"], self.masked)
         whole = region_masks(label, self.regions) if self.regions else label
         if self.scales is None:

@@ -30,6 +30,8 @@ class Forms(NamedTuple):
     channels: int
     locations: tuple[Locations, ...]
     label_type: torch.dtype
+    label_keys: tuple[str, ...]
+    """`label`, and `previous` in a cascade."""
 
     @property
     def voxels(self) -> list[int]:
@@ -37,7 +39,7 @@ class Forms(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        return sum(self.voxels) * (4 * self.channels + self.label_type.itemsize)
+        return sum(self.voxels) * (4 * self.channels + len(self.label_keys) * self.label_type.itemsize)
 
 
 def read_cases(
@@ -50,6 +52,7 @@ def read_cases(
 ) -> Store:
     """All cases of nnU-Net's dataset, an object with `identifiers` and `load_case`, under the keys image and label.
 
+    In the second stage of a cascade `load_case` gives the first stage's label map, too: the key previous.
     spatial_dims: 2 for slices along D. annotated: nnU-Net's name for all voxels that have a label, where some are to be
     ignored; they are the last of the point sets. Labels are stored with 1 added, so that 0 is nnU-Net's label -1, which
     lies outside of the body, as it does outside of the case. budget: bytes of host memory, by default half of what is
@@ -61,17 +64,18 @@ def read_cases(
     file = _temporary_file(forms.num_bytes, folder) if forms.num_bytes > budget else None
     total = sum(forms.voxels)
     image = _empty(total * forms.channels, torch.float32, file)
-    label = _empty(total, forms.label_type, file)
+    labels = {key: _empty(total, forms.label_type, file) for key in forms.label_keys}
     start = 0
     for name, size in zip(forms.names, forms.voxels, strict=True):
-        data, seg, *_ = dataset.load_case(name)
+        data, *maps, _ = dataset.load_case(name)
         target = image[start * forms.channels : (start + size) * forms.channels]
         target.copy_(torch.from_numpy(np.asarray(data[:], np.float32).reshape(-1)))
-        label[start : start + size].copy_(torch.from_numpy(np.asarray(seg[:], np.int16).reshape(-1) + 1))
+        for label, each in zip(labels.values(), maps, strict=False):
+            label[start : start + size].copy_(torch.from_numpy(np.asarray(each[:], np.int16).reshape(-1) + 1))
         start += size
     sizes = torch.tensor(forms.voxels)
     return Store(
-        values={"image": image, "label": label}, channels={"image": forms.channels, "label": 1},
+        values={"image": image, **labels}, channels={"image": forms.channels, **dict.fromkeys(labels, 1)},
         shape=torch.tensor(forms.shapes), offset=sizes.cumsum(0) - sizes, spatial_dims=spatial_dims, ids=forms.names,
         sets=_point_sets(forms, annotated),
     )  # fmt: skip
@@ -90,7 +94,7 @@ def _forms(dataset: Any) -> Forms:
     shapes, locations, narrow, channels = [], [], True, 0
     for name in dataset.identifiers:
         try:
-            data, seg, _, properties = dataset.load_case(name)
+            data, seg, previous, properties = dataset.load_case(name)
         except (OSError, RuntimeError, KeyError) as error:
             raise ValueError(
                 f"{name}: its preprocessed files can't be read ({error}); run nnUNetv2_preprocess for this "
@@ -104,12 +108,20 @@ def _forms(dataset: Any) -> Forms:
             )
         shapes.append((data.shape[1], data.shape[2], data.shape[3]))
         locations.append(properties["class_locations"])
-        narrow = narrow and seg.dtype.itemsize == 1  # nnU-Net stores labels up to 127 so
+        if previous is not None and math.prod(previous.shape) != math.prod(seg.shape):
+            raise ValueError(
+                f"{name}: the first stage's label map {tuple(previous.shape)} and the image {tuple(data.shape)} do not "
+                "cover the same voxels; train the first stage again with the present plans"
+            )
+        label_keys = ("label",) if previous is None else ("label", "previous")
+        # nnU-Net stores labels up to 127 in one byte.
+        narrow = narrow and all(each.dtype.itemsize == 1 for each in (seg, previous) if each is not None)
     if not shapes:
         raise ValueError("this fold has no cases; correct splits_final.json beside the plans")
     return Forms(
-        tuple(dataset.identifiers), tuple(shapes), channels, tuple(locations), torch.uint8 if narrow else torch.int16
-    )
+        tuple(dataset.identifiers), tuple(shapes), channels, tuple(locations), torch.uint8 if narrow else torch.int16,
+        label_keys,
+    )  # fmt: skip
 
 
 def _temporary_file(size: int, folder: Path | None) -> Path:

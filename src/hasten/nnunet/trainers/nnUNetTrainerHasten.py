@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.wrappers import unwrapped
 from hasten.nnunet.batches import Augmentation, Batches, make_batches
+from hasten.nnunet.cascade import FirstStage
 from hasten.nnunet.cases import placed, read_cases
 from hasten.nnunet.crop import NnunetCrop
 from hasten.nnunet.loss import hard_counts, objective
@@ -124,6 +126,8 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         )
         train, validation = self.get_tr_and_val_datasets()
         self._check_plan(train)
+        if self.is_cascaded:
+            self._check_first_stage([*train.identifiers, *validation.identifiers])
         return self._batches(train, initial, augmentation), self._batches(validation, patch, None)
 
     def _batches(self, dataset: Any, initial: Any, augmentation: Augmentation | None) -> Batches:
@@ -140,6 +144,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         crop = NnunetCrop(
             size=_triple(patch), initial_size=_triple(initial), batch_size=size, annotated=annotated is not None,
             forced=size - round(size * (1 - share)), forced_prob=share if self.probabilistic_oversampling else None,
+            keys=tuple(store.values),
         )  # fmt: skip
         train = augmentation is not None
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank + (not train)
@@ -153,6 +158,8 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         return Batches(
             program=program, first=self.current_epoch * steps, scales=self._get_deep_supervision_scales(),
             regions=self._regions, masked=masked,
+            first_stage=FirstStage(labels=tuple(labels.foreground_labels), seed=seed if train else None)
+            if self.is_cascaded else None,
         )  # fmt: skip
 
     def _why_not(self) -> str:
@@ -160,8 +167,6 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         for name in ("get_training_transforms", "get_validation_transforms"):
             if getattr(type(self), name) is not getattr(nnUNetTrainer, name):
                 return "the trainer has an augmentation of its own"
-        if self.is_cascaded:
-            return "the second stage of a cascade, whose augmentation changes the first stage's masks case by case"
         for name, kind in (("data set", self.dataset_class), ("label manager", type(self.label_manager))):
             if kind is not None and not kind.__module__.startswith("nnunetv2."):
                 return f"the {name} {kind.__name__} is not nnU-Net's"
@@ -175,10 +180,25 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         target = [*spacing[:1], *self.configuration_manager.spacing][-3:]
         expected_shape = compute_new_shape(properties["shape_after_cropping_and_before_resampling"], spacing, target)
         channels = self.num_input_channels
+        if self.is_cascaded:
+            channels -= len(self.label_manager.foreground_labels)
         if tuple(data.shape) != (channels, *expected_shape):
             raise ValueError(
                 f"{name}: preprocessed to {tuple(data.shape)}, the plan {self.plans_manager.plans_name} asks for "
                 f"{(channels, *expected_shape.tolist())}; the plan has changed since: run nnUNetv2_preprocess again"
+            )
+
+    def _check_first_stage(self, names: Sequence[str]) -> None:
+        """Raises ValueError where the first stage has not predicted all cases."""
+        folder = Path(self.folder_with_segs_from_previous_stage)
+        predicted = {path.stem for path in folder.glob("*.*")}
+        absent = sorted(set(names) - predicted)
+        if absent:
+            dataset, stage = self.plans_manager.dataset_name, self.configuration_manager.previous_stage_name
+            raise ValueError(
+                f"{folder}: has no prediction of {len(absent)} of {len(names)} cases, such as {absent[0]}; train every "
+                f"fold of the first stage with the same trainer first: nnUNetv2_train {dataset} {stage} FOLD "
+                f"-tr {type(self).__name__}"
             )
 
     def on_train_start(self) -> None:

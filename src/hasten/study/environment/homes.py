@@ -11,6 +11,7 @@ import torch
 
 from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
+from hasten.files import existing
 from hasten.study.environment.check import Check
 
 GIB = 2**30
@@ -111,11 +112,6 @@ def homes_here(cache: Path) -> Homes:
         locked=_locked_limit(),
         gpus=_gpus(),
     )
-
-
-def existing(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
 
 
 def _locked_limit() -> int | None:

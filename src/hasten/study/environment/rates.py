@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from hasten.engine.precision import DTYPES, tensor_cores
+from hasten.files import existing
 from hasten.study.environment.check import Check
-from hasten.study.environment.homes import existing
 
 _FILE_BYTES = 64 * 2**20
 _BLOCK = 4 * 2**20
