@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from hasten.distribute.launch import parent
 from hasten.distribute.launch.ends import End, ends_of
+from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.meet import Meeting
 from hasten.distribute.launch.record import Record, read_record
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
@@ -212,15 +213,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _environment(meeting: Meeting) -> dict[str, str]:
-    job = meeting.job
-    variables = {
-        LAUNCHED: meeting.name,
-        parent.VARIABLE: str(os.getpid()),
-        # Unbuffered, so that the log of a killed rank is complete.
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // job.nproc))),
-    }
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // meeting.job.nproc)))
+    return {**rank_variables(meeting.job), LAUNCHED: meeting.name, "OMP_NUM_THREADS": threads}
+
+
+def rank_variables(job: Job) -> dict[str, str]:
+    """Environment variables of the ranks that this process starts."""
+    # Unbuffered, so that the log of a killed rank is complete.
+    variables = {parent.VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if job.stall_s is not None:
         variables[VARIABLE] = str(job.stall_s)
     return variables
