@@ -65,7 +65,7 @@ def test_a_rank_that_nobody_hears_tells_its_own_error(monkeypatch: pytest.Monkey
     def gone(*_: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(consensus, "_gathered", gone)
+    monkeypatch.setattr(consensus, "_gather", gone)
     with pytest.raises(ValueError, match="mine"):
         run_on_all_ranks(World(size=2), lambda: (_ for _ in ()).throw(ValueError("mine")))
     with pytest.raises(RuntimeError, match="closed by peer"):

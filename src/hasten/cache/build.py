@@ -34,7 +34,7 @@ from hasten.cache.file import (
 from hasten.cache.homes import at_home
 from hasten.cache.key import Files, files_of, settings_key, shard_dirs
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
-from hasten.cache.publish import building, discard, explained
+from hasten.cache.publish import as_value_error, building, discard
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
@@ -83,7 +83,7 @@ def get_arena(
     """
     query = _query(case_set, prepare, cache, files)
     damage: DamagedEntry | None = None
-    with explained(query.folder / SHARDS):
+    with as_value_error(query.folder / SHARDS):
         for _ in range(3):
             try:
                 cases = None if damage else read_list(query)
@@ -155,7 +155,9 @@ def build_shard(
     if not (folder / INDEX).exists():
         discard(folder)  # leftovers of a shard that was removed by hand
     with building(folder, (folder / INDEX).exists) as partial:
-        if partial is not None and not (partial / INDEX).exists():
+        if partial is None:
+            return
+        if not (partial / INDEX).exists():
             _fill(query, missing, prepare, partial, max_points, tick)
         for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
             (partial / name).unlink()  # the journal, and what a kill left half written

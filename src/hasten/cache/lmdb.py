@@ -17,11 +17,11 @@ import numpy as np
 
 from hasten.cache.chain import BULKY, Transform
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.dataset import ChainDataset, shown
+from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
-from hasten.cache.publish import explained
+from hasten.cache.publish import as_value_error
 from hasten.cache.record import encode
 from hasten.observe.env import usable_cores
 from hasten.prepare.threads import one_torch_thread
@@ -69,7 +69,7 @@ class LMDBDataset(ChainDataset):
         self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
         self.models = Models()
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
-        with explained(self.cache_dir):
+        with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -122,7 +122,7 @@ class LMDBDataset(ChainDataset):
             workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
                 firsts = list(range(0, len(waiting), _BATCH))
-                for first in shown(firsts, enabled=self.progress):
+                for first in with_progress(firsts, enabled=self.progress):
                     batch = waiting[first : first + _BATCH]
                     records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
                     _put(environment, list(records))

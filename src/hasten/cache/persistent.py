@@ -14,7 +14,7 @@ from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
-from hasten.cache.publish import explained, sweep, temporary_for
+from hasten.cache.publish import as_value_error, sweep, temporary_for
 from hasten.cache.record import encode
 from hasten.files import replacing
 
@@ -46,7 +46,7 @@ class PersistentDataset(ChainDataset):
         self.models = Models()
         self.mappings: dict[str, tuple[tuple[int, int, int], Mappings]] = {}
         self.slots = mapping_slots()
-        with explained(self.cache_dir):
+        with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             sweep(self.cache_dir)
         self.set_data(data)
@@ -65,7 +65,7 @@ class PersistentDataset(ChainDataset):
         except DamagedEntry as damage:
             log.warning("%s: %s, and is made again", path, damage)
         item = self.prepare(index)
-        with explained(self.cache_dir), replacing(path, temporary_for(path)) as file:
+        with as_value_error(self.cache_dir), replacing(path, temporary_for(path)) as file:
             file.writelines(encode(item))
         return item
 

@@ -130,7 +130,7 @@ def discard(folder: Path) -> None:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def as_value_error(folder: Path) -> Iterator[None]:
     """Turn what the file system refuses into one ValueError that names `folder` and the remedy."""
     remedy = "set cache.dir (or $HASTEN_CACHE) to a folder"
     try:

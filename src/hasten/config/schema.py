@@ -164,7 +164,6 @@ class AugmentConfig:
 NetworkName = Literal[
     "unet", "dynunet", "plainconvunet", "residualencoderunet", "segresnet", "segresnetds", "mednext", "swinunetr"
 ]
-"""The built-in networks; what each has is in `hasten.config.networks`."""
 Activation = Literal["prelu", "relu", "leakyrelu"]
 
 
@@ -203,7 +202,6 @@ class NetworkConfig:
 
 
 LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]
-"""The built-in losses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
