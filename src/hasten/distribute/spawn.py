@@ -197,7 +197,7 @@ def _failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> RankFailed |
     """The error of the first rank that failed. Called before the other ranks are ended."""
     errors = [(*pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")]
     if errors:
-        _, text, cause, rank = min(errors)
+        _, text, cause, rank = min(errors, key=lambda each: each[0])
         failed = RankFailed(f"rank {rank} of {len(ranks)}:\n{text}")
         failed.__cause__ = _unpickle(cause)
         return failed

@@ -32,7 +32,7 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     user may type to start it again, and from its last checkpoint.
     Raises ValueError where the hosts can't meet.
     """
-    for warning in job.warnings():
+    if warning := job.warning():
         print_error(f"warning: {warning}")
     meeting = meet(job)
     folder = job.out / LOGS / meeting.name

@@ -66,12 +66,9 @@ def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
 
 def _befall(kind: Kind, step: int) -> None:
     match kind:
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case "sigterm":
-            os.kill(os.getpid(), signal.SIGTERM)
+        case "kill" | "stop" | "sigterm":
+            numbers = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
+            os.kill(os.getpid(), numbers[kind])
         case "hang":
             while True:
                 time.sleep(3600)

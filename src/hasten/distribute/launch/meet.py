@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 from hasten.distribute.connectivity import why_unreachable, with_timeout
 from hasten.distribute.launch.ends import End
@@ -129,10 +130,9 @@ def _require_free(port: int) -> None:
             return
         except OSError as error:
             reason = "is taken by another program" if error.errno == errno.EADDRINUSE else str(error.strerror)
-    with socket.socket(socket.AF_INET) as other:
-        other.bind(("", 0))
-        free = other.getsockname()[1]
-    raise ValueError(f"--master: port {port} of this host {reason}, perhaps an earlier job; port {free} is free")
+    raise ValueError(
+        f"--master: port {port} of this host {reason}, perhaps an earlier job; port {get_free_port()} is free"
+    )
 
 
 def _same_job(job: Job, store: PrefixStore) -> str:
