@@ -59,11 +59,9 @@ class SharedItems:
 
 
 class SharedItem:
-    """One of the `SharedItems`."""
-
-    def __init__(self, store: SharedItems, start: int, size: int, model: Model) -> None:
+    def __init__(self, store: SharedItems, start: int, size: int, model: Model | None) -> None:
         self.store, self.start, self.size = store, start, size
-        self.model: Model | None = model
+        self.model = model
         self.mappings = Mappings(size, start, store.slots)
 
     def item(self) -> Any:
@@ -73,16 +71,8 @@ class SharedItem:
             self.model = Model(mapped, verify=False)
         return self.model.item(mapped)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "store": self.store,
-            "start": self.start,
-            "size": self.size,
-        }  # each process reads it for itself
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        mappings = Mappings(state["size"], state["start"], state["store"].slots)
-        self.__dict__.update(state, model=None, mappings=mappings)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedItem, (self.store, self.start, self.size, None)  # each process reads it for itself
 
 
 def _nameless() -> int:

@@ -221,7 +221,7 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
     """
     if _has_tied_weights(network):
         return [network]
-    min_bytes = share * sum(map(_bytes, network.parameters()))
+    min_bytes = share * sum(weight.nbytes for weight in network.parameters())
     blocks: list[nn.Module] = []
     visited: set[nn.Module] = set()
     unassigned: set[nn.Module] = set()  # visited, and in no block yet
@@ -232,7 +232,7 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
             return 0
         visited.add(module)
         unassigned.add(module)
-        return sum(map(_bytes, module.parameters(recurse=False)))
+        return sum(weight.nbytes for weight in module.parameters(recurse=False))
 
     def visit(module: nn.Module) -> int:
         """Bytes of the module's weights that no block has."""
@@ -260,10 +260,6 @@ def _is_block(module: nn.Module) -> bool:
 def _has_tied_weights(network: nn.Module) -> bool:
     weights = [id(weight) for module in network.modules() for weight in module.parameters(recurse=False)]
     return len(set(weights)) < len(weights)
-
-
-def _bytes(weight: Tensor) -> int:
-    return weight.numel() * weight.element_size()
 
 
 @torch.no_grad()
