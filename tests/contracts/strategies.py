@@ -207,10 +207,10 @@ class Trainee:
 
     def state(self, step: int) -> dict[str, Any]:
         state = training_state(network=self.network, optimizer=self.optimizer, step=step, average=self.update.average)
-        return self.strategy.gathered(state)
+        return self.strategy.gather_state(state)
 
     def restore(self, state: dict[str, Any]) -> int:
-        mine = self.strategy.scattered(copy.deepcopy(state))
+        mine = self.strategy.scatter_state(copy.deepcopy(state))
         return restore_state(mine, network=self.network, optimizer=self.optimizer, average=self.update.average)
 
     def whole(self) -> list[dict[str, Tensor]]:

@@ -104,7 +104,7 @@ def of_network(world: World, name: str, *, last: bool = False) -> dict[str, Any]
     kept = sum(weight.to_local().nbytes for weight in network.parameters() if isinstance(weight, DTensor))
     found["kept"] = kept / sum(weight.nbytes for weight in plain.parameters())
     whole = strategy.whole(network)
-    state = strategy.gathered(
+    state = strategy.gather_state(
         {"network": network.state_dict(), "average": None, "optimizer": {"state": {}, "param_groups": []}}
     )["network"]
     found["whole"] = compare(dict(whole.state_dict()), dict(plain.state_dict()))

@@ -53,7 +53,7 @@ def train(
     made = strategy.share_optimizer(build_optimizer(network, settings))
     update = Update(weights=network, optimizer=made, average=average, clip_norm=0.5, strategy=strategy)
     if state is not None:
-        restore_state(strategy.scattered(copy.deepcopy(state)), network=network, optimizer=made, average=average)
+        restore_state(strategy.scatter_state(copy.deepcopy(state)), network=network, optimizer=made, average=average)
     step = TrainStep(
         network=strategy.wrap(network.train()),
         loss=build_loss(LossConfig()),
@@ -69,7 +69,7 @@ def train(
         image = torch.randn(2 * PIECES, 1, side, side, side, generator=torch.Generator().manual_seed(index))
         losses.append(float(step(image, (image > 0.5).to(torch.uint8), index)))
     found = training_state(network=network, optimizer=made, step=len(sides), average=average)
-    return step, strategy.gathered(found), losses
+    return step, strategy.gather_state(found), losses
 
 
 def differences(world: World, **how: Any) -> dict[str, float]:

@@ -61,7 +61,7 @@ class Run:
     def state(self) -> dict[str, Any]:
         """Of the optimizer, as one process would have it; complete on rank 0."""
         state = {"optimizer": self.optimizer.state_dict()}
-        found: dict[str, Any] = copy.deepcopy(self.strategy.gathered(state)["optimizer"])
+        found: dict[str, Any] = copy.deepcopy(self.strategy.gather_state(state)["optimizer"])
         return found
 
 
@@ -107,7 +107,9 @@ def against_ddp(world: World, made: Made, *, fp16: bool = False, network: Any = 
     fresh = Run(Zero1(world, config), copy.deepcopy(ours.network), made, fp16=fp16)
     again = Run(Ddp(world, config), copy.deepcopy(ours.network), made, fp16=fp16)
     for run in (fresh, again):
-        run.optimizer.load_state_dict(run.strategy.scattered({"optimizer": copy.deepcopy(theirs_whole)})["optimizer"])
+        run.optimizer.load_state_dict(
+            run.strategy.scatter_state({"optimizer": copy.deepcopy(theirs_whole)})["optimizer"]
+        )
         if run.scaler is not None and ours.scaler is not None:
             run.scaler.load_state_dict(ours.scaler.state_dict())
     for index in (3, 4):

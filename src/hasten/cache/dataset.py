@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -140,19 +140,14 @@ class CacheDataset(ChainDataset):
         self.cache_num = max(0, min(self.set_num, int(len(distinct) * self.set_rate), len(distinct)))
         places = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
         self.place = {index: places[key] for index, key in enumerate(keys) if key in places}
-        self.cached = self.load(distinct[: self.cache_num], self.num_workers, show=self.progress)
+        self.cached = self.load(distinct[: self.cache_num])
 
-    def load(self, indices: Sequence[int], num_workers: int | None, *, show: bool = False) -> list[Any]:
+    def load(self, indices: Sequence[int]) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
-        workers = max(1, num_workers if num_workers is not None else usable_cores())
+        workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
         with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-            futures = [pool.submit(self.to_stored, index) for index in indices]
-            try:
-                return [future.result() for future in with_progress(futures, enabled=show and len(futures) > 0)]
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+            items = pool.map(self.to_stored, indices)  # the first failure cancels the rest
+            return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
 
     def to_stored(self, index: int) -> Any:
         """An item as the cache stores it."""
@@ -178,10 +173,10 @@ class CacheDataset(ChainDataset):
         return fresh(cached) if self.copy_cache else cached
 
 
-def with_progress(steps: list[Any], *, enabled: bool) -> Any:
+def with_progress(steps: Iterable[Any], total: int, *, enabled: bool) -> Iterable[Any]:
     """The steps of preparing items, with a bar."""
     if not enabled:
         return steps
     from rich.progress import track
 
-    return track(steps, description="preparing items", transient=True)
+    return track(steps, description="preparing items", total=total, transient=True)

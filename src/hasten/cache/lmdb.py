@@ -122,7 +122,7 @@ class LMDBDataset(ChainDataset):
             workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
                 firsts = list(range(0, len(waiting), _BATCH))
-                for first in with_progress(firsts, enabled=self.progress):
+                for first in with_progress(firsts, len(firsts), enabled=self.progress):
                     batch = waiting[first : first + _BATCH]
                     records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
                     _put(environment, list(records))

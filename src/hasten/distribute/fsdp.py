@@ -112,13 +112,13 @@ class Fsdp(Strategy):
         assert self._skeleton is not None
         return filled(self._skeleton, module)
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """On rank 0 in host memory. Tensors are gathered one by one."""
         return _converted(
             state, self._gathered_weights, lambda value, number: self._full_value(self._sharded(value, number))
         )
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         return _converted(state, self._scattered_weights, self._rows)
 
     def _gathered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class LocalSgd(Strategy):
         return optimizer
 
     @torch.no_grad()
-    def updated(self, index: int) -> None:
+    def after_step(self, index: int) -> None:
         """Begin a mean or apply it, by the number of steps since the start of the run."""
         steps, every = index + 1, self.config.average_every
         if steps % every == 0:
@@ -91,13 +91,13 @@ class LocalSgd(Strategy):
         return clone
 
     @torch.no_grad()
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The means over ranks, which this process adopts too: the tensors of `state` are the live ones."""
         self._take_up()
         average_over_ranks(self._all())
         return state
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state as it is, for every rank; a pending mean belongs to the old state and is dropped."""
         self._drop()
         return state

@@ -31,7 +31,7 @@ from hasten.distribute.pipeline_partition import (
     operations_of,
     state_used,
 )
-from hasten.distribute.pipeline_state import gathered_state, scattered_state
+from hasten.distribute.pipeline_state import merge_stages, split_stages
 from hasten.distribute.strategy import Step, Strategy
 from hasten.distribute.world import World
 
@@ -183,12 +183,12 @@ class Pipeline(Strategy):
             )
         return network
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
-        return gathered_state(state, self.world, self._layout, self._own_layout(), self._names())
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return merge_stages(state, self.world, self._layout, self._own_layout(), self._names())
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         local_names = {name for name in self._names() if self._owns(name)}
-        return scattered_state(state, self._layout, self._own_layout(), self._names(), local_names)
+        return split_stages(state, self._layout, self._own_layout(), self._names(), local_names)
 
     def close(self) -> None:
         self._schedules.clear()

@@ -20,7 +20,7 @@ Layout = Sequence[Sequence[str]]
 """Names of the parameters in each group of an optimizer."""
 
 
-def gathered_state(
+def merge_stages(
     state: dict[str, Any], world: World, whole: Layout, local: Layout, names: Sequence[str]
 ) -> dict[str, Any]:
     """The state of a single process, complete on rank 0. All ranks call it.
@@ -46,7 +46,7 @@ def gathered_state(
     return {**state, **networks, "optimizer": nested_state(states[0]["optimizer"], values)}
 
 
-def scattered_state(
+def split_stages(
     state: dict[str, Any], whole: Layout, local: Layout, names: Sequence[str], local_names: Collection[str]
 ) -> dict[str, Any]:
     """This stage's part of a single process's state. The state of another network or optimizer is returned as it is.

@@ -47,8 +47,8 @@ class Strategy:
     """One process. The others change what they must; `engine` calls the methods in this order.
 
     `mistakes`, `place` (network and its average, before the optimizer is built), `share_optimizer`, `wrap` (after
-    compiling). Each step: `sync` around each piece with `run_piece` in it, `total_norm` once, `updated` after the
-    optimizer. Now and then: `whole`, `gathered`, `scattered`.
+    compiling). Each step: `sync` around each piece with `run_piece` in it, `total_norm` once, `after_step` after the
+    optimizer. Now and then: `whole`, `gather_state`, `scatter_state`.
     """
 
     name = "single"
@@ -96,7 +96,7 @@ class Strategy:
         """() norm of the whole network's gradient, the same on all ranks. gradients: those of this process."""
         return nn.utils.get_total_norm(gradients)
 
-    def updated(self, index: int) -> None:
+    def after_step(self, index: int) -> None:
         """After the optimizer's step of 0-based `index`, before the average moves."""
 
     def whole(self, module: nn.Module) -> nn.Module:
@@ -106,14 +106,14 @@ class Strategy:
         """
         return module
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """`training_state` of this process as a single process would have given it. All ranks call it.
 
         Complete on rank 0; what other ranks get is not used.
         """
         return state
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """What `restore_state` takes on this process, of a state that a single process would have. All ranks call it.
 
         state: complete on every rank.

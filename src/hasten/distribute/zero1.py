@@ -32,8 +32,8 @@ class Zero1(Ddp):
         bucket_bytes = max(1, int(self.config.bucket_mb * 2**20))
         return Zero1Optimizer(optimizer, self.world, bucket_bytes=bucket_bytes)
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
-        return {**state, "optimizer": _gathered(state["optimizer"], self.world)}
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "optimizer": _gather(state["optimizer"], self.world)}
 
 
 class Zero1Optimizer(PartOptimizer):
@@ -69,7 +69,7 @@ def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]
     inner._divisor = divisor  # type: ignore[method-assign]
 
 
-def _gathered(state: dict[str, Any], world: World) -> dict[str, Any]:
+def _gather(state: dict[str, Any], world: World) -> dict[str, Any]:
     """The state of all parameters on rank 0, in host memory except for rank 0's own; `state` on other ranks."""
     values = flat_state(state)
     if not world.first:

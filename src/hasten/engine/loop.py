@@ -362,13 +362,13 @@ class Loop:
                 "random_states": random_states(self.world, self.device),
             },
         )
-        return self.strategy.gathered(state)
+        return self.strategy.gather_state(state)
 
     def restore(self, state: dict[str, Any], where: str) -> None:
         """Load what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
         update = self.parts.step.update
         restore_state(
-            self.strategy.scattered(state),
+            self.strategy.scatter_state(state),
             network=update.weights,
             optimizer=update.optimizer,
             average=update.average,
