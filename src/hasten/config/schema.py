@@ -56,8 +56,7 @@ class DataConfig:
     region_values: dict[str, int] | None = None
     """Label value that each region is painted with; None takes the one value of it that is in no later region."""
     ignore: int | None = None
-    """Label value of voxels that are not annotated: no class, and in no loss, metric or choice of crops. None takes
-    what the source says."""
+    """Label value of voxels that no loss, metric or crop uses, as they are not annotated; None takes the source's."""
     split: SplitConfig = field(default_factory=SplitConfig)
 
 
@@ -151,8 +150,7 @@ class AugmentConfig:
     """Which random operations a patch goes through (docs/augmentation.md, "Augmentation in a run")."""
 
     preset: Literal["default", "nnunet", "spleen", "brats", "pathology", "none"] = "default"
-    """`default`: flips, affine and intensity with the strengths in `sample`; `none`: a crop alone; else that of
-    nnU-Net or of MONAI's tutorial."""
+    """`default`: flips, affine, intensity as `sample` says; `none`: crops; else nnU-Net's or a MONAI tutorial's."""
     chain: str = ""
     """A chain of your own in place of a preset: FILE.py:NAME, or package.module:NAME."""
     digest: str | None = None

@@ -17,9 +17,9 @@ from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.cache.arena import Store
 from hasten.feed.feed import Feed
-from hasten.nnunet.cascade import FirstStage, with_masks
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
+from hasten.nnunet.cascade import FirstStage, with_masks
 
 _FOREVER = 2**40
 
@@ -81,7 +81,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         self.feed = Feed(self.program, first=self.first, last=_FOREVER)
-        self._batches = iter(self.feed)
+        self._batches: Iterator[Batch] = iter(self.feed)
         if self.first_stage is not None:
             self._batches = with_masks(
                 self._batches, self.first_stage, first=self.first, threads=max(1, (os.cpu_count() or 1) // 2)

@@ -42,8 +42,9 @@ def draw_changes(rng: np.random.Generator, num_labels: int) -> MaskChanges:
     operators: list[tuple[int, str, float]] = []
     removals: list[tuple[int, float]] = []
     if rng.random() < OPERATOR_PROB:
-        for label in _chosen(rng, num_labels):
-            operators.append((label, str(rng.choice(OPERATORS)), float(rng.uniform(*RADIUS))))
+        operators = [
+            (label, str(rng.choice(OPERATORS)), float(rng.uniform(*RADIUS))) for label in _chosen(rng, num_labels)
+        ]
     if rng.random() < REMOVAL_PROB:
         removals = [(label, float(rng.random())) for label in _chosen(rng, num_labels)]
     return MaskChanges(operators=tuple(operators), removals=tuple(removals))

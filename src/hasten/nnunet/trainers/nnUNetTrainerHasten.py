@@ -125,9 +125,9 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
             rotate_deg=math.degrees(max(rotation)), mirror_axes=tuple(mirror_axes or ()), in_plane=in_plane
         )
         train, validation = self.get_tr_and_val_datasets()
-        self._check_plan(train)
         if self.is_cascaded:
             self._check_first_stage([*train.identifiers, *validation.identifiers])
+        self._check_plan(train)
         return self._batches(train, initial, augmentation), self._batches(validation, patch, None)
 
     def _batches(self, dataset: Any, initial: Any, augmentation: Augmentation | None) -> Batches:

@@ -1,0 +1,31 @@
+"""The benchmark of accuracy: its choices are settings, and its parts run end to end on phantoms."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy import CHOICES, GOALS, SPLIT, main
+from hasten.config.load import load_run
+
+
+def test_each_choice_is_a_setting_of_its_own() -> None:
+    configs = [load_run(None, ["data.source=x", *SPLIT, *words.split()]) for words in CHOICES.values()]
+    texts = {json.dumps(dataclasses.asdict(config), default=str, sort_keys=True) for config in configs}
+    assert len(texts) == len(CHOICES)
+    for budget in GOALS:
+        assert load_run(None, ["data.source=x", f"train.budget={budget}"]).train.budget == budget
+
+
+@pytest.mark.slow
+def test_a_quick_run(tmp_path: Path) -> None:
+    main(["--quick", "--out", str(tmp_path), "--work", str(tmp_path / "work"), "--folds", "0,1"])
+    [file] = tmp_path.glob("accuracy_*_quick.json")
+    results = json.loads(file.read_text())["results"]
+    assert len(results["folds/dice by fold"]["raw"]) == 2
+    assert 0 <= results["folds/dice by case"]["median"] <= 1
+    assert results["learning/base/dice"]["n"] == 1
+    assert results["start/first_step_s"]["median"] > 0
