@@ -16,7 +16,6 @@ RANK = World(rank=1, size=2)
 def test_what_is_asked_for() -> None:
     assert read_faults("kill@1:5, hang@0:12") == (Fault("kill", 1, 5), Fault("hang", 0, 12))
     assert read_faults("") == ()
-    assert str(Fault("oom", 2, 7)) == "oom@2:7"
 
 
 @pytest.mark.parametrize("text", ["kill", "kill@1", "kill@1:x", "burn@1:5", "kill@-1:5", "kill@1:5;hang@0:1"])
