@@ -16,10 +16,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 import hasten
 from hasten.cache.build import get_arena
-from hasten.distribute.build import build_strategy
-from hasten.distribute.consensus import first_here
-from hasten.distribute.group import joined
-from hasten.distribute.strategy import Strategy
+from hasten.distribute.consensus import local_rank0_first
+from hasten.distribute.group import process_group
+from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import detect_world
 from hasten.engine.job import plan_run
 from hasten.engine.sampling import settle_program
@@ -54,8 +53,8 @@ def main(source: str, steps: int = 100, *settings: str) -> list[list[float]]:
     config = hasten.load_run(overrides=[f"data.source={source}", f"train.steps={steps}", *settings])
     planned = plan_run(config, world=world)
     config, shared, device = planned.config, config.distribute, planned.device
-    with joined(world, shared, device):
-        with first_here(world, None):
+    with process_group(world, shared, device):
+        with local_rank0_first(world, None):
             arena = get_arena(planned.case_set, config.prepare, config.cache, device=str(device))
         _, program, _ = settle_program(planned, arena, Share(world.rank, world.size))
         inputs, classes = arena.num_channels, arena.num_classes

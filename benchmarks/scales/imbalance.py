@@ -41,17 +41,19 @@ def measure(data: Path | None) -> dict[str, Any]:
 
 def compared(costs: Sequence[float], workers: int) -> dict[str, float]:
     """What share is balanced, by each way of dealing."""
-    from hasten.distribute.balance import balanced, in_order, loads_of, partition
-    from hasten.distribute.parts import Deal
+    from hasten.distribute.balance import imbalance, in_order, loads_of, partition
+    from hasten.distribute.case_assignment import CaseAssignment
 
-    deal = Deal(costs={f"{number:06d}": cost for number, cost in enumerate(costs)}, parts=workers, seed=0, every=1)
+    deal = CaseAssignment(
+        costs={f"{number:06d}": cost for number, cost in enumerate(costs)}, parts=workers, seed=0, every=1
+    )
     ways = {
         "in order": [in_order(len(costs), workers)],
         "partition": [partition(costs, workers)],
         "deal": [deal.positions(0)],
         "deal, after exchanges": [deal.positions(number) for number in range(1, ROUNDS + 1)],
     }
-    return {name: min(balanced(loads_of(costs, parts)) for parts in found) for name, found in ways.items()}
+    return {name: min(1 / imbalance(loads_of(costs, parts)) for parts in found) for name, found in ways.items()}
 
 
 def _worst(found: Sequence[dict[str, float]]) -> dict[str, float]:

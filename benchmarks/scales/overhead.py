@@ -39,11 +39,11 @@ def _main(rounds: int) -> None:
     from torch import distributed
 
     from hasten.config.schema import DistributeConfig
-    from hasten.distribute.group import joined
+    from hasten.distribute.group import process_group
     from hasten.distribute.world import detect_world
 
     world = detect_world()
-    with joined(world, DistributeConfig(), torch.device("cpu")):
+    with process_group(world, DistributeConfig(), torch.device("cpu")):
         arms = {name: _arm(name, world) for name in ARMS}
         times: dict[str, list[float]] = {name: [] for name in arms}
         for turn in range(rounds + 3):

@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import detect_world
 from hasten.study.scale.predict.measure import measure_link
 
@@ -77,7 +77,7 @@ def main(text: str) -> None:
     """text: {"seconds": for measuring the link, "steps": of each setting, "settings": [arguments of Paced, ...]}."""
     asked = json.loads(text)
     world, device = detect_world(), torch.device("cpu")
-    with joined(world, DistributeConfig(timeout_s=120), device) if world.size > 1 else nullcontext():
+    with process_group(world, DistributeConfig(timeout_s=120), device) if world.size > 1 else nullcontext():
         link = measure_link(device, name="shaped", seconds=asked["seconds"]) if world.size > 1 else None
         steps = [timed_steps(one, asked["steps"], world.size) for one in asked["settings"]]
         print("\n" + json.dumps({"link": asdict(link) if link else None, "steps": steps}), flush=True)

@@ -42,43 +42,7 @@ _HOME = {
     "write_report": "hasten.report.page",
 }
 
-__all__ = [
-    "AsyncValidationHandler",
-    "CacheDataset",
-    "Checkpoints",
-    "LMDBDataset",
-    "PersistentDataset",
-    "Prepare",
-    "Range",
-    "RunConfig",
-    "Saver",
-    "SlidingWindowInferer",
-    "SmartCacheDataset",
-    "SmartCacheHandler",
-    "StopRequest",
-    "SupervisedEvaluator",
-    "SupervisedTrainer",
-    "ThreadBuffer",
-    "ThreadDataLoader",
-    "TrainStep",
-    "Update",
-    "__version__",
-    "batched_feed",
-    "compile_transforms",
-    "evaluate",
-    "export_weights",
-    "load_predictor",
-    "load_run",
-    "make_plan",
-    "predict",
-    "restore_state",
-    "spawn_ddp",
-    "train",
-    "train_folds",
-    "training_state",
-    "tune_loader",
-    "write_report",
-]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

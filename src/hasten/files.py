@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -63,6 +64,12 @@ def same_file(handle: int, path: Path) -> bool:
         return False
 
 
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process holds a flock on a file or folder; False where there is none."""
     try:
@@ -106,3 +113,8 @@ def printable(text: str) -> str:
     Line breaks and tabs stay. File names may hold anything.
     """
     return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
+
+
+def first_line(text: object) -> str:
+    """The first line of a text, or of an error's; the name of its class where that is empty."""
+    return next(iter(str(text).strip().splitlines()), type(text).__name__)

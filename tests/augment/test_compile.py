@@ -45,8 +45,8 @@ from torch import Tensor
 
 import hasten
 from hasten.augment.compile import compile_transforms
+from hasten.cache.arena_in_memory import arena_from_items
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.gathered import gather
 from hasten.cache.persistent import PersistentDataset
 from hasten.cache.smart import SmartCacheDataset
 from hasten.observe.ranges import Range
@@ -338,7 +338,7 @@ def test_it_is_bound_to_rows_and_to_cached_data_sets_alike(tmp_path: Path) -> No
 def test_it_is_bound_to_an_arena() -> None:
     for dims in (2, 3):
         data = rows(dims=dims, channels=1)
-        arena = gather(
+        arena = arena_from_items(
             [(f"case {at}", row["image"], row["label"]) for at, row in enumerate(data)],
             spatial_dims=dims,
             num_classes=3,

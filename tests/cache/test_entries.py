@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hasten.cache.build import get_arena
 from hasten.cache.entries import Entry, list_entries, prune, verify
-from hasten.cache.turns import building
+from hasten.cache.publish import building
 from hasten.cases.types import CaseSet
 from hasten.cli.main import app
 from hasten.config.schema import CacheConfig

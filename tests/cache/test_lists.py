@@ -24,6 +24,7 @@ import hasten.cache.homes as homes
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena, is_prepared
 from hasten.cache.checked import read_checked, write_checked
+from hasten.cache.file import open_arena
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
@@ -177,11 +178,12 @@ def test_three_shards_lie_in_mixed_homes(
 def test_device_memory_holds_no_case_of_another_set(three_shards: CaseSet, cache: CacheConfig) -> None:
     whole = rebuilt(three_shards, cache)
     cases = build._complete(build._query(three_shards, SPEC, cache, None), SPEC, cache.max_points, None, None)
-    arena = homes._copy_to_device(cases, torch.device("cpu"), "device")
+    mapped = open_arena(cases, home="file")
+    arena = homes._copy_to_device(mapped, cases, torch.device("cpu"), "device", range(len(mapped.ids)))
     assert arena.store.values["label"].numel() == sum(map(np.prod, whole.shapes))
     assert_same_cases(arena, whole)
     assert arena.num_voxels == whole.num_voxels
-    part = homes._copy_to_device(cases, torch.device("cpu"), "device", (3, 0))
+    part = homes._copy_to_device(mapped, cases, torch.device("cpu"), "device", (3, 0))
     assert part.ids == tuple(three_shards.cases[number].id for number in (3, 0))
 
 

@@ -82,7 +82,7 @@ def test_a_set_larger_than_a_disk_spreads(
     turn = iter([{"disk1": 2}, {"disk2": 2}, {}])
 
     def shard_folder(query: lists.CaseQuery, missing: list[int]) -> Path:
-        free(**next(turn))
+        free(**next(turn, {}))
         return real(query, missing)
 
     monkeypatch.setattr(lists.CaseQuery, "shard_folder", shard_folder)

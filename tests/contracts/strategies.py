@@ -24,10 +24,9 @@ import torch
 from torch import Tensor, distributed
 
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, StrategyName, TrainConfig
-from hasten.distribute.build import build_strategy
-from hasten.distribute.consensus import from_first
-from hasten.distribute.group import joined
-from hasten.distribute.strategy import Strategy
+from hasten.distribute.consensus import broadcast_from_rank0
+from hasten.distribute.group import process_group
+from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.state import restore_state, training_state
@@ -208,10 +207,10 @@ class Trainee:
 
     def state(self, step: int) -> dict[str, Any]:
         state = training_state(network=self.network, optimizer=self.optimizer, step=step, average=self.update.average)
-        return self.strategy.gathered(state)
+        return self.strategy.gather_state(state)
 
     def restore(self, state: dict[str, Any]) -> int:
-        mine = self.strategy.scattered(copy.deepcopy(state))
+        mine = self.strategy.scatter_state(copy.deepcopy(state))
         return restore_state(mine, network=self.network, optimizer=self.optimizer, average=self.update.average)
 
     def whole(self) -> list[dict[str, Tensor]]:
@@ -349,12 +348,12 @@ def main() -> None:
     name, folder, *others = sys.argv[1 + only_moved :]
     torch.set_num_threads(1)
     world, row = detect_world(), row_of(name)
-    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         if not only_moved:
             tell(run_all(row, world, Path(folder)))
         # A folder of its own: the files of others are not written again.
         with TemporaryDirectory() as own:
-            here = Path(from_first(world, own))
+            here = Path(broadcast_from_rank0(world, own))
             found = run_moved(partial(_strategy, row, world), name, here, [Path(other) for other in others])
             everyones(None)
         tell(found)

@@ -8,27 +8,27 @@ from typing import Any
 
 from torch import distributed
 
-from hasten.distribute.consensus import first_here, from_first, on_all, require_same
-from hasten.distribute.group import patient_group
+from hasten.distribute.consensus import broadcast_from_rank0, local_rank0_first, require_same, run_on_all_ranks
+from hasten.distribute.group import long_timeout_group
 from hasten.distribute.world import World
 
 
 def findings(world: World, folder: Path) -> dict[str, Any]:
     """On one of the ranks of a joined world; folder: empty, and the same on all."""
     other = World(rank=world.rank, size=world.size, local_rank=world.local_rank, host=f"node{world.rank}")
-    with patient_group() as patient:
+    with long_timeout_group() as patient:
         assert patient is not None
         found: dict[str, Any] = {
-            "values": on_all(world, lambda: world.rank, group=patient),
-            "one fails": told(lambda: on_all(other, lambda: fails(world.rank == 1, "second"), group=patient)),
-            "all fail": told(lambda: on_all(other, lambda: fails(True, f"of rank {world.rank}"))),
-            "from first": from_first(world, {"a": 1} if world.first else None, group=patient),
+            "values": run_on_all_ranks(world, lambda: world.rank, group=patient),
+            "one fails": told(lambda: run_on_all_ranks(other, lambda: fails(world.rank == 1, "second"), group=patient)),
+            "all fail": told(lambda: run_on_all_ranks(other, lambda: fails(True, f"of rank {world.rank}"))),
+            "from first": broadcast_from_rank0(world, {"a": 1} if world.first else None, group=patient),
             "same": told(lambda: require_same(other, {"code": "abc", "data": 3})),
             "differing": told(lambda: require_same(other, {"code": "abc", "data hash": world.rank + 7})),
             "extra": told(lambda: require_same(other, {"code": "abc"} | ({} if world.first else {"more": 1}))),
         }
     made = folder / "made"
-    with first_here(world, None):
+    with local_rank0_first(world, None):
         found["was there"] = made.exists()
         made.touch()
     distributed.barrier()
@@ -39,7 +39,7 @@ def findings(world: World, folder: Path) -> dict[str, Any]:
 
 
 def cached(world: World, path: Path) -> None:
-    with first_here(world, None):
+    with local_rank0_first(world, None):
         fails(world.first, "no room")
         path.touch()
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hasten.augment.chain import Batch
 from hasten.augment.make_program import cases_of_arena, make_segment
@@ -13,8 +16,7 @@ from hasten.augment.presets import default_chain
 from hasten.augment.program import Program, Segment
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
-from hasten.distribute.exchange import SentHome
-from hasten.distribute.parts import CaseParts, Deal, FileHome, Home
+from hasten.distribute.case_assignment import CaseAssignment, RankCases, copied_from_file, read_from_cache
 from hasten.feed.feed import Feed
 from hasten.sample.schedule import PatchStage, Rounds, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -37,12 +39,12 @@ def case_set(folder: Path) -> CaseSet:
     return write_case_set(folder, SIZES, num_channels=2)
 
 
-def deal(every: int) -> Deal:
+def assignment(every: int) -> CaseAssignment:
     voxels = {f"case{number}": float(a * b * c) for number, (a, b, c) in enumerate(SIZES)}
-    return Deal(costs={name: voxels[name] for name in TRAINED}, parts=4, seed=3, every=every)
+    return CaseAssignment(costs={name: voxels[name] for name in TRAINED}, parts=4, seed=3, every=every)
 
 
-def segment_of(parts: CaseParts, round: int, stage: PatchStage = WHOLE_RUN[0]) -> Segment:
+def segment_of(parts: RankCases, round: int, stage: PatchStage = WHOLE_RUN[0]) -> Segment:
     """The default augmentation of the cases of a rank in a round."""
     arena = parts.arena(round)
     return make_segment(
@@ -51,27 +53,29 @@ def segment_of(parts: CaseParts, round: int, stage: PatchStage = WHOLE_RUN[0]) -
     )  # fmt: skip
 
 
-def program_of(parts: CaseParts, *, first: int = 0, staged: bool = False) -> Program:
+def program_of(parts: RankCases, *, first: int = 0, staged: bool = False) -> Program:
     """What a run makes its batches with. staged: with patches that grow."""
     plan = stage_plan(STAGES, STEPS, PATCH, (2, 2, 2), BATCH, True) if staged else WHOLE_RUN
-    rounds = Rounds(stages=plan, samples=parts.deal.round_samples)
+    rounds = Rounds(stages=plan, samples=parts.assignment.round_samples)
     return Program(lambda round, stage: segment_of(parts, round, stage), rounds, first=first)
 
 
-def run(
-    home: Home, every: int, share: Share = WHOLE, *, first: int = 0, last: int = STEPS, staged: bool = False
-) -> Iterator[Batch]:
+def run(parts: RankCases, *, first: int = 0, last: int = STEPS, staged: bool = False) -> Iterator[Batch]:
     """The batches of a rank."""
-    program = program_of(CaseParts(deal(every), share, home), first=first, staged=staged)
+    program = program_of(parts, first=first, staged=staged)
     yield from Feed(program, first=first, last=last)
 
 
-def file_home(cases: CaseSet, cache: CacheConfig, every: int, share: Share = WHOLE, **options: Any) -> FileHome:
-    return FileHome(deal(every), share, cases, SPEC, cache, "cpu", **options)
+def of_file(cases: CaseSet, cache: CacheConfig, every: int, share: Share = WHOLE) -> RankCases:
+    """A rank that reads its cases from the cache entry of all."""
+    read = partial(read_from_cache, cases, SPEC, cache, torch.device("cpu"))
+    return RankCases(assignment(every), share, read)
 
 
-def sent_home(cases: CaseSet, cache: CacheConfig, every: int, share: Share, **options: Any) -> SentHome:
-    return SentHome(deal(every), share, cases, SPEC, cache, "cpu", **options)
+def sent(cases: CaseSet, cache: CacheConfig, every: int, share: Share, **options: Any) -> RankCases:
+    """A rank that gets its cases from the others."""
+    read = partial(copied_from_file, cases, SPEC, cache, torch.device("cpu"))
+    return RankCases(assignment(every), share, read, send=True, **options)
 
 
 def digests(batch: Batch, pieces: int = 1) -> list[list[str]]:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from hasten.config.schema import DistributeConfig, TrainConfig
 from hasten.distribute.fsdp import Fsdp, sharded_blocks
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
 from hasten.engine.precision import autocast
 from hasten.nets.recompute import recompute_modules
@@ -104,7 +104,7 @@ def of_network(world: World, name: str, *, last: bool = False) -> dict[str, Any]
     kept = sum(weight.to_local().nbytes for weight in network.parameters() if isinstance(weight, DTensor))
     found["kept"] = kept / sum(weight.nbytes for weight in plain.parameters())
     whole = strategy.whole(network)
-    state = strategy.gathered(
+    state = strategy.gather_state(
         {"network": network.state_dict(), "average": None, "optimizer": {"state": {}, "param_groups": []}}
     )["network"]
     found["whole"] = compare(dict(whole.state_dict()), dict(plain.state_dict()))
@@ -259,7 +259,7 @@ def refused(world: World) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=60), CPU):
+    with process_group(world, DistributeConfig(timeout_s=60), CPU):
         found = {
             "networks": {name: of_network(world, name) for name in NETWORKS},
             "channels_last": of_network(world, "unet", last=True),

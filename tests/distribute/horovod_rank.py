@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.horovod import Horovod, start
 from hasten.distribute.world import World, detect_world
 from tests.contracts.strategies import CASES, Case, Trainee, compare, reference, same_on_all
@@ -105,7 +105,7 @@ def waited(world: World) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with joined(world, CONFIG, torch.device("cpu")):
+    with process_group(world, CONFIG, torch.device("cpu")):
         if sys.argv[1:] == ["launched"]:
             hvd = start(world)
             by_torch = torch.tensor([float(world.rank + 1)])

@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import detect_world
 from tests.distribute import consensus_checks, ddp_checks, local_sgd_checks
 from tests.distribute.ranks import tell
@@ -21,9 +21,9 @@ from tests.distribute.ranks import tell
 def main() -> None:
     torch.set_num_threads(1)
     world, config, device = detect_world(), DistributeConfig(timeout_s=60), torch.device("cpu")
-    with joined(world, config, device):
+    with process_group(world, config, device):
         # Joined already: it is this group, and stays.
-        with joined(world, config, device):
+        with process_group(world, config, device):
             pass
         found = {
             "still": distributed.is_initialized(),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, TrainConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.pipeline import Pipeline
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
@@ -53,7 +53,7 @@ def train(
     made = strategy.share_optimizer(build_optimizer(network, settings))
     update = Update(weights=network, optimizer=made, average=average, clip_norm=0.5, strategy=strategy)
     if state is not None:
-        restore_state(strategy.scattered(copy.deepcopy(state)), network=network, optimizer=made, average=average)
+        restore_state(strategy.scatter_state(copy.deepcopy(state)), network=network, optimizer=made, average=average)
     step = TrainStep(
         network=strategy.wrap(network.train()),
         loss=build_loss(LossConfig()),
@@ -69,7 +69,7 @@ def train(
         image = torch.randn(2 * PIECES, 1, side, side, side, generator=torch.Generator().manual_seed(index))
         losses.append(float(step(image, (image > 0.5).to(torch.uint8), index)))
     found = training_state(network=network, optimizer=made, step=len(sides), average=average)
-    return step, strategy.gathered(found), losses
+    return step, strategy.gather_state(found), losses
 
 
 def differences(world: World, **how: Any) -> dict[str, float]:
@@ -127,7 +127,7 @@ def left_out(world: World) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         found: dict[str, Any] = {name: differences(world, name=name, net=net) for name, net in NETS.items()}
         # A second form of batch has a schedule of its own; one of a single patch a piece among them.
         found["sides"] = differences(world, sides=(16, 24, 16))

@@ -4,7 +4,7 @@ A rank's module prints its findings with `tell` and may print before it what it 
 
     from tests.distribute.ranks import tell
     world = detect_world()
-    with joined(world, config, torch.device("cpu")):
+    with process_group(world, config, torch.device("cpu")):
         ...
         tell({"sum": 3})
 """

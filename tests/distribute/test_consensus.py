@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from hasten.distribute import consensus
-from hasten.distribute.consensus import by_first, first_here, from_first, on_all, require_same
+from hasten.distribute.consensus import (
+    broadcast_from_rank0,
+    local_rank0_first,
+    require_same,
+    run_on_all_ranks,
+    run_on_rank0,
+)
 from hasten.distribute.world import World
 
 SILENT = "OtherRankFailed: 2"
@@ -24,11 +30,11 @@ def test_each_gets_its_own_value(ranks: list[Any]) -> None:
 
 def test_the_error_of_one_rank_is_told_by_it_and_ends_all(ranks: list[Any]) -> None:
     assert ranks[0]["one fails"] == SILENT
-    assert ranks[1]["one fails"] == "Agreed: second (on rank 1 of 2 on node1; 1 of 2 ranks failed)"
+    assert ranks[1]["one fails"] == "JobError: second (on rank 1 of 2 on node1; 1 of 2 ranks failed)"
 
 
 def test_the_error_of_all_is_told_once(ranks: list[Any]) -> None:
-    assert [rank["all fail"] for rank in ranks] == ["Agreed: of rank 0", SILENT]
+    assert [rank["all fail"] for rank in ranks] == ["JobError: of rank 0", SILENT]
 
 
 def test_all_get_the_value_of_the_first(ranks: list[Any]) -> None:
@@ -39,7 +45,7 @@ def test_what_differs_is_named_with_its_rank_and_host(ranks: list[Any]) -> None:
     assert [rank["same"] for rank in ranks] == ["", ""]
     assert ranks[1]["differing"] == SILENT
     message = ranks[0]["differing"]
-    for part in ("Agreed: data hash: ", "rank 1 on node1 has 8", "rank 0 on node0 has 7", "give all nodes the same"):
+    for part in ("JobError: data hash: ", "rank 1 on node1 has 8", "rank 0 on node0 has 7", "give all nodes the same"):
         assert part in message
 
 
@@ -59,20 +65,20 @@ def test_a_rank_that_nobody_hears_tells_its_own_error(monkeypatch: pytest.Monkey
     def gone(*_: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(consensus, "_gathered", gone)
+    monkeypatch.setattr(consensus, "_gather", gone)
     with pytest.raises(ValueError, match="mine"):
-        on_all(World(size=2), lambda: (_ for _ in ()).throw(ValueError("mine")))
+        run_on_all_ranks(World(size=2), lambda: (_ for _ in ()).throw(ValueError("mine")))
     with pytest.raises(RuntimeError, match="closed by peer"):
-        on_all(World(size=2), lambda: None)
+        run_on_all_ranks(World(size=2), lambda: None)
 
 
 def test_one_process_asks_nobody() -> None:
     world = World()
-    assert on_all(world, lambda: 3) == 3
-    assert from_first(world, "a") == "a"
+    assert run_on_all_ranks(world, lambda: 3) == 3
+    assert broadcast_from_rank0(world, "a") == "a"
     require_same(world, {"code": 1})
-    assert by_first(world, lambda: 3) == 3
-    with first_here(world, None):
+    assert run_on_rank0(world, lambda: 3) == 3
+    with local_rank0_first(world, None):
         pass
     with pytest.raises(ValueError, match=r"^plain$"):
-        on_all(world, lambda: (_ for _ in ()).throw(ValueError("plain")))
+        run_on_all_ranks(world, lambda: (_ for _ in ()).throw(ValueError("plain")))

@@ -18,8 +18,8 @@ from torch import distributed
 
 from hasten.config.schema import DistributeConfig
 from hasten.distribute import connectivity
-from hasten.distribute.connectivity import in_time, why_unreachable
-from hasten.distribute.group import NotMet, joined, patient_group
+from hasten.distribute.connectivity import why_unreachable, with_timeout
+from hasten.distribute.group import RendezvousError, long_timeout_group, process_group
 from hasten.distribute.world import World
 from tests.cases.servers import free_port
 
@@ -44,7 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch, rank: int, host: str, port: object, co
     monkeypatch.setenv("MASTER_PORT", str(port))
     begin = time.monotonic()
     world = World(rank=rank, size=2, local_rank=rank, local_size=2, host="node7")
-    with pytest.raises(NotMet) as error, joined(world, config, torch.device("cpu")):
+    with pytest.raises(RendezvousError) as error, process_group(world, config, torch.device("cpu")):
         pass
     assert time.monotonic() - begin < LONG_S
     assert not distributed.is_initialized()
@@ -92,7 +92,7 @@ def test_what_cannot_be_reached_is_not_waited_for_as_long_as_what_may_come(
     monkeypatch.setattr(connectivity.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(connectivity.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(connectivity.socket, "create_connection", refused)
-    assert why_unreachable("a", 1, within_s=600, hopeless_s=30) is not None
+    assert why_unreachable("a", 1, within_s=600) is not None
     assert now[0] == pytest.approx(waited, abs=1)
 
 
@@ -106,11 +106,11 @@ def test_another_program_answers_there(alien: int) -> None:
     code = (
         "import torch\n"
         "from hasten.config.schema import DistributeConfig\n"
-        "from hasten.distribute.group import NotMet, joined\n"
+        "from hasten.distribute.group import RendezvousError, process_group\n"
         "from hasten.distribute.world import detect_world\n"
         "try:\n"
-        "    with joined(detect_world(), DistributeConfig(timeout_s=1), torch.device('cpu')): pass\n"
-        "except NotMet as error:\n"
+        "    with process_group(detect_world(), DistributeConfig(timeout_s=1), torch.device('cpu')): pass\n"
+        "except RendezvousError as error:\n"
         "    print(error)\n"
         "    raise SystemExit(2)\n"
     )
@@ -142,13 +142,13 @@ def test_several_hosts_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with (
         pytest.raises(ValueError, match="MASTER_ADDR, MASTER_PORT: not set, so rank 1 of 4 on b"),
-        joined(World(rank=1, size=4, local_size=2, host="b"), CONFIG, torch.device("cpu")),
+        process_group(World(rank=1, size=4, local_size=2, host="b"), CONFIG, torch.device("cpu")),
     ):
         pass
 
 
 def test_one_process_joins_nothing() -> None:
-    with joined(World(), DistributeConfig(), torch.device("cpu")), patient_group() as group:
+    with process_group(World(), DistributeConfig(), torch.device("cpu")), long_timeout_group() as group:
         assert not distributed.is_initialized()
         assert group is None
 
@@ -160,8 +160,8 @@ def test_a_group_that_was_joined_before_stays_and_is_left_by_who_joined_it(pair:
 
 
 def test_what_takes_too_long_is_left_behind() -> None:
-    assert in_time(lambda: 3, 60) == 3
+    assert with_timeout(lambda: 3, 60) == 3
     with pytest.raises(KeyError):
-        in_time(lambda: {}["a"], 60)
+        with_timeout(lambda: {}["a"], 60)
     with pytest.raises(TimeoutError, match="no answer within 0 s"):
-        in_time(lambda: time.sleep(5), 0.05)
+        with_timeout(lambda: time.sleep(5), 0.05)

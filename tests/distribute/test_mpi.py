@@ -17,7 +17,7 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import dump_run
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
 from hasten.observe.rundir import SUMMARY_JSON, read_jsonl
 from tests.engine.runs import config_of, metrics
@@ -74,7 +74,7 @@ def test_several_hosts_need_a_place_to_meet(monkeypatch: pytest.MonkeyPatch) -> 
     world = World(rank=3, size=4, local_rank=1, local_size=2, launcher="mpi", host="b")
     with (
         pytest.raises(ValueError, match=r"MASTER_ADDR, MASTER_PORT: not set.*mpirun -x MASTER_ADDR=HOST"),
-        joined(world, DistributeConfig(), torch.device("cpu")),
+        process_group(world, DistributeConfig(), torch.device("cpu")),
     ):
         pass
 

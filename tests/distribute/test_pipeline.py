@@ -15,7 +15,7 @@ from torch.nn import functional
 from hasten.config.schema import DistributeConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.distribute.pipeline import Pipeline, Stage, keep_stage, named_state, stages_of
 from hasten.distribute.pipeline_partition import Costs, count_costs, cut_places, flowing, operations_of
-from hasten.distribute.pipeline_state import scattered_state
+from hasten.distribute.pipeline_state import split_stages
 from hasten.distribute.world import World
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
@@ -204,7 +204,7 @@ def test_a_state_of_another_network_is_left_for_restoring_to_refuse() -> None:
         "optimizer": {"state": {}, "param_groups": [{"params": [0]}]},
     }
     for names, layout in ((["a", "b"], [["a"]]), (["a"], [["a", "b"]])):
-        assert scattered_state(state, layout, [[]], names, set()) is state
+        assert split_stages(state, layout, [[]], names, set()) is state
 
 
 # With ranks

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import DistributeConfig, TrainConfig
 from hasten.distribute.ddp import Ddp
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
 from hasten.distribute.zero1 import Zero1
 from hasten.optim.build import build_optimizer
@@ -61,7 +61,7 @@ class Run:
     def state(self) -> dict[str, Any]:
         """Of the optimizer, as one process would have it; complete on rank 0."""
         state = {"optimizer": self.optimizer.state_dict()}
-        found: dict[str, Any] = copy.deepcopy(self.strategy.gathered(state)["optimizer"])
+        found: dict[str, Any] = copy.deepcopy(self.strategy.gather_state(state)["optimizer"])
         return found
 
 
@@ -107,7 +107,9 @@ def against_ddp(world: World, made: Made, *, fp16: bool = False, network: Any = 
     fresh = Run(Zero1(world, config), copy.deepcopy(ours.network), made, fp16=fp16)
     again = Run(Ddp(world, config), copy.deepcopy(ours.network), made, fp16=fp16)
     for run in (fresh, again):
-        run.optimizer.load_state_dict(run.strategy.scattered({"optimizer": copy.deepcopy(theirs_whole)})["optimizer"])
+        run.optimizer.load_state_dict(
+            run.strategy.scatter_state({"optimizer": copy.deepcopy(theirs_whole)})["optimizer"]
+        )
         if run.scaler is not None and ours.scaler is not None:
             run.scaler.load_state_dict(ours.scaler.state_dict())
     for index in (3, 4):
@@ -169,7 +171,7 @@ def refused(world: World) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         found: dict[str, Any] = {name: against_ddp(world, configured(name)) for name in OPTIMIZERS}
         for name in ("muon", "sgd"):
             found[f"lookahead {name}"] = against_ddp(world, configured(name, lookahead=2))

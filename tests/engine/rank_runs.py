@@ -12,7 +12,7 @@ import torch
 
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.consensus import OtherRankFailed
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import detect_world
 from hasten.engine.run import train
 from hasten.engine.stop import Stopped
@@ -58,7 +58,7 @@ def interrupted(folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         found: dict[str, Any] = {}
         for name, config in configs(folder / "data", folder / "cache").items():
             found[name] = train(config, folder / name)["steps"]

@@ -27,7 +27,7 @@ class PointSets(NamedTuple):
     num: Tensor
     """(N, K) int64: 0 where a case has no such voxel."""
 
-    def to(self, device: torch.device) -> PointSets:
+    def to(self, device: torch.device | str) -> PointSets:
         return PointSets(*(each.to(device) for each in self))
 
 
@@ -53,19 +53,14 @@ class Store:
     def device(self) -> torch.device:
         return self.shape.device
 
-    def to(self, device: torch.device | str, *, pin: bool = False) -> Store:
-        """Copy to `device`; `pin` page-locks host memory so that a later copy to a GPU is asynchronous."""
-        where = torch.device(device)
-
-        def moved(value: Tensor) -> Tensor:
-            return value.to(where).pin_memory() if pin else value.to(where)
-
+    def to(self, device: torch.device | str) -> Store:
+        """Copy to `device`."""
         return replace(
             self,
-            values={key: moved(value) for key, value in self.values.items()},
-            per_case={key: moved(value) for key, value in self.per_case.items()},
-            shape=moved(self.shape), offset=moved(self.offset),
-            sets=None if self.sets is None else PointSets(*map(moved, self.sets)),
+            values={key: value.to(device) for key, value in self.values.items()},
+            per_case={key: value.to(device) for key, value in self.per_case.items()},
+            shape=self.shape.to(device), offset=self.offset.to(device),
+            sets=None if self.sets is None else self.sets.to(device),
         )  # fmt: skip
 
 
@@ -134,6 +129,6 @@ class Arena:
         shape, start = self.shapes[case], self.offsets[case]
         return self.store.values["label"][start : start + shape[0] * shape[1] * shape[2]].view(shape)
 
-    def to(self, device: torch.device | str, *, home: str, pin: bool = False) -> Arena:
+    def to(self, device: torch.device | str, *, home: str) -> Arena:
         """The same arena in another home."""
-        return replace(self, store=self.store.to(device, pin=pin), home=home, pages=None, files=(), part=None)
+        return replace(self, store=self.store.to(device), home=home, pages=None, files=(), part=None)

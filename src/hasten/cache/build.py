@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
+import math
 import os
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,14 +28,13 @@ from hasten.cache.file import (
     CaseEntry,
     Selection,
     checksum,
+    entry_from_dict,
     index_of,
 )
 from hasten.cache.homes import at_home
-from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cache.key import Files, files_of, settings_key, shard_dirs
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
-from hasten.cache.publish import discard, explained
-from hasten.cache.turns import building
+from hasten.cache.publish import as_value_error, building, discard
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
@@ -46,6 +48,8 @@ log = logging.getLogger(__name__)
 
 SHARD_BYTES = 32 * 2**30
 """Of image and label, after which a shard ends."""
+JOURNAL = "journal.jsonl"
+"""A line for each finished case, so that a killed build is resumed instead of restarted."""
 Tick = Callable[[int, int], None]
 """Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
 
@@ -79,7 +83,7 @@ def get_arena(
     """
     query = _query(case_set, prepare, cache, files)
     damage: DamagedEntry | None = None
-    with explained(query.folder / SHARDS):
+    with as_value_error(query.folder / SHARDS):
         for _ in range(3):
             try:
                 cases = None if damage else read_list(query)
@@ -196,7 +200,8 @@ def _fill(
             if image.tell() + label.tell() >= SHARD_BYTES:
                 break
         for stream in (image, label, points):
-            _sync(stream)
+            # The rename that publishes an entry may reach the disk before its content does.
+            os.fsync(stream.fileno())
     if constant:
         log.warning(
             "%s: %d cases have a channel of one value, once prepared, from which nothing is learned: %s; check these "
@@ -220,12 +225,6 @@ def _fill(
 def _is_constant(channel: np.ndarray) -> bool:
     flat = channel.reshape(-1)
     return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # the first part nearly always decides
-
-
-def _sync(stream: IO[bytes]) -> None:
-    # The rename that publishes an entry may reach the disk before its content does.
-    stream.flush()
-    os.fsync(stream.fileno())
 
 
 def _prepare_cases(
@@ -281,3 +280,60 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
         geometry=geometry_to_dict(prepared.geometry),
     )
     return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
+
+
+def note(journal: IO[bytes], entry: CaseEntry) -> None:
+    """Add a case whose bytes are in the files. A kill leaves a whole line or none that reads."""
+    text = json.dumps(dataclasses.asdict(entry)).encode()
+    journal.write(b"%08x %s\n" % (zlib.crc32(text), text))
+    journal.flush()
+
+
+def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntry]:
+    """The first cases that an earlier build finished in `folder`, each compared with its checksums.
+
+    ids: of all cases in their order. voxel_bytes: of the image, channels together. The three files and the journal are
+    cut to end with the last of these cases; they are created if missing.
+    """
+    sizes = dict.fromkeys((IMAGE, LABEL, POINTS), 0)
+    entries: list[CaseEntry] = []
+    valid_bytes = 0
+    for name in (*sizes, JOURNAL):
+        (folder / name).touch()
+    for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
+        entry = _parsed(line)
+        if entry is None or len(entries) == len(ids) or entry.id != ids[len(entries)]:
+            break
+        voxels = math.prod(entry.shape)
+        image, label = voxels * voxel_bytes, voxels
+        points = sum(entry.num_points) * 4
+        sound = (
+            _matches(folder / IMAGE, sizes[IMAGE], image, entry.image_crc)
+            and _matches(folder / LABEL, sizes[LABEL], label, entry.label_crc)
+            and (folder / POINTS).stat().st_size >= sizes[POINTS] + points
+        )
+        if not sound:
+            break
+        entries.append(entry)
+        valid_bytes += len(line)
+        for name, size in ((IMAGE, image), (LABEL, label), (POINTS, points)):
+            sizes[name] += size
+    for name, size in (*sizes.items(), (JOURNAL, valid_bytes)):
+        with (folder / name).open("r+b") as file:
+            file.truncate(size)
+    return entries
+
+
+def _parsed(line: bytes) -> CaseEntry | None:
+    head, _, text = line.rstrip(b"\n").partition(b" ")
+    try:
+        if not line.endswith(b"\n") or head != b"%08x" % zlib.crc32(text):
+            return None
+        return entry_from_dict(json.loads(text))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _matches(path: Path, start: int, size: int, crc: int) -> bool:
+    data = np.fromfile(path, np.uint8, size, offset=start)
+    return data.size == size and checksum(data) == crc

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 Transform = Callable[[Any], Any]
 BULKY = 2**18
@@ -78,26 +79,12 @@ def fresh(value: Any) -> Any:
 
 def bulky(value: Any) -> bool:
     """Whether an item's arrays take so much that copying them costs more than mapping them."""
-    return _num_bytes(value) >= BULKY
-
-
-def _num_bytes(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(_num_bytes(each) for each in value.values())
-    if type(value) in (list, tuple):
-        return sum(_num_bytes(each) for each in value)
-    return int(value.nbytes) if isinstance(value, torch.Tensor | np.ndarray) else 0
+    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor | np.ndarray)) >= BULKY
 
 
 def on_device(value: Any, device: torch.device) -> Any:
     """The item with its tensors on `device`."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: on_device(each, device) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(on_device(each, device) for each in value)
-    return value
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
 def named(data: Sequence[Any], index: int) -> str:

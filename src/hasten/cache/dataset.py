@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -63,7 +63,7 @@ class ChainDataset(Dataset[Any]):
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise IndexError(f"item {index} of {len(self)}")
-        return self.explained(self.chain.draw, self.prepared(position), self.source(position))
+        return self.run_part(self.chain.draw, self.prepared(position), self.source(position))
 
     def source(self, index: int) -> int:
         """Position in `data` of what is at `index`."""
@@ -75,9 +75,9 @@ class ChainDataset(Dataset[Any]):
 
     def prepare(self, index: int) -> Any:
         """Run the deterministic part."""
-        return self.explained(self.chain.prepare, self.data[index], index)
+        return self.run_part(self.chain.prepare, self.data[index], index)
 
-    def explained(self, run: Callable[[Any], Any], item: Any, index: int) -> Any:
+    def run_part(self, run: Callable[[Any], Any], item: Any, index: int) -> Any:
         try:
             return run(item)
         except Exception as error:
@@ -140,21 +140,16 @@ class CacheDataset(ChainDataset):
         self.cache_num = max(0, min(self.set_num, int(len(distinct) * self.set_rate), len(distinct)))
         places = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
         self.place = {index: places[key] for index, key in enumerate(keys) if key in places}
-        self.cached = self.load(distinct[: self.cache_num], self.num_workers, show=self.progress)
+        self.cached = self.load(distinct[: self.cache_num])
 
-    def load(self, indices: Sequence[int], num_workers: int | None, *, show: bool = False) -> list[Any]:
+    def load(self, indices: Sequence[int]) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
-        workers = max(1, num_workers if num_workers is not None else usable_cores())
+        workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
         with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-            futures = [pool.submit(self.kept, index) for index in indices]
-            try:
-                return [future.result() for future in shown(futures, enabled=show and len(futures) > 0)]
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+            items = pool.map(self.to_stored, indices)  # the first failure cancels the rest
+            return list(with_progress(items, len(indices), enabled=self.progress and len(indices) > 0))
 
-    def kept(self, index: int) -> Any:
+    def to_stored(self, index: int) -> Any:
         """An item as the cache stores it."""
         item = self.prepare(index)
         if self.as_contiguous:
@@ -169,19 +164,19 @@ class CacheDataset(ChainDataset):
 
     def prepared(self, index: int) -> Any:
         place = self.place.get(index)
-        return self.prepare(index) if place is None else self.handed(self.cached[place])
+        return self.prepare(index) if place is None else self.from_stored(self.cached[place])
 
-    def handed(self, cached: Any) -> Any:
+    def from_stored(self, cached: Any) -> Any:
         """An item of the cache as the caller gets it."""
         if isinstance(cached, SharedItem):
             return cached.item()
         return fresh(cached) if self.copy_cache else cached
 
 
-def shown(steps: list[Any], *, enabled: bool) -> Any:
+def with_progress(steps: Iterable[Any], total: int, *, enabled: bool) -> Iterable[Any]:
     """The steps of preparing items, with a bar."""
     if not enabled:
         return steps
     from rich.progress import track
 
-    return track(steps, description="preparing items", transient=True)
+    return track(steps, description="preparing items", total=total, transient=True)

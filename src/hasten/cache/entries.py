@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.file import INDEX, verify_entry
@@ -24,11 +25,11 @@ class Entry:
     """`arena` (a shard of prepared cases), `set` (the list of a set's cases), `unfinished` (a build that was stopped),
     `remote` (copies of a server's files) or `small` (fingerprints and measurements)."""
     num_bytes: int
-    source: str
-    """Where the cases came from; empty where the entry does not record it."""
-    num_cases: int
     used: float
     """Seconds since the epoch: when a run last opened it, or it was written."""
+    source: str = ""
+    """Where the cases came from; empty where the entry does not record it."""
+    num_cases: int = 0
     shards: tuple[str, ...] = ()
     """Of a set: names of the shards that its cases lie in."""
 
@@ -42,11 +43,7 @@ def list_entries(folder: Path) -> list[Entry]:
     for name in ("fingerprint", "measured"):
         files = [path for path in _children(folder / name) if path.is_file()]
         if files:
-            used = max(path.stat().st_mtime for path in files)
-            size = sum(path.stat().st_size for path in files)
-            entries.append(
-                Entry(path=folder / name, kind="small", num_bytes=size, source="", num_cases=len(files), used=used)
-            )
+            entries.append(_entry(folder / name, "small", files, num_cases=len(files)))
     return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
 
@@ -98,9 +95,8 @@ def prune(
     if not building and all(entry.shards for entry in entries if entry.kind == "set"):
         going |= {entry.path for name, entry in shards.items() if name not in needed}
     removed = [entry for entry in entries if entry.path in going]
-    for entry in sorted(
-        removed, key=lambda entry: entry.kind != "set"
-    ):  # so that a kill leaves no list of removed shards
+    # Lists first, so that a kill leaves none of removed shards.
+    for entry in sorted(removed, key=lambda entry: entry.kind != "set"):
         if entry.kind == "set":
             entry.path.unlink(missing_ok=True)
         else:
@@ -117,45 +113,37 @@ def _folders(folder: Path) -> list[Path]:
     return [path for path in _children(folder) if path.is_dir() and (not path.name.startswith(".") or path in hidden)]
 
 
+def _entry(path: Path, kind: str, files: Iterable[Path], **known: Any) -> Entry:
+    stats = [file.stat() for file in files]
+    used = max((stat.st_mtime for stat in stats), default=path.stat().st_mtime)
+    return Entry(path=path, kind=kind, num_bytes=sum(stat.st_size for stat in stats), **({"used": used} | known))
+
+
 def _copies(server: Path, remote: Path) -> Entry:
-    stats = [file.stat() for file in server.rglob("*") if file.is_file()]
-    return Entry(
-        path=server,
-        kind="remote",
-        num_bytes=sum(stat.st_size for stat in stats),
-        source=server.relative_to(remote).as_posix().replace("/", "://", 1),
-        num_cases=sum(stat.st_size > 0 for stat in stats),
-        used=max((max(stat.st_atime, stat.st_mtime) for stat in stats), default=server.stat().st_mtime),
-    )
+    files = [file for file in server.rglob("*") if file.is_file()]
+    stats = [file.stat() for file in files]
+    used = max((max(stat.st_atime, stat.st_mtime) for stat in stats), default=server.stat().st_mtime)
+    source = server.relative_to(remote).as_posix().replace("/", "://", 1)
+    return _entry(server, "remote", files, used=used, source=source, num_cases=sum(stat.st_size > 0 for stat in stats))
 
 
 def _set(path: Path) -> Entry:
-    status = path.stat()
-    try:
-        body = read_checked(path)
-    except DamagedEntry:
-        body = {}
-    return Entry(
-        path=path, kind="set", num_bytes=status.st_size, source=str(body.get("source", "")),
-        num_cases=int(body.get("num_cases", 0)), used=status.st_mtime, shards=tuple(body.get("shards", ())),
+    body = _body(path)
+    return _entry(
+        path, "set", [path], source=str(body.get("source", "")), num_cases=int(body.get("num_cases", 0)),
+        shards=tuple(body.get("shards", ())),
     )  # fmt: skip
 
 
 def _arena(path: Path) -> Entry:
+    kind, body = "unfinished" if path.name.startswith(".") else "arena", _body(path / INDEX)
     files = [file for file in path.iterdir() if file.is_file()]
-    stats = [file.stat() for file in files]
-    used = max((stat.st_mtime for stat in stats), default=path.stat().st_mtime)
-    source, cases = "", 0
+    return _entry(path, kind, files, source=str(body.get("source", "")), num_cases=len(body.get("cases", ())))
+
+
+def _body(path: Path) -> dict[str, Any]:
+    """What a list or index holds; nothing where it is missing or damaged."""
     try:
-        index = read_checked(path / INDEX)
-        source, cases = str(index.get("source", "")), len(index.get("cases", ()))
+        return read_checked(path)
     except (FileNotFoundError, DamagedEntry):
-        pass
-    return Entry(
-        path=path,
-        kind="unfinished" if path.name.startswith(".") else "arena",
-        num_bytes=sum(stat.st_size for stat in stats),
-        source=source,
-        num_cases=cases,
-        used=used,
-    )
+        return {}

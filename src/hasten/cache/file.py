@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from isal import isal_zlib
 
 from hasten.cache.arena import Arena, PointSets, Store
 from hasten.cache.checked import DamagedEntry, read_checked
@@ -41,14 +41,8 @@ _ROWS = ("shape", "num_points", "num_voxels")
 """Properties of a case of several numbers."""
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
-checksum: Callable[..., int] = zlib.crc32
-"""CRC-32 of anything with contiguous bytes. The one of isal gives the same number several times faster."""
-try:
-    from isal import isal_zlib
-
-    checksum = isal_zlib.crc32
-except ImportError:
-    pass
+checksum: Callable[..., int] = isal_zlib.crc32
+"""CRC-32 of anything with contiguous bytes: the number that zlib gives, several times faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,30 +135,28 @@ def key_array(text: str) -> np.ndarray:
 
 
 def open_arena(
-    cases: Selection, *, home: str, held: Sequence[int] | None = None, verified: Sequence[int] = ()
+    cases: Selection, *, home: str, locked: Sequence[int] | None = None, verified: Sequence[int] = ()
 ) -> Arena:
     """Open cases of published shards: mapped, so that all processes of a machine share one copy of them.
 
     home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything, and keeps it in memory
-    where the system lets this process. held: lock only these cases (positions); the others are read ahead of
+    where the system lets this process. locked: lock only these cases (positions); the others are read ahead of
     use. verified: cases to compare with their checksums besides, which are about to be copied elsewhere. Tensors are
     read-only: writing to one ends the process. Raises FileNotFoundError if a shard is gone, DamagedEntry if a checksum
     does not hold.
     """
     arena = _map(cases, home)
-    everything = range(len(arena.ids))
-    locked = [] if home == "file" else list(everything if held is None else held)
-    _verify(arena, cases, sorted({*locked, *verified}))
+    if locked is None:
+        locked = range(len(arena.ids)) if home != "file" else ()
+    verify_cases(arena, cases, sorted({*locked, *verified}))
     if not _lock_cases(arena, locked):
         log.info(
             "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again",
             first_few(shard.folder for shard in cases.shards),
         )
-    lazy = sorted(set(everything) - {*locked, *verified})
-    if not lazy:
-        return arena
-    store = arena.store
-    return replace(arena, pages=Pages(store.values, store.channels, lazy, shapes=arena.shapes, offsets=arena.offsets))
+    lazy = frozenset(range(len(arena.ids))) - {*locked, *verified}
+    pages = Pages(arena.store.values, arena.store.channels, lazy, arena.shapes, arena.offsets)
+    return replace(arena, pages=pages) if lazy else arena
 
 
 def _lock_cases(arena: Arena, cases: Sequence[int]) -> bool:
@@ -293,7 +285,8 @@ def _rows(table: np.ndarray) -> tuple[Any, ...]:
     return tuple(known.setdefault(row, row) for row in map(tuple, table.tolist()))
 
 
-def _verify(arena: Arena, cases: Selection, positions: Iterable[int]) -> None:
+def verify_cases(arena: Arena, cases: Selection, positions: Iterable[int]) -> None:
+    """Compare some cases with their checksums. Raises DamagedEntry for one that differs."""
     expected = np.concatenate([shard.checksums for shard in cases.shards])[cases.rows].tolist()
     ends = np.cumsum([len(shard.ids) for shard in cases.shards])
     for case in positions:

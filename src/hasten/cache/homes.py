@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +10,11 @@ from typing import NamedTuple
 import torch
 
 from hasten.cache.arena import Arena, Part
-from hasten.cache.file import Selection, open_arena
+from hasten.cache.arena_in_memory import copy_cases
+from hasten.cache.file import Selection, open_arena, verify_cases
 from hasten.cache.memory import available_memory
-from hasten.cache.own import own_cases
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
-
-log = logging.getLogger(__name__)
 
 
 class Placement(NamedTuple):
@@ -49,35 +46,23 @@ def at_home(
     device, the arena holds no other case. Raises ValueError where the device is too small for the requested cases,
     and the errors of `open_arena`.
     """
-    if only:
-        return _selection_at_home(cases, config, device, first)
-    if config.home in ("file", "ram"):
-        return open_arena(cases, home=config.home)
-    if config.home == "device" and device.type == "cpu":
-        return open_arena(cases, home="ram")
-    if config.home == "device":
-        return _copy_to_device(cases, device, "home=device")
+    home = "ram" if config.home == "device" and device.type == "cpu" else config.home
+    if home == "file" or (home == "ram" and not only):
+        return open_arena(cases, home=home)
     arena = open_arena(cases, home="file")
-    preferred = arena.index(tuple(first))
-    order = [*preferred, *sorted(set(range(len(arena.ids))) - set(preferred))]
-    placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
-    return _open_placed(arena, cases, placement, device)
-
-
-def _selection_at_home(cases: Selection, config: CacheConfig, device: torch.device, ids: Sequence[str]) -> Arena:
-    arena = open_arena(cases, home="file")
-    selected = arena.index(tuple(ids))
-    if config.home == "file":
-        return arena
-    if config.home == "ram" or (config.home == "device" and device.type == "cpu"):
-        placement = Placement((), selected, ())
-    elif config.home == "device":
-        placement = Placement(selected, (), ())
+    order = arena.index(tuple(first))
+    if not only:
+        order = (*order, *sorted(set(range(len(arena.ids))) - set(order)))
+    if home == "auto":
+        placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
     else:
-        placement = place(arena.case_bytes, selected, device=_device_budget(config, device), ram=_ram_budget(config))
-    if len(placement.device) < len(selected):
-        return _open_mixed(cases, arena, placement, device)
-    return _copy_to_device(cases, device, "home=device", selected)
+        placement = Placement(*(order if home == name else () for name in Placement._fields))
+    if len(placement.device) == len(order):
+        field = "home=device" if home == "device" else "device"
+        return _copy_to_device(arena, cases, device, field, order if only else range(len(arena.ids)))
+    if len(placement.ram) == len(arena.ids):
+        return open_arena(cases, home="ram")
+    return _open_mixed(cases, placement, device)
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
@@ -92,66 +77,44 @@ def _ram_budget(config: CacheConfig) -> int:
     return available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
 
 
-def _open_placed(arena: Arena, cases: Selection, placement: Placement, device: torch.device) -> Arena:
-    if len(placement.device) == len(arena.ids):
-        return _copy_to_device(cases, device, "device")
-    if len(placement.ram) == len(arena.ids):
-        return open_arena(cases, home="ram")
-    return _open_mixed(cases, arena, placement, device)
-
-
-def _open_mixed(cases: Selection, arena: Arena, placement: Placement, device: torch.device) -> Arena:
+def _open_mixed(cases: Selection, placement: Placement, device: torch.device) -> Arena:
     """Some cases on the device, some in memory; all others in the file."""
-    arena = open_arena(cases, home="ram", held=placement.ram, verified=placement.device)
+    arena = open_arena(cases, home="ram", locked=placement.ram, verified=placement.device)
     if placement.device:
         arena = replace(arena, part=part_of(arena, placement.device, device))
     counts = zip(Placement._fields, placement, strict=True)
     return replace(arena, home=", ".join(f"{len(some)} cases in {name}" for name, some in counts if some))
 
 
-def _copy_to_device(cases: Selection, device: torch.device, field: str, some: Sequence[int] | None = None) -> Arena:
-    """Verified, by way of the page cache, which needs no memory of its own. some: positions; None for all cases."""
-    positions = range(len(cases.rows)) if some is None else some
-    arena = open_arena(cases, home="file", verified=positions)
-    flat = arena.store.values["label"].numel() == sum(map(math.prod, arena.shapes))
+def _copy_to_device(
+    arena: Arena, cases: Selection, device: torch.device, field: str, positions: Sequence[int]
+) -> Arena:
+    """Verified, by way of the page cache, which needs no memory of its own."""
+    verify_cases(arena, cases, positions)
+    voxels = sum(math.prod(arena.shapes[case]) for case in positions)
     try:
         # In one copy, unless the shards also hold other cases or gaps.
-        return arena.to(device, home="device") if flat and some is None else own_cases(arena, positions, device)
+        if voxels == arena.store.values["label"].numel() and list(positions) == list(range(len(arena.ids))):
+            return arena.to(device, home="device")
+        return copy_cases(arena, positions, device)
     except torch.OutOfMemoryError as error:
-        raise _too_large(sum(arena.case_bytes[case] for case in positions), device, field) from error
+        raise _too_large(arena, positions, device, field) from error
 
 
 def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> Part:
     """Copy some cases to the device. Raises ValueError where they do not fit."""
-    source, voxels = arena.store, [arena.label(case).numel() for case in cases]
     try:
-        values = {
-            key: torch.empty(sum(voxels) * source.channels[key], dtype=value.dtype, device=device)
-            for key, value in source.values.items()
-        }
+        copied = copy_cases(arena, cases, device)
     except torch.OutOfMemoryError as error:
-        raise _too_large(sum(arena.case_bytes[case] for case in cases), device, "device") from error
-    start, offsets = 0, []
-    for case, size in zip(cases, voxels, strict=True):
-        for key, target in values.items():
-            count, first = source.channels[key], arena.offsets[case]
-            target[start * count : (start + size) * count].copy_(
-                source.values[key][first * count : (first + size) * count]
-            )
-        offsets.append(start)
-        start += size
-    rows = torch.tensor(cases, dtype=torch.int64)
-    store = replace(
-        source, values=values, ids=tuple(arena.ids[case] for case in cases), shape=source.shape[rows].to(device),
-        offset=torch.tensor(offsets, dtype=torch.int64, device=device),
-        sets=None,  # crops are drawn on the host, from those of all cases
-    )  # fmt: skip
+        raise _too_large(arena, cases, device, "device") from error
     position = torch.full((len(arena.ids),), -1, dtype=torch.int64)
-    position[rows] = torch.arange(len(cases))
-    return Part(store=store, position=position)
+    position[list(cases)] = torch.arange(len(cases))
+    # Without points: crops are drawn on the host, from those of all cases.
+    return Part(store=replace(copied.store, sets=None), position=position)
 
 
-def _too_large(size: int, device: torch.device, field: str) -> ValueError:
+def _too_large(arena: Arena, cases: Sequence[int], device: torch.device, field: str) -> ValueError:
+    size = sum(arena.case_bytes[case] for case in cases)
     return ValueError(
         f"cache.{field}: {size / 2**30:.1f} GiB of prepared cases do not fit in what {device} has free; "
         "set cache.home=auto, or cache.device to less"

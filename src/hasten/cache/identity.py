@@ -18,7 +18,8 @@ import torch
 
 import hasten
 from hasten.cache.chain import Chain
-from hasten.cache.key import digest, sha256
+from hasten.cache.key import digest
+from hasten.files import hash_file
 
 _DEPTH = 20
 _VERSIONED = ("monai", "torch", "numpy")
@@ -58,7 +59,7 @@ def _identifier(text: str, content: bool) -> Any:
     except (OSError, ValueError):  # no file; or no name at all
         return text
     if not stat.S_ISDIR(status.st_mode):
-        last = sha256(Path(text)) if content else status.st_mtime_ns
+        last = hash_file(Path(text)) if content else status.st_mtime_ns
         return ["file", os.path.abspath(text), status.st_size, last]  # noqa: PTH100
     files = sorted(str(each) for each in Path(text).rglob("*") if each.is_file())
     return ["folder", str(Path(text).absolute()), [_identifier(each, content) for each in files]]

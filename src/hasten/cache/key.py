@@ -17,6 +17,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.intensity import canonical
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
+from hasten.files import hash_file
 
 FORMAT = 6
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
@@ -104,7 +105,7 @@ def _of_file(path: str, folders: dict[str, str], content: bool, *, alone: bool =
         if folder not in folders:
             folders[folder] = os.path.realpath(path.removesuffix(name) or ".")
         real = f"{folders[folder]}{os.sep}{name}"
-    return [real, status.st_size, status.st_mtime_ns, *([sha256(Path(path))] if content else [])]
+    return [real, status.st_size, status.st_mtime_ns, *([hash_file(Path(path))] if content else [])]
 
 
 def _parts(path: Path) -> list[Path]:
@@ -123,12 +124,6 @@ def _parts(path: Path) -> list[Path]:
             half = path.with_name(path.name.removesuffix(suffix) + other)
             return [path, half] if half.exists() else [path]
     return [path]
-
-
-def sha256(path: Path) -> str:
-    """Of a file's bytes, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(content: object) -> str:

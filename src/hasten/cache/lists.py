@@ -16,8 +16,7 @@ import numpy as np
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.file import INDEX, Selection, Shard, key_array, read_shard
 from hasten.cache.key import digest, entry_name
-from hasten.cache.publish import discard, sweep
-from hasten.cache.turns import partial_of
+from hasten.cache.publish import discard, partial_of, sweep
 from hasten.cases.types import CaseSet
 from hasten.files import existing
 
@@ -144,11 +143,20 @@ def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
     keys = key_array("".join(query.keys))
     if not shards:
         return Selection((), np.zeros(0, np.int64)), list(range(len(keys)))
+    place, present = _places(shards, keys)
+    # Without the shards that hold none of the cases.
+    number = np.searchsorted(np.cumsum([len(shard.ids) for shard in shards]), place[present], side="right")
+    used = [shards[each] for each in np.unique(number)]
+    rows = _places(used, keys[present])[0] if used else place[present]
+    return Selection(tuple(used), rows), np.flatnonzero(~present).tolist()
+
+
+def _places(shards: Sequence[Shard], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each key, the place of a case that has it among those of all shards, and whether there is one."""
     stored = np.concatenate([shard.keys for shard in shards])
     order = np.argsort(stored, kind="stable")
     place = order[np.searchsorted(stored, keys, sorter=order).clip(max=len(stored) - 1)]
-    present = stored[place] == keys
-    return _without_unused(shards, place[present]), np.flatnonzero(~present).tolist()
+    return place, stored[place] == keys
 
 
 def remove_damaged(folder: Path, damage: DamagedEntry) -> None:
@@ -160,14 +168,3 @@ def remove_damaged(folder: Path, damage: DamagedEntry) -> None:
             f"{folder}: a cache entry is damaged ({damage}) and can't be removed ({error.strerror}); remove it, or "
             "leave its folder out of cache.shard_dirs"
         ) from error
-
-
-def _without_unused(shards: Sequence[Shard], rows: np.ndarray) -> Selection:
-    """The same cases without the shards that hold none of them."""
-    sizes = np.array([len(shard.ids) for shard in shards])
-    ends = sizes.cumsum()
-    number = np.searchsorted(ends, rows, side="right")
-    used = np.unique(number)
-    before = np.zeros(len(shards), np.int64)
-    before[used] = sizes[used].cumsum() - sizes[used]
-    return Selection(tuple(shards[each] for each in used), rows - (ends - sizes)[number] + before[number])

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cache.again import Mappings, room
 from hasten.cache.chain import BULKY, Transform
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.dataset import ChainDataset, shown
+from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
-from hasten.cache.publish import explained
+from hasten.cache.publish import as_value_error
 from hasten.cache.record import encode
 from hasten.observe.env import usable_cores
 from hasten.prepare.threads import one_torch_thread
@@ -69,7 +69,7 @@ class LMDBDataset(ChainDataset):
         self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
         self.models = Models()
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
-        with explained(self.cache_dir):
+        with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -122,7 +122,7 @@ class LMDBDataset(ChainDataset):
             workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
                 firsts = list(range(0, len(waiting), _BATCH))
-                for first in shown(firsts, enabled=self.progress):
+                for first in with_progress(firsts, len(firsts), enabled=self.progress):
                     batch = waiting[first : first + _BATCH]
                     records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
                     _put(environment, list(records))
@@ -141,7 +141,7 @@ class Reader:
         self.base: int | None = None
         """Address of LMDB's own mapping of the file, where the system reports it."""
         self.mappings: dict[bytes, tuple[Mappings, int]] = {}
-        self.places = room()
+        self.slots = mapping_slots()
 
     def get(self, key: bytes) -> memoryview | bytearray | None:
         """A record, free to be changed, or None where there is none or no file yet. Large ones are mapped, not copied:
@@ -182,7 +182,7 @@ class Reader:
             return None
         start = np.frombuffer(record, np.uint8).ctypes.data - self.base
         skip = start % mmap.PAGESIZE
-        return Mappings(len(record) + skip, start - skip, self.places), skip
+        return Mappings(len(record) + skip, start - skip, self.slots), skip
 
     def close(self) -> None:
         """Close the file; the next `get` opens it again and sees what was written since."""

@@ -15,6 +15,7 @@ import torch
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.record import read_header
 
+_CAPACITY = 4096
 _SMALL = 4096
 """Arrays up to this many bytes are stored in the model and copied."""
 Make = Callable[[memoryview], Any]
@@ -40,8 +41,7 @@ class Model:
 class Models:
     """The models of the items that were read last; each process has its own."""
 
-    def __init__(self, capacity: int = 4096) -> None:
-        self.capacity = capacity
+    def __init__(self) -> None:
         self.models: dict[Any, tuple[Any, Model]] = {}
 
     def item(self, key: Any, version: Any, data: Any) -> Any:
@@ -49,18 +49,13 @@ class Models:
         known, model = self.models.get(key, (None, None))
         if model is None or known != version:
             model = Model(data, verify=True)
-            while len(self.models) >= self.capacity:
+            while len(self.models) >= _CAPACITY:
                 self.models.pop(next(iter(self.models)), None)
             self.models[key] = (version, model)
         return model.item(data)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"capacity": self.capacity, "models": {}}
-
-
-def decode(data: Any, *, verify: bool) -> Any:
-    """The item of a record. Raises DamagedEntry."""
-    return Model(data, verify=verify).item(data)
+        return {"models": {}}
 
 
 class _Container:

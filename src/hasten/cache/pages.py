@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from hasten.cache.libc import read_ahead
 
 
+@dataclass(frozen=True, slots=True)
 class Pages:
     """The mapped files of an arena, and which of its cases are not kept in memory."""
 
-    def __init__(
-        self, values: Mapping[str, Tensor], channels: Mapping[str, int], cases: Sequence[int], *,
-        shapes: Sequence[tuple[int, int, int]], offsets: Sequence[int],
-    ) -> None:  # fmt: skip
-        """values, channels: as in `Store`, mapped. shapes, offsets: of every case, as in `Arena`."""
-        self.cases = frozenset(cases)
-        self.shapes, self.offsets = shapes, offsets
-        self.values, self.channels = values, channels
+    values: Mapping[str, Tensor]
+    """As in `Store`, mapped."""
+    channels: Mapping[str, int]
+    cases: frozenset[int]
+    shapes: Sequence[tuple[int, int, int]]
+    """Of every case, as in `Arena`."""
+    offsets: Sequence[int]
 
     def want(self, case: int, low: Sequence[int], high: Sequence[int]) -> None:
         """Have the box from `low` to before `high` (D, H, W) of a case read in the background, if it is on the disk."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hasten.cache.again import Mappings, room
 from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
-from hasten.cache.publish import explained, sweep, temporary_for
+from hasten.cache.publish import as_value_error, sweep, temporary_for
 from hasten.cache.record import encode
 from hasten.files import replacing
 
@@ -45,8 +45,8 @@ class PersistentDataset(ChainDataset):
         self.hash_content = hash_content
         self.models = Models()
         self.mappings: dict[str, tuple[tuple[int, int, int], Mappings]] = {}
-        self.places = room()
-        with explained(self.cache_dir):
+        self.slots = mapping_slots()
+        with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             sweep(self.cache_dir)
         self.set_data(data)
@@ -65,8 +65,8 @@ class PersistentDataset(ChainDataset):
         except DamagedEntry as damage:
             log.warning("%s: %s, and is made again", path, damage)
         item = self.prepare(index)
-        with explained(self.cache_dir):
-            write_whole(path, encode(item))
+        with as_value_error(self.cache_dir), replacing(path, temporary_for(path)) as file:
+            file.writelines(encode(item))
         return item
 
     def _read(self, path: Path, name: str) -> Any:
@@ -76,24 +76,16 @@ class PersistentDataset(ChainDataset):
             if not status.st_size:
                 raise DamagedEntry("is empty")
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            mapped = self._mappings(name, version).take(handle)
+            known, mappings = self.mappings.get(name, (None, None))
+            if mappings is None or known != version:
+                if mappings is not None:
+                    mappings.close()
+                mappings = Mappings(status.st_size, 0, self.slots)
+                self.mappings[name] = (version, mappings)
+            mapped = mappings.take(handle)
         finally:
             os.close(handle)
         return self.models.item(name, version, mapped)
 
-    def _mappings(self, name: str, version: tuple[int, int, int]) -> Mappings:
-        known = self.mappings.get(name)
-        if known is None or known[0] != version:
-            if known is not None:
-                known[1].close()
-            known = self.mappings[name] = (version, Mappings(version[1], 0, self.places))
-        return known[1]
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "mappings": {}, "places": room()}  # each process maps for itself
-
-
-def write_whole(path: Path, pieces: list[bytes | memoryview]) -> None:
-    """Write a file by way of a temporary one and a rename, flushed to the disk."""
-    with replacing(path, temporary_for(path)) as file:
-        file.writelines(pieces)
+        return {**self.__dict__, "mappings": {}, "slots": mapping_slots()}  # each process maps for itself

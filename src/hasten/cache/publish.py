@@ -1,21 +1,28 @@
-"""Folders that are published and removed atomically, even if the process is killed in between."""
+"""Folders that are published and removed atomically, even if the process is killed in between.
+
+One process builds an entry, the others wait, and a later one resumes a killed build.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import logging
 import os
 import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
 import psutil
 
-from hasten.files import pid_namespace, sync_folder
+from hasten.files import pid_namespace, same_file, sync_folder
+
+log = logging.getLogger(__name__)
 
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
 """How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
@@ -43,8 +50,75 @@ def published(folder: Path) -> Iterator[Path]:
 def become(temporary: Path, folder: Path) -> None:
     """Rename a filled folder, durably. If `folder` is there already, it stays."""
     sync_folder(temporary)
-    _rename(temporary, folder)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
     sync_folder(folder.parent)
+
+
+@contextmanager
+def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | None]:
+    """The folder to fill, which becomes `folder` if the block succeeds; None if another process built the entry.
+
+    Waits while another process builds. What a killed or interrupted process wrote is still in the folder; what an
+    error left is removed. `is_complete` returns whether the entry exists.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    sweep(folder.parent)
+    partial = partial_of(folder)
+    try:
+        handle = _lock(partial, is_complete)
+    except OSError as error:
+        # A file system without locks: every process builds by itself, and the first to publish wins.
+        log.warning("%s: can't be locked (%s); several processes may prepare the same cases", folder.parent, error)
+        with published(folder) as temporary:
+            yield temporary
+        return
+    if handle is None:
+        yield None
+        return
+    try:
+        yield partial
+        become(partial, folder)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def partial_of(folder: Path) -> Path:
+    """Where an entry lies while it is built."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
+    """An open handle that holds the lock on the folder, or None once the entry exists. Raises OSError."""
+    logged = False
+    while not is_complete():
+        partial.mkdir(exist_ok=True)
+        try:
+            handle = os.open(partial, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not logged:
+                    log.info("%s: another process prepares these cases; waiting for it", partial)
+                logged = True
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            # The previous owner of the lock may have published or removed that folder; the path may be another one.
+            if same_file(handle, partial):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    return None
 
 
 def discard(folder: Path) -> None:
@@ -56,7 +130,7 @@ def discard(folder: Path) -> None:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def as_value_error(folder: Path) -> Iterator[None]:
     """Turn what the file system refuses into one ValueError that names `folder` and the remedy."""
     remedy = "set cache.dir (or $HASTEN_CACHE) to a folder"
     try:
@@ -70,14 +144,6 @@ def explained(folder: Path) -> Iterator[None]:
         raise ValueError(
             f"{folder}: the cache can't be written or read there ({error.strerror or error}); {remedy} where it can."
         ) from error
-
-
-def _rename(temporary: Path, folder: Path) -> None:
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
 
 
 def temporary_for(path: Path) -> Path:

@@ -9,7 +9,7 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from hasten.cache.again import Mappings, room
+from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Model
 from hasten.cache.record import encode
 
@@ -26,7 +26,7 @@ class SharedItems:
         self.handle = _nameless()
         self.end = 0
         self.lock = threading.Lock()
-        self.places = room()
+        self.slots = mapping_slots()
 
     def put(self, item: Any) -> SharedItem:
         """Lay an item down. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
@@ -50,7 +50,7 @@ class SharedItems:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
-        self.places = room()
+        self.slots = mapping_slots()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", -1), -1
@@ -59,12 +59,10 @@ class SharedItems:
 
 
 class SharedItem:
-    """One of the `SharedItems`."""
-
-    def __init__(self, store: SharedItems, start: int, size: int, model: Model) -> None:
+    def __init__(self, store: SharedItems, start: int, size: int, model: Model | None) -> None:
         self.store, self.start, self.size = store, start, size
-        self.model: Model | None = model
-        self.mappings = Mappings(size, start, store.places)
+        self.model = model
+        self.mappings = Mappings(size, start, store.slots)
 
     def item(self) -> Any:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
@@ -73,16 +71,8 @@ class SharedItem:
             self.model = Model(mapped, verify=False)
         return self.model.item(mapped)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "store": self.store,
-            "start": self.start,
-            "size": self.size,
-        }  # each process reads it for itself
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        mappings = Mappings(state["size"], state["start"], state["store"].places)
-        self.__dict__.update(state, model=None, mappings=mappings)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedItem, (self.store, self.start, self.size, None)  # each process reads it for itself
 
 
 def _nameless() -> int:

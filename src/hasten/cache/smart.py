@@ -84,7 +84,7 @@ class SmartCacheDataset(CacheDataset):
         return self.window[index]
 
     def prepared(self, index: int) -> Any:
-        return self.handed(self.cached[index])
+        return self.from_stored(self.cached[index])
 
     def start(self) -> None:
         """Begin to prepare the next replacements in the background."""
@@ -94,7 +94,7 @@ class SmartCacheDataset(CacheDataset):
             self.pool = ThreadPoolExecutor(max(1, self.num_replace_workers or 1), thread_name_prefix="smart-cache")
         first = self.start_position + len(self.cached)
         positions = [(first + number) % len(self.data) for number in range(self.num_replaced)]
-        self.coming = [self.pool.submit(self.kept, position) for position in positions]
+        self.coming = [self.pool.submit(self.to_stored, position) for position in positions]
 
     def update_cache(self) -> None:
         """Move the window, waiting for replacements that are not ready, and begin with the next ones.

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 from hasten.cases.transport import Stat
-from hasten.files import replacing
+from hasten.files import hash_file, replacing
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +93,6 @@ def complete_copy(target: Path, *, verify: bool = False) -> Record | None:
         with suppress(OSError):  # a copy that only others can write is as valid
             write_record(target, replace(record, mtime_ns=status.st_mtime_ns))
     return record
-
-
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(body: Any) -> str:

@@ -62,10 +62,9 @@ def launch(
     arguments = [] if source is None else [source, *(overrides or [])]
     options = _options(out, plan=plan, folds=folds, quiet=quiet)
     command = ["-m", "hasten.cli.launched", "train", *arguments, *options, *(["--resume"] if resume else [])]
-    if shared.strategy == "horovod":
-        from hasten.distribute.launch.horovod import launch as start
-    else:
-        from hasten.distribute.launch.command import launch as start
+    from hasten.distribute.launch import command as launcher
+
+    start = launcher.launch_horovod if shared.strategy == "horovod" else launcher.launch
     place = _place(job)
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])

@@ -21,7 +21,7 @@ def told_by_rank(error: Exception, text: str) -> str:
     """
     world = detect_world()
     consensus = sys.modules.get("hasten.distribute.consensus")
-    if world.first or (consensus is not None and isinstance(error, consensus.Agreed)):
+    if world.first or (consensus is not None and isinstance(error, consensus.JobError)):
         return text
     time.sleep(_GRACE_SECONDS)
     return f"{text} ({world})"

@@ -192,10 +192,15 @@ def _table(standing: list[Standing]) -> str:
     columns = ("run", "job", "processes", "state", "step", "samples/s", "best score", "time")
     for each in standing:
         state = f"{each.state} ({each.reason})" if each.reason and each.reason != "None" else each.state
-        steps = "-" if each.steps is None else f"{each.steps}/{each.total}" if each.total else str(each.steps)
-        rate = "-" if each.samples_per_s is None else f"{each.samples_per_s:.4g}"
-        best = "-" if each.best is None else f"{each.best:.4f}"
-        seconds = "-" if each.seconds is None else f"{each.seconds:.0f} s"
+        view = each.view
+        step, rate, best, time = (view.steps, view.samples_per_s, view.best, view.time_s) if view else (None,) * 4
+        total = f"/{view.total}" if view and view.total else ""
         job = each.job
-        rows.append((job.name, job.job_id or "-", str(job.world), state.replace("_", " "), steps, rate, best, seconds))
+        figures = (
+            "-" if step is None else f"{step}{total}",
+            "-" if rate is None else f"{rate:.4g}",
+            "-" if best is None else f"{best:.4f}",
+            "-" if time is None else f"{time:.0f} s",
+        )
+        rows.append((job.name, job.job_id or "-", str(job.world), state.replace("_", " "), *figures))
     return "\n".join(aligned(Table(columns, tuple(rows))))

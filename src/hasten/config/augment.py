@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hasten.config.intensity import kinds_of
+from hasten.config.patterns import as_lists
 from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
 from hasten.config.user_code import is_plain, is_user_code
 
@@ -61,15 +61,14 @@ def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: Prep
 
 def _strengths(sample: SampleConfig, name: str) -> Iterator[str]:
     """Strengths of `default` that another chain would not heed. The plan settles `flip_prob` to no flips for these."""
-    usual = {field.name: field.default for field in dataclasses.fields(SampleConfig)}
-    off = (usual["flip_prob"], (0.0, 0.0, 0.0))
+    no_flips = (0.0, 0.0, 0.0)
     for field in OF_DEFAULT:
-        value = getattr(sample, field)
-        if value != usual[field] and not (field == "flip_prob" and value in off):
-            default = off[1] if field == "flip_prob" else usual[field]
+        value, default = getattr(sample, field), getattr(SampleConfig(), field)
+        if value != default and (field, value) != ("flip_prob", no_flips):
+            default = no_flips if field == "flip_prob" else default
             yield (
-                f"sample.{field}: belongs to augment.preset=default (given {_plain(value)}); with {name} leave it out, "
-                f"or at its default {_plain(default)}, and write augment.override={{Operation.field: value}}"
+                f"sample.{field}: belongs to augment.preset=default (given {as_lists(value)}); with {name} leave it "
+                f"out, or at its default {as_lists(default)}, and write augment.override={{Operation.field: value}}"
             )
 
 
@@ -81,7 +80,3 @@ def _colours(augment: AugmentConfig, prepare: PrepareConfig) -> Iterator[str]:
             "range; set prepare.intensity=window and prepare.window=[0, 255], or none and "
             "augment.override={ColorJitter.value_range: 255}"
         )
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from hasten.config.augment import augment_mistakes
 from hasten.config.intensity import window_mistakes
 from hasten.config.networks import is_own, name_mistakes
+from hasten.config.patterns import as_lists
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
     CacheConfig,
@@ -347,9 +348,4 @@ def _numbers(value: Any) -> Sequence[float]:
 
 
 def wrong(at: str, rule: str, value: object) -> str:
-    text = str(list(map(_plain, value))) if isinstance(value, tuple) else value
-    return f"{at}: {rule} (given {text})"
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    return f"{at}: {rule} (given {as_lists(value)})"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Spacing = tuple[float, float, float]
-Triple = tuple[int, int, int]
+from hasten.config.schema import Spacing, Triple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

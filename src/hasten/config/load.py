@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from hasten.config.check import check_run
+from hasten.config.patterns import as_lists
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
@@ -121,7 +122,11 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
 
 def range_mistakes(messages: Sequence[str], type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
     """Range errors with their paths, except those that follow from `type_mistakes`."""
-    return [_split_message(message) for message in messages if not _follows_from(message, type_mistakes)]
+    return [
+        (tuple(message.partition(":")[0].split(".")), message)
+        for message in messages
+        if not _follows_from(message, type_mistakes)
+    ]
 
 
 def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
@@ -151,7 +156,7 @@ def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Nested dicts and lists of plain values, ready for JSON or YAML."""
-    return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(config)))
+    return typing.cast("dict[str, Any]", as_lists(dataclasses.asdict(config)))
 
 
 def dump_run(config: Any) -> str:
@@ -164,12 +169,6 @@ def dump_run(config: Any) -> str:
     return str(yaml.dump(to_dict(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
-
-
 def _absolute(text: str, folder: Path) -> str:
     return text if is_url(text) else str(Path.cwd() / folder / Path(text).expanduser())
 
@@ -180,17 +179,10 @@ def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
     types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     yield at, types
     for name, kind in types.items():
-        section = _section_of(kind)
-        if section is not None:
-            yield from _sections(section, (*at, name))
-
-
-def _section_of(kind: Any) -> type | None:
-    """The dataclass in a field's type, which may be optional; None if there is none."""
-    classes = [
-        each for each in (kind, *typing.get_args(kind)) if isinstance(each, type) and dataclasses.is_dataclass(each)
-    ]
-    return classes[0] if classes else None
+        # The type of an optional section is a union.
+        for each in (kind, *typing.get_args(kind)):
+            if isinstance(each, type) and dataclasses.is_dataclass(each):
+                yield from _sections(each, (*at, name))
 
 
 def _drop_empty_sections(root: type, tree: dict[Any, Any]) -> None:
@@ -312,14 +304,9 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
             return f"{dotted}: must have {error['ctx']['max_length']} values (given {value})"
         case "dataclass_type":
             return f"{dotted}: is a section and needs `field: value` lines below it (given {value})"
-        case "literal_error":
-            similar = difflib.get_close_matches(str(error["input"]), _quoted(error["ctx"]["expected"]), n=1)
-            return f"{dotted}: must be {error['ctx']['expected']} (given {value})" + (
-                f"; did you mean {similar[0]}?" if similar else ""
-            )
-        case "per_channel":
-            rule = _PER_CHANNEL[str(at[-1])]
-            similar = difflib.get_close_matches(str(error["input"]), _quoted(rule), n=1)
+        case "literal_error" | "per_channel":
+            rule = _PER_CHANNEL[str(at[-1])] if error["type"] == "per_channel" else error["ctx"]["expected"]
+            similar = difflib.get_close_matches(str(error["input"]), rule.split("'")[1::2], n=1)
             return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {similar[0]}?" if similar else "")
         case "string_type" if not isinstance(error["input"], (dict, list)):
             return f"{dotted}: must be text (given {value}); put it in quotes"
@@ -346,16 +333,8 @@ def _nearest(at: Key, names: Iterable[Key]) -> str:
     return f"; valid here: {', '.join(siblings)}"
 
 
-def _quoted(expected: str) -> list[str]:
-    return expected.split("'")[1::2]
-
-
 def _dotted(at: Key) -> str:
     return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in at).removeprefix(".")
-
-
-def _split_message(message: str) -> tuple[Key, str]:
-    return tuple(message.partition(":")[0].split(".")), message
 
 
 def _prefixes(at: Key) -> Iterator[Key]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
+from hasten.config.patterns import as_lists
 from hasten.config.schema import Activation, NetworkConfig, NetworkName, Triple
-from hasten.config.settled import PlannedNetwork
+from hasten.config.settled import PlannedNetwork, fields_of
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 SETTINGS = ("num_res_units", "blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
@@ -82,7 +82,7 @@ def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
         if name in NETWORKS[network.name].settings:
             continue
         having = ", ".join(other for other, built_in in NETWORKS.items() if name in built_in.settings)
-        value = _lists(getattr(network, name))
+        value = as_lists(getattr(network, name))
         yield (
             f"network.{name}: network.name={network.name} has no such setting (given {value}); leave it out, or use "
             f"one of {having}"
@@ -99,7 +99,7 @@ def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
         )
     if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
         flat = [[1, *stride[1:]] for stride in strides]
-        return f"network.strides: {_lists(strides)} halve the depth of 2-D images; use {flat}"
+        return f"network.strides: {as_lists(strides)} halve the depth of 2-D images; use {flat}"
     mistakes = (
         *setting_mistakes(network),
         *_per_level(network, len(channels)),
@@ -114,7 +114,7 @@ def _per_level(network: NetworkConfig, levels: int) -> Iterator[str]:
         value = getattr(network, name)
         if value is not None and len(value) != levels:
             yield (
-                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {_lists(value)}); "
+                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {as_lists(value)}); "
                 f"give {levels}, the finest level's first"
             )
 
@@ -157,13 +157,10 @@ def _halving(
     if channels != default or any(list(stride) != step for stride in strides):
         rule = f"has {len(default)} levels" if built_in.factors else "doubles its channels at each level"
         yield (
-            f"network.channels: {_lists(channels)} with network.strides {_lists(strides)}; {network.name} {rule} and "
-            f"halves every side: use {_lists(default)} with strides {[step] * (len(default) - 1)}, or network.name=unet"
+            f"network.channels: {as_lists(channels)} with network.strides {as_lists(strides)}; {network.name} {rule} "
+            f"and halves every side: use {as_lists(default)} with strides {[step] * (len(default) - 1)}, or "
+            "network.name=unet"
         )
-
-
-def _lists(value: object) -> object:
-    return [_lists(each) for each in value] if isinstance(value, tuple) else value
 
 
 GIVEN_BY_RUN = ("in_channels", "out_channels", "spatial_dims", "patch")
@@ -180,7 +177,7 @@ def is_own(network: NetworkConfig) -> bool:
 def name_mistakes(network: NetworkConfig) -> Iterator[str]:
     """A name that is neither of a built-in network nor of code, and settings that are of the other kind of them."""
     names: tuple[str, ...] = get_args(NetworkName)
-    usual = {field.name: _default(field) for field in dataclasses.fields(NetworkConfig)}
+    usual = fields_of(NetworkConfig())
     changed = {name for name, value in usual.items() if getattr(network, name) not in (value, ())}
     if is_own(network):
         for name in _OF_BUILT_IN:
@@ -200,7 +197,3 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
         if name in changed:
             yield f"network.{name}: is for a network of your own; leave it out, or name yours by network.name"
     yield from setting_mistakes(network)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default

@@ -1,10 +1,11 @@
-"""Matches names with the `fnmatch` patterns of settings, and lists the first few of them."""
+"""Matches names with the `fnmatch` patterns of settings; texts and lists for messages and files."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 _SHOWN = 3
 
@@ -28,3 +29,10 @@ def first_few(names: Iterable[object], limit: int = 3) -> str:
     """`a, b, c and 5 more`."""
     shown = [str(name) for name in names]
     return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")
+
+
+def as_lists(value: Any) -> Any:
+    """A setting as YAML and JSON hold it: tuples, at any depth, as lists."""
+    if isinstance(value, dict):
+        return {key: as_lists(each) for key, each in value.items()}
+    return [as_lists(each) for each in value] if isinstance(value, list | tuple) else value

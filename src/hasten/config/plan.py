@@ -131,30 +131,33 @@ class Plan:
     @property
     def shape(self) -> tuple[float, float, float]:
         """Median shape (D, H, W) of the prepared cases."""
-        spacing = self.config.prepare.spacing
-        sizes: list[list[float]] = [[], [], []]
-        for case_shape, at in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True):
-            for axis in range(3):
-                scale = at[axis] / spacing[axis] if spacing and spacing[axis] else 1.0
-                sizes[axis].append(case_shape[axis] * scale)
-        return median(sizes[0]), median(sizes[1]), median(sizes[2])
+        spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
+        sizes = [
+            [side * (at / to if to else 1.0) for side, at, to in zip(shape, own, spacing, strict=True)]
+            for shape, own in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True)
+        ]
+        depth, height, width = map(median, zip(*sizes, strict=True))
+        return depth, height, width
+
+    @property
+    def median_spacing(self) -> list[float]:
+        return list(map(median, zip(*self.fingerprint.spacings, strict=True)))
 
     @property
     def voxel(self) -> Spacing:
         """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        medians = [median(at[axis] for at in self.fingerprint.spacings) for axis in range(3)]
-        depth, height, width = (target or measured for target, measured in zip(spacing, medians, strict=True))
+        depth, height, width = (target or own for target, own in zip(spacing, self.median_spacing, strict=True))
         return depth, height, width
 
 
 def _spacing(plan: Plan) -> Decision:
-    spacings = plan.fingerprint.spacings
-    medians = [median(at[axis] for at in spacings) for axis in range(3)]
+    spacings, medians = plan.fingerprint.spacings, plan.median_spacing
     if plan.fingerprint.spatial_dims == 2:
         return Decision((0.0, 0.0, 0.0), "2-D images are kept at their own size")
     if all(abs(at[axis] - medians[axis]) <= 0.01 * medians[axis] for at in spacings for axis in range(3)):
-        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(medians)} mm: nothing is resampled")
+        shared = " x ".join(f"{value:g}" for value in medians)
+        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {shared} mm: nothing is resampled")
     return Decision(tuple(float(f"{value:.5g}") for value in medians), f"median of {len(spacings)} cases")
 
 
@@ -287,10 +290,6 @@ def validation_steps(steps: int, budget: str | None) -> int:
     return max(1, min(steps, max(25, steps // (30 if budget is None else 10))))
 
 
-def _checkpoint_every(plan: Plan) -> Decision:
-    return Decision(plan.decisions["train.validate_every"].value, "with every validation")
-
-
 _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("network.name", decide_name),
     ("prepare.spacing", _spacing),
@@ -309,10 +308,6 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("train.max_seconds", _max_seconds),
     ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule")),
     ("train.validate_every", _validate_every),
-    ("train.checkpoint_every", _checkpoint_every),
+    ("train.checkpoint_every", lambda plan: Decision(plan.config.train.validate_every, "with every validation")),
     ("infer.patch", lambda plan: Decision(plan.config.sample.patch, "the training patch")),
 )
-
-
-def _mm(spacing: list[float]) -> str:
-    return " x ".join(f"{value:g}" for value in spacing)

@@ -31,6 +31,13 @@ Rules = Mapping[str, Rule]
 _FIXED, _TRAINING, _MACHINE = Rule("fixed"), Rule("training"), Rule("machine")
 _SCHEDULE = Rule("training", "the schedule is computed again, and the run continues at its step of the new one")
 
+_IN_STATE = Rule("fixed", "the saved state of the optimizer holds it")
+
+
+def _rules(section: str, names: str, rule: Rule) -> Rules:
+    return {f"{section}.{name}": rule for name in names.split()}
+
+
 RUN_RULES: Rules = {
     "data.source": Rule("fixed", "if the data set was moved, put a link to it in its old place"),
     "data.*": _FIXED,
@@ -54,52 +61,33 @@ RUN_RULES: Rules = {
     "network.*": Rule("fixed", auto=True),
     "loss.digest": Rule("training", "the loss's source is another one", auto=True),
     "loss.*": Rule("training", "losses before and after can't be compared"),
+    **_rules("train", "learning_rate_batch schedule milestones poly_power warmup_fraction", _SCHEDULE),
+    **_rules("train", "momentum weight_decay lr_scale head_steps", _IN_STATE),
+    **_rules("train", "fp32_layers target clip_norm accumulate ema", _TRAINING),
+    **_rules("train", "compile_blocks activations keep_checkpoints validate_async", _MACHINE),
+    **_rules("train", "channels_last fused_kernels compile capture checkpoint_every", Rule("machine", auto=True)),
     "train.seed": Rule("fixed", "the order of the cases follows from it"),
     "train.device": Rule("machine", "results are not bit for bit those of the device before"),
     "train.optimizer": _FIXED,
-    "train.momentum": Rule("fixed", "the saved state of the optimizer holds it"),
-    "train.weight_decay": Rule("fixed", "the saved state of the optimizer holds it"),
     "train.lookahead": _FIXED,
     "train.freeze": Rule("fixed", "another run can start from this one's weights, with network.weights"),
-    "train.lr_scale": Rule("fixed", "the saved state of the optimizer holds it"),
-    "train.head_steps": Rule("fixed", "the saved state of the optimizer holds it"),
-    "train.head": Rule("fixed", "the saved state of the optimizer holds it", auto=True),
+    "train.head": Rule("fixed", _IN_STATE.note, auto=True),
     "train.steps": Rule("training", "the schedule is stretched or shortened to that many steps", auto=True),
     "train.learning_rate": Rule("training", "it is the peak of the schedule, which keeps its shape", auto=True),
-    "train.learning_rate_batch": _SCHEDULE,
-    "train.schedule": _SCHEDULE,
-    "train.milestones": _SCHEDULE,
-    "train.poly_power": _SCHEDULE,
-    "train.warmup_fraction": _SCHEDULE,
     "train.precision": Rule("training", auto=True),
-    "train.fp32_layers": _TRAINING,
-    "train.channels_last": Rule("machine", auto=True),
-    "train.fused_kernels": Rule("machine", auto=True),
-    "train.compile": Rule("machine", auto=True),
-    "train.compile_blocks": _MACHINE,
-    "train.capture": Rule("machine", auto=True),
-    "train.activations": _MACHINE,
-    "train.checkpoint_every": Rule("machine", auto=True),
-    "train.keep_checkpoints": _MACHINE,
-    "train.validate_async": _MACHINE,
     "train.metric": Rule("training", "best.pt is compared by the new metric"),
     "train.budget": Rule("fixed", "the network was chosen for it; train.max_seconds gives the run more time"),
     "train.max_seconds": Rule("training", "counts the whole run; the rest of the schedule ends in it"),
-    "train.target": _TRAINING,
-    "train.clip_norm": _TRAINING,
-    "train.accumulate": _TRAINING,
-    "train.ema": _TRAINING,
     "train.validate_every": Rule("training", auto=True),
     "infer.batch_size": _MACHINE,
     "infer.sums_on_host": _MACHINE,
     "infer.*": Rule("training", "scores of validations before and after can't be compared", auto=True),
     "observe.*": _MACHINE,
+    **_rules("distribute", "parts exchange_every", Rule("training", "the samples are drawn in another order")),
     "distribute.strategy": Rule("training", "sums are taken in another order"),
     "distribute.gradients": _TRAINING,
     "distribute.sync_*": _TRAINING,
     "distribute.average_every": _TRAINING,
-    "distribute.parts": Rule("training", "the samples are drawn in another order"),
-    "distribute.exchange_every": Rule("training", "the samples are drawn in another order"),
     "distribute.*": _MACHINE,
 }
 

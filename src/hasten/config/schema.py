@@ -162,7 +162,6 @@ class AugmentConfig:
 NetworkName = Literal[
     "unet", "dynunet", "plainconvunet", "residualencoderunet", "segresnet", "segresnetds", "mednext", "swinunetr"
 ]
-"""The built-in networks; what each has is in `hasten.config.networks`."""
 Activation = Literal["prelu", "relu", "leakyrelu"]
 
 
@@ -201,7 +200,6 @@ class NetworkConfig:
 
 
 LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]
-"""The built-in losses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

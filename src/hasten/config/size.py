@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
-_UNITS = {"": 1, "B": 1, **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
-          **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}}  # fmt: skip
+_UNITS = {"": 1, "b": 1, **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+          **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}}  # fmt: skip
 
 _DURATIONS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1), **dict.fromkeys(("min", "minute", "minutes"), 60),
@@ -15,13 +16,18 @@ _DURATIONS = {
 """Seconds of a unit of time."""
 
 
+def _parse(text: str, units: Mapping[str, int]) -> float | None:
+    """A number with a unit, in any case of letters; None for what is none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    factor = units.get(match[2].lower()) if match else None
+    return None if match is None or factor is None else float(match[1]) * factor
+
+
 def parse_size(text: str) -> int:
     """Bytes of `8GiB`, `500 MB` or `0`. Raises ValueError for what is no size."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    units = {name.lower(): factor for name, factor in _UNITS.items()}
-    if not match or match[2].lower() not in units:
+    size = _parse(text, _UNITS)
+    if size is None:
         raise ValueError(f"{text!r} is no size; write a number with a unit, such as 8GiB or 500MB")
-    size = float(match[1]) * units[match[2].lower()]
     if size >= 2**63:
         raise ValueError(f"{text!r} is more than any machine has; write a size such as 8GiB or 500MB")
     return int(size)
@@ -38,10 +44,8 @@ def size_text(num_bytes: float) -> str:
 
 def parse_duration(text: str) -> float:
     """Seconds of `90s`, `10min`, `1.5 h` or `2 days`. Raises ValueError for what is no duration."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", str(text))
-    unit = match[2].lower() if match else ""
-    seconds = float(match[1]) * _DURATIONS.get(unit, 0) if match else 0.0
-    if not 0 < seconds < math.inf:
+    seconds = _parse(str(text), _DURATIONS)
+    if seconds is None or not 0 < seconds < math.inf:
         raise ValueError(f"{text!r} is no duration; write a number with a unit, such as 90s, 10min or 1.5h")
     return seconds
 

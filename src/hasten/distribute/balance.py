@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import pairwise
 from math import prod
 from statistics import fmean
 
 from hasten.config.schema import Triple
-from hasten.distribute.world import World
 
 Parts = tuple[tuple[int, ...], ...]
 """Of each part, the positions of its cases, rising."""
@@ -24,13 +24,7 @@ def partition(costs: Sequence[float], parts: int) -> Parts:
     lower position and the lower part. With fewer cases than parts some are empty.
     """
     assert parts >= 1
-    members: list[list[int]] = [[] for _ in range(parts)]
-    loads = [0.0] * parts
-    for case in _costliest(costs):
-        lightest = min(range(parts), key=loads.__getitem__)
-        members[lightest].append(case)
-        loads[lightest] += costs[case]
-    return tuple(tuple(sorted(each)) for each in members)
+    return _sorted(_fill(costs, parts, _costliest(costs), row=1)[0])
 
 
 def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None) -> Parts:
@@ -40,17 +34,25 @@ def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None)
     Then pairs of cases are swapped while that reduces the gap between the heaviest and the lightest part. order: the
     positions in the order in which rows are formed; None is the costliest first.
     """
+    members, loads = _fill(costs, parts, _costliest(costs) if order is None else order, row=parts)
+    _swap(costs, members, loads)
+    return _sorted(members)
+
+
+def _fill(costs: Sequence[float], parts: int, order: Sequence[int], *, row: int) -> tuple[list[list[int]], list[float]]:
+    """Members and load of each part. `row` cases at a time, the costliest to the part with the smallest load so far."""
     members: list[list[int]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
-    remaining = list(_costliest(costs) if order is None else order)
-    while remaining:
-        row = sorted(remaining[:parts], key=lambda case: -costs[case])
-        del remaining[:parts]
-        lightest = sorted(range(parts), key=loads.__getitem__)
-        for case, part in zip(row, lightest, strict=False):
+    for first in range(0, len(order), row):
+        cases = sorted(order[first : first + row], key=lambda case: -costs[case])
+        lightest = nsmallest(len(cases), range(parts), key=loads.__getitem__)
+        for case, part in zip(cases, lightest, strict=True):
             members[part].append(case)
             loads[part] += costs[case]
-    _swap(costs, members, loads)
+    return members, loads
+
+
+def _sorted(members: list[list[int]]) -> Parts:
     return tuple(tuple(sorted(each)) for each in members)
 
 
@@ -90,11 +92,6 @@ def imbalance(loads: Sequence[float]) -> float:
     return max(loads) / mean if mean > 0 else 1.0
 
 
-def balanced(loads: Sequence[float]) -> float:
-    """The mean load over the largest: the share of the time in which a rank has work while the last one finishes."""
-    return 1 / imbalance(loads)
-
-
 def in_order(count: int, parts: int) -> Parts:
     """`count` cases split in order into parts of about equal size, for when costs are not known."""
     edges = [count * part // parts for part in range(parts + 1)]
@@ -114,12 +111,7 @@ def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float
     return [fmean(seconds_by_shape[shape]) for shape in shapes]
 
 
-def validation_share(costs: Sequence[float], world: World) -> tuple[int, ...]:
-    """Positions of the cases that this rank validates, by `partition`; may be empty if ranks outnumber cases."""
-    return partition(costs, world.size)[world.rank]
-
-
-def bucket_shape(shape: Triple, unit: Triple, spread: float = 0.25) -> Triple:
+def bucket_shape(shape: Triple, unit: Triple, spread: float) -> Triple:
     """The shape that a whole volume is padded to, so that volumes of similar shapes can share a batch.
 
     Each side is rounded up to a multiple of `unit` (the network's divisor), and then to one of a few sizes, each up to
@@ -136,10 +128,10 @@ def _side(side: int, unit: int, spread: float) -> int:
     return count * unit
 
 
-def balance_sentence(costs: Sequence[float], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> str:
-    """A log message with the load of the largest part over the mean, split by count in order and by cost."""
-    first, second = (imbalance(loads_of(costs, parts)) for parts in (before, after))
+def balance_sentence(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> str:
+    """A log message with the load of the largest part over the mean, and what it were cut by count in order."""
+    before, after = (imbalance(loads_of(costs, each)) for each in (in_order(len(costs), len(parts)), parts))
     return (
-        f"{len(costs)} cases in {len(after)} parts: the largest has {second:.3f} times the mean "
-        f"({100 / second:.1f} % balanced); cut by count in order, {first:.3f} ({100 / first:.1f} %)"
+        f"{len(costs)} cases in {len(parts)} parts: the largest has {after:.3f} times the mean "
+        f"({100 / after:.1f} % balanced); cut by count in order, {before:.3f} ({100 / before:.1f} %)"
     )

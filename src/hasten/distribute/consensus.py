@@ -13,8 +13,8 @@ from hasten.distribute.world import World
 T = TypeVar("T")
 
 
-class Agreed(ValueError):
-    """A user's mistake that this rank reports for all of them."""
+class JobError(ValueError):
+    """A user's mistake that this rank reports for the whole job."""
 
 
 class OtherRankFailed(SystemExit):
@@ -24,7 +24,7 @@ class OtherRankFailed(SystemExit):
         super().__init__(2)
 
 
-def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
+def run_on_all_ranks(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
     """Run `work()` on every rank. A ValueError on any rank ends all ranks; the lowest such rank raises its own.
 
     Other exceptions are raised where they happen; the launcher then ends the job.
@@ -32,13 +32,12 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
     if world.size == 1:
         return work()
     failure: ValueError | None = None
-    result: T | None = None
     try:
         result = work()
     except ValueError as error:
         failure = error
     try:
-        messages = _gathered(str(failure) if failure is not None else None, group)
+        messages = _gather(None if failure is None else str(failure), group)
     except RuntimeError:
         # The other ranks are gone, or wait elsewhere until they time out: raise the error that they would have got.
         if failure is not None:
@@ -46,15 +45,15 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
         raise
     failed = [rank for rank, message in enumerate(messages) if message is not None]
     if not failed:
-        return result  # type: ignore[return-value]
+        return result
     if failure is None or world.rank != failed[0]:
         raise OtherRankFailed
     if len(failed) < world.size:
-        raise Agreed(f"{failure} (on {world}; {len(failed)} of {world.size} ranks failed)") from failure
-    raise Agreed(str(failure)) from failure
+        raise JobError(f"{failure} (on {world}; {len(failed)} of {world.size} ranks failed)") from failure
+    raise JobError(str(failure)) from failure
 
 
-def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup | None = None) -> T:
+def broadcast_from_rank0(world: World, value: T | None, *, group: distributed.ProcessGroup | None = None) -> T:
     """Return rank 0's value on every rank; the values of the others are ignored."""
     if world.size == 1:
         return value  # type: ignore[return-value]
@@ -63,9 +62,10 @@ def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup
     return payload[0]  # type: ignore[return-value]
 
 
-def by_first(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
-    """Run `work()` on rank 0 and return its result on every rank; a ValueError ends all ranks, as in `on_all`."""
-    return from_first(world, on_all(world, lambda: work() if world.first else None, group=group), group=group)
+def run_on_rank0(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
+    """Run `work()` on rank 0 and return its result on every rank; a ValueError ends all, as in `run_on_all_ranks`."""
+    result = run_on_all_ranks(world, lambda: work() if world.first else None, group=group)
+    return broadcast_from_rank0(world, result, group=group)
 
 
 def require_same(world: World, facts: Mapping[str, Any]) -> None:
@@ -76,41 +76,36 @@ def require_same(world: World, facts: Mapping[str, Any]) -> None:
     if world.size == 1:
         return
     local_facts = {name: str(value) for name, value in facts.items()}
-    facts_by_rank = _gathered((world.host, local_facts), None)
+    facts_by_rank = _gather((world.host, local_facts), None)
 
-    def compare() -> None:
-        _, reference = facts_by_rank[0]
-        for rank, (host, values) in enumerate(facts_by_rank):
-            for name in (*reference, *(name for name in values if name not in reference)):
-                if values.get(name) != reference.get(name):
-                    raise Agreed(
-                        f"{name}: rank {rank} on {host} has {values.get(name)}, and rank 0 on {facts_by_rank[0][0]} "
-                        f"has {reference.get(name)}; give all nodes the same"
-                    )
-
-    if world.first:
-        compare()
-    elif any(values != facts_by_rank[0][1] for _, values in facts_by_rank):
+    host0, reference = facts_by_rank[0]
+    if not world.first and any(values != reference for _, values in facts_by_rank):
         raise OtherRankFailed
+    for rank, (host, values) in enumerate(facts_by_rank):
+        for name in {**reference, **values}:
+            if values.get(name) != reference.get(name):
+                raise JobError(
+                    f"{name}: rank {rank} on {host} has {values.get(name)}, and rank 0 on {host0} has "
+                    f"{reference.get(name)}; give all nodes the same"
+                )
 
 
 @contextmanager
-def first_here(world: World, group: distributed.ProcessGroup | None) -> Iterator[None]:
+def local_rank0_first(world: World, group: distributed.ProcessGroup | None) -> Iterator[None]:
     """Run the block on the first rank of each host, then on the others, which find what the first one cached."""
     if world.size == 1:
         yield
         return
-    if world.local_rank == 0:
-        try:
-            yield
-        finally:
-            distributed.barrier(group)
-    else:
+    if world.local_rank:
         distributed.barrier(group)
+    try:
         yield
+    finally:
+        if not world.local_rank:
+            distributed.barrier(group)
 
 
-def _gathered(value: Any, group: distributed.ProcessGroup | None) -> list[Any]:
+def _gather(value: Any, group: distributed.ProcessGroup | None) -> list[Any]:
     values: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(values, value, group=group)
     return values

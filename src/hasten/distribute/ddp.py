@@ -12,12 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig
-from hasten.distribute.consensus import on_all
+from hasten.distribute.consensus import run_on_all_ranks
 from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _TOGETHER = 64 * 2**20
-"""Bytes of weights that travel together, when rank 0 gives its own to all."""
+"""Bytes of weights that travel together, when a rank gives its own to all."""
 _ONE_BUCKET_MB = 2.0**20
 _NAMED = 5
 _SYNC_BUFFERS = (
@@ -52,24 +52,19 @@ class Ddp(Strategy):
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         if self.config.sync_norm:
             network = sync_batch_norm(network)
-        for module in (network, average):
-            if module is not None:
-                broadcast_weights(module)
+        broadcast_weights(network, average)
         self._network = network
         return network, average
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        device = next(network.parameters()).device
-        config = self.config
-        # A bucket that is never full before the end is sent after the backward pass.
-        bucket = config.bucket_mb if config.overlap else _ONE_BUCKET_MB
+        device, config = next(network.parameters()).device, self.config
         # Buffers are equal without it, but for a batch norm's, which may differ while training.
         options: dict[str, Any] = {_SYNC_BUFFERS: False}
         wrapped = DistributedDataParallel(
             network,
             device_ids=[device.index] if device.type == "cuda" else None,
-            # torch takes a fraction too, and makes bytes of it.
-            bucket_cap_mb=bucket,
+            # A bucket that is never full before the end is sent after the backward pass.
+            bucket_cap_mb=config.bucket_mb if config.overlap else _ONE_BUCKET_MB,
             gradient_as_bucket_view=True,
             static_graph=config.static_graph,
             # `place` has done it.
@@ -92,23 +87,33 @@ class Ddp(Strategy):
         if not self._checked_unused and self._network is not None and not self.config.static_graph:
             self._checked_unused = True
             network = self._network
-            on_all(self.world, lambda: _require_used(network))
+            run_on_all_ranks(self.world, lambda: _require_used(network))
         return super().total_norm(gradients)
 
 
 @torch.no_grad()
-def broadcast_weights(module: nn.Module, *, group: distributed.ProcessGroup | None = None) -> None:
-    """Parameters and buffers of rank 0 on every rank, in place, many in a message; each keeps its memory format.
+def broadcast_weights(*modules: nn.Module | None) -> None:
+    """Parameters and buffers of rank 0 on every rank, in place; each keeps its memory format.
 
     The modules of all ranks have the same parameters: raises RuntimeError where they don't.
     """
-    tensors: list[Tensor] = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
-    if not tensors:
-        return
-    across = group if group is not None else distributed.group.WORLD
-    assert across is not None
-    distributed._verify_params_across_processes(across, tensors, None)
-    distributed._broadcast_coalesced(across, tensors, _TOGETHER, 0)
+    for module in modules:
+        state = () if module is None else (*module.parameters(), *module.buffers())
+        tensors = [tensor.detach() for tensor in state]
+        if tensors:
+            distributed._verify_params_across_processes(_world_group(), tensors, None)
+            broadcast_tensors(tensors)
+
+
+def broadcast_tensors(tensors: list[Tensor], *, source: int = 0, message_bytes: int = _TOGETHER) -> None:
+    """Tensors of rank `source`, which record no gradient, on every rank, in place and many in a message."""
+    if tensors:
+        distributed._broadcast_coalesced(_world_group(), tensors, message_bytes, source)
+
+
+def _world_group() -> distributed.ProcessGroup:
+    assert distributed.group.WORLD is not None
+    return distributed.group.WORLD
 
 
 def _require_used(network: nn.Module) -> None:

@@ -59,6 +59,4 @@ class Dp(Strategy):
             "none of that, and is the faster even on one machine",
             len(others) + 1, device, len(others) + 1,
         )  # fmt: skip
-        # A compiled network is code for one device.
-        plain = getattr(network, "_orig_mod", network)
-        return nn.DataParallel(plain, device_ids=[device.index, *others])
+        return nn.DataParallel(network, device_ids=[device.index, *others])

@@ -6,8 +6,8 @@ A block's weights are gathered from all before its forward and its backward pass
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.ddp import broadcast_weights
-from hasten.distribute.part_optimizer import PartOptimizer, put_together, taken_apart
+from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.recompute.module import Recomputed
@@ -69,9 +69,9 @@ class Fsdp(Strategy):
         if self.config.sync_norm:
             network = sync_batch_norm(network)
         self._skeleton = skeleton_of(network)
+        broadcast_weights(network, average)
         for module in (network, average):
             if module is not None:
-                broadcast_weights(module)
                 self._shard(module)
         named = network.named_parameters(remove_duplicate=False)
         self._weights = {name: weight for name, weight in named if isinstance(weight, DTensor)}
@@ -91,9 +91,15 @@ class Fsdp(Strategy):
         self._order = [weight for group in optimizer.param_groups for weight in group["params"]]
         return ShardOptimizer(optimizer, self._order)
 
-    def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
+    @contextmanager
+    def sync(self, network: nn.Module, *, last: bool) -> Iterator[None]:
         """Gradients of all pieces but the last are added up whole, in memory for all parameters."""
-        return _gradient_sync(network, last=last)
+        assert isinstance(network, FSDPModule)
+        network.set_requires_gradient_sync(last)
+        try:
+            yield
+        finally:
+            network.set_requires_gradient_sync(True)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
         local_norm = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
@@ -106,29 +112,14 @@ class Fsdp(Strategy):
         assert self._skeleton is not None
         return filled(self._skeleton, module)
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """On rank 0 in host memory. Tensors are gathered one by one."""
-        optimizer = state["optimizer"]
-        values = {
-            (number, name): self._full_value(self._sharded(value, self._order[number]))
-            for (number, name), value in taken_apart(optimizer).items()
-        }
-        return {
-            **state,
-            "network": self._gathered_weights(state["network"]),
-            "average": self._gathered_weights(state["average"]) if state["average"] is not None else None,
-            "optimizer": put_together(optimizer, values),
-        }
+        return _converted(
+            state, self._gathered_weights, lambda value, number: self._full_value(self._sharded(value, number))
+        )
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
-        optimizer = state["optimizer"]
-        values = {(number, name): self._rows(value, number) for (number, name), value in taken_apart(optimizer).items()}
-        return {
-            **state,
-            "network": self._scattered_weights(state["network"]),
-            "average": self._scattered_weights(state["average"]) if state["average"] is not None else None,
-            "optimizer": put_together(optimizer, values),
-        }
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return _converted(state, self._scattered_weights, self._rows)
 
     def _gathered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
         # What has two names is gathered once and stays one tensor.
@@ -150,8 +141,9 @@ class Fsdp(Strategy):
             scattered[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
         return scattered
 
-    def _sharded(self, value: Any, weight: DTensor) -> Any:
+    def _sharded(self, value: Any, number: int) -> Any:
         """A moment as the rows of a whole one; what isn't by element is the same on all ranks."""
+        weight = self._order[number]
         by_element = isinstance(value, Tensor) and value.ndim > 0 and value.shape == _local(weight).shape
         return with_shard(value, weight) if by_element else value
 
@@ -164,8 +156,22 @@ class Fsdp(Strategy):
         """A sharded tensor gathered, in host memory on rank 0; any other value as it is."""
         if not isinstance(value, DTensor):
             return value
-        whole = whole_of(value)
+        whole = value.full_tensor()
         return whole.cpu() if self.world.first else value
+
+
+def _converted(
+    state: dict[str, Any], weights: Callable[[dict[str, Any]], dict[str, Any]], moment: Callable[[Any, int], Any]
+) -> dict[str, Any]:
+    """A training state with other weights and moments. moment: takes a value and its parameter's number."""
+    optimizer = state["optimizer"]
+    values = {(number, name): moment(value, number) for (number, name), value in flat_state(optimizer).items()}
+    return {
+        **state,
+        "network": weights(state["network"]),
+        "average": None if state["average"] is None else weights(state["average"]),
+        "optimizer": nested_state(optimizer, values),
+    }
 
 
 class ShardOptimizer(PartOptimizer):
@@ -184,18 +190,6 @@ class ShardOptimizer(PartOptimizer):
     def after(self) -> None:
         for rows, _ in self._pairs:
             rows.grad = None
-
-
-@contextmanager
-def _gradient_sync(network: Any, *, last: bool) -> Iterator[None]:
-    """Around forward and backward of a piece."""
-    network = getattr(network, "_orig_mod", network)
-    assert isinstance(network, FSDPModule)
-    network.set_requires_gradient_sync(last)
-    try:
-        yield
-    finally:
-        network.set_requires_gradient_sync(True)
 
 
 def _no_views(module: nn.Module, arguments: Any, output: Any) -> Any:
@@ -227,7 +221,7 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
     """
     if _has_tied_weights(network):
         return [network]
-    min_bytes = share * sum(map(_bytes, network.parameters()))
+    min_bytes = share * sum(weight.nbytes for weight in network.parameters())
     blocks: list[nn.Module] = []
     visited: set[nn.Module] = set()
     unassigned: set[nn.Module] = set()  # visited, and in no block yet
@@ -238,7 +232,7 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
             return 0
         visited.add(module)
         unassigned.add(module)
-        return sum(map(_bytes, module.parameters(recurse=False)))
+        return sum(weight.nbytes for weight in module.parameters(recurse=False))
 
     def visit(module: nn.Module) -> int:
         """Bytes of the module's weights that no block has."""
@@ -247,7 +241,8 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
             remaining = sum(map(direct_bytes, module.modules()))
         else:
             remaining = direct_bytes(module) + sum(map(visit, module.children()))
-        if module is network or remaining < min_bytes or not _is_block(module) or outside & _with_weights(module):
+        left_over = any(any(True for _ in part.parameters(recurse=False)) for part in outside & {*module.modules()})
+        if module is network or remaining < min_bytes or not _is_block(module) or left_over:
             return remaining
         blocks.append(module)
         unassigned.difference_update(module.modules())
@@ -262,22 +257,9 @@ def _is_block(module: nn.Module) -> bool:
     return any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
 
 
-def _with_weights(module: nn.Module) -> set[nn.Module]:
-    return {part for part in module.modules() if any(True for _ in part.parameters(recurse=False))}
-
-
 def _has_tied_weights(network: nn.Module) -> bool:
-    owners: set[int] = set()
-    for module in network.modules():
-        for weight in module.parameters(recurse=False):
-            if id(weight) in owners:
-                return True
-            owners.add(id(weight))
-    return False
-
-
-def _bytes(weight: Tensor) -> int:
-    return weight.numel() * weight.element_size()
+    weights = [id(weight) for module in network.modules() for weight in module.parameters(recurse=False)]
+    return len(set(weights)) < len(weights)
 
 
 @torch.no_grad()
@@ -297,11 +279,6 @@ def with_shard(local: Tensor, like: DTensor) -> DTensor:
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
-
-
-def whole_of(value: Tensor) -> Tensor:
-    """All rows; every rank calls it. A tensor that isn't sharded is returned as it is."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def skeleton_of(network: nn.Module) -> nn.Module:
@@ -324,7 +301,8 @@ def filled(skeleton: nn.Module, module: nn.Module) -> nn.Module:
     for hollow, weight in zip(skeleton.parameters(), module.parameters(), strict=True):
         # Where a side is 1, `empty_like` of a hollow tensor forgets the strides.
         full = torch.empty_strided(hollow.shape, hollow.stride(), dtype=weight.dtype, device=weight.device)
-        whole[id(hollow)] = nn.Parameter(full.copy_(whole_of(weight)), requires_grad=False)
+        assert isinstance(weight, DTensor)
+        whole[id(hollow)] = nn.Parameter(full.copy_(weight.full_tensor()), requires_grad=False)
     for empty, buffer in zip(skeleton.buffers(), module.buffers(), strict=True):
         whole[id(empty)] = buffer
     return copy.deepcopy(skeleton, whole).train(module.training)

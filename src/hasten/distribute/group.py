@@ -11,25 +11,24 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.connectivity import in_time, why_unreachable
+from hasten.distribute.connectivity import why_unreachable, with_timeout
 from hasten.distribute.world import World
+from hasten.files import first_line
 
 _PATIENT = timedelta(hours=12)
 """What one process may do before training while the others wait for it: preparing a large data set takes hours."""
 
 
-_HOPELESS_S = 30.0
-"""How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
 _LATE_S = 2.0
 """By how much torch's own timeouts are given the chance to come first."""
 
 
-class NotMet(ValueError):
+class RendezvousError(ValueError):
     """The other processes can't be reached, or did not come."""
 
 
 @contextmanager
-def joined(world: World, config: DistributeConfig, device: torch.device) -> Iterator[None]:
+def process_group(world: World, config: DistributeConfig, device: torch.device) -> Iterator[None]:
     """The default process group around the block, left again at its end. One process joins nothing.
 
     A rank that doesn't answer for `config.timeout_s` ends the others' collectives with an error. Raises ValueError
@@ -51,7 +50,7 @@ def joined(world: World, config: DistributeConfig, device: torch.device) -> Iter
     try:
         distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
     except (RuntimeError, ValueError, OSError) as error:
-        raise _not_met(world, _first_line(error)) from error
+        raise _rendezvous_error(world, first_line(error)) from error
     try:
         yield
     finally:
@@ -60,7 +59,7 @@ def joined(world: World, config: DistributeConfig, device: torch.device) -> Iter
 
 
 @contextmanager
-def patient_group() -> Iterator[distributed.ProcessGroup | None]:
+def long_timeout_group() -> Iterator[distributed.ProcessGroup | None]:
     """A group whose collectives wait for hours, for work that one process does before training."""
     if not distributed.is_initialized():
         yield None
@@ -70,6 +69,12 @@ def patient_group() -> Iterator[distributed.ProcessGroup | None]:
         yield group
     finally:
         distributed.destroy_process_group(group)
+
+
+def message_device() -> torch.device:
+    """Where tensors must lie for the process group to send them."""
+    is_nccl = distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
 
 
 def _default_address(world: World) -> None:
@@ -87,16 +92,16 @@ def _default_address(world: World) -> None:
 
 
 def _store(world: World, timeout: timedelta) -> distributed.Store:
-    """The store of the rendezvous, within about `timeout`. Raises NotMet otherwise."""
+    """The store of the rendezvous, within about `timeout`. Raises RendezvousError otherwise."""
     host, port, limit_s = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], timeout.total_seconds()
     if not port.isdigit() or not 0 < int(port) < 2**16:
-        raise NotMet(f"MASTER_PORT={port}: must be the number of a port, 1 to 65535; the launcher sets it")
+        raise RendezvousError(f"MASTER_PORT={port}: must be the number of a port, 1 to 65535; the launcher sets it")
     held_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
     if not world.first or held_by_launcher:
         # torch would report it too, later, in a page of C++ frames.
-        reason = why_unreachable(host, int(port), within_s=limit_s, hopeless_s=_HOPELESS_S)
+        reason = why_unreachable(host, int(port), within_s=limit_s)
         if reason is not None:
-            raise _not_met(world, reason)
+            raise _rendezvous_error(world, reason)
 
     def meet() -> distributed.Store:
         store: distributed.Store = next(distributed.rendezvous("env://", world.rank, world.size, timeout=timeout))[0]
@@ -104,19 +109,15 @@ def _store(world: World, timeout: timedelta) -> distributed.Store:
 
     try:
         # What listens there may be another program, which would never answer.
-        return in_time(meet, limit_s + _LATE_S)
+        return with_timeout(meet, limit_s + _LATE_S)
     except (RuntimeError, ValueError, OSError) as error:
-        reason = "the port is taken by another program" if "EADDRINUSE" in str(error) else _first_line(error)
-        raise _not_met(world, reason) from error
+        reason = "the port is taken by another program" if "EADDRINUSE" in str(error) else first_line(error)
+        raise _rendezvous_error(world, reason) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _not_met(world: World, reason: str) -> NotMet:
+def _rendezvous_error(world: World, reason: str) -> RendezvousError:
     where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    return NotMet(
+    return RendezvousError(
         f"{world} could not meet the others at {where} ({reason}); check that rank 0 runs on the host of MASTER_ADDR, "
         "that MASTER_PORT is free there and no firewall lies between, and that all ranks were started"
     )

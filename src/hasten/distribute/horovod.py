@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.consensus import from_first
+from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.nets.surgery.sync_norm import sync_batch_norm
@@ -206,7 +206,11 @@ def _meeting(world: World) -> dict[str, str]:
     """The environment variables that `horovodrun` would have set for this rank, with the rendezvous on rank 0."""
     if not distributed.is_initialized():
         raise ValueError(f"distribute.strategy=horovod: {world} has joined no process group, by which ranks meet")
-    port = from_first(world, _serve() if world.first else None)
+    port = None
+    if world.first:
+        # The meeting point, in a thread that lives as long as the process.
+        port = importlib.import_module("horovod.runner.http.http_server").RendezvousServer().start()
+    port = broadcast_from_rank0(world, port)
     node = world.rank - world.local_rank
     places: list[Any] = [None] * world.size
     distributed.all_gather_object(places, (node, world.local_rank))
@@ -227,12 +231,6 @@ def _meeting(world: World) -> dict[str, str]:
     }
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo" if world.local_size == world.size else "")
     return variables | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
-
-
-def _serve() -> int:
-    """Start the meeting point on this rank, in a thread that lives as long as the process; its port."""
-    port: int = importlib.import_module("horovod.runner.http.http_server").RendezvousServer().start()
-    return port
 
 
 def _own_address() -> str:

@@ -19,14 +19,18 @@ leaves buffers out, and gives the weights back without their memory format.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.utils._pytree import tree_leaves
 
 from hasten.config.schema import RunConfig
 from hasten.distribute.ddp import broadcast_weights
+from hasten.distribute.group import message_device
 from hasten.distribute.strategy import Strategy
 
 
@@ -62,9 +66,7 @@ class LocalSgd(Strategy):
         return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        for module in (network, average):
-            if module is not None:
-                broadcast_weights(module)
+        broadcast_weights(network, average)
         self._network, self._average = network, average
         return network, average
 
@@ -73,7 +75,7 @@ class LocalSgd(Strategy):
         return optimizer
 
     @torch.no_grad()
-    def updated(self, index: int) -> None:
+    def after_step(self, index: int) -> None:
         """Begin a mean or apply it, by the number of steps since the start of the run."""
         steps, every = index + 1, self.config.average_every
         if steps % every == 0:
@@ -89,13 +91,13 @@ class LocalSgd(Strategy):
         return clone
 
     @torch.no_grad()
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The means over ranks, which this process adopts too: the tensors of `state` are the live ones."""
         self._take_up()
         average_over_ranks(self._all())
         return state
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state as it is, for every rank; a pending mean belongs to the old state and is dropped."""
         self._drop()
         return state
@@ -115,10 +117,10 @@ class LocalSgd(Strategy):
 
     def _all(self) -> list[Tensor]:
         """All tensors that differ between ranks, in the same order on all ranks."""
-        modules = [self._network, *([self._average] if self._average is not None else [])]
+        modules = [module for module in (self._network, self._average) if module is not None]
         tensors: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-        state = self._optimizer.state_dict()
-        return [*tensors, *_tensors({name: value for name, value in state.items() if name != "param_groups"})]
+        state = {name: value for name, value in self._optimizer.state_dict().items() if name != "param_groups"}
+        return [*tensors, *(value for value in tree_leaves(state) if isinstance(value, Tensor))]
 
 
 class _Mean:
@@ -139,7 +141,8 @@ class _Mean:
         self.wait()
         for tensors, flat, before in zip(_by_kind(weights), self._sums, self._copies, strict=True):
             flat.div_(distributed.get_world_size())
-            for tensor, mean, then in zip(tensors, _parts(flat, tensors), _parts(before, tensors), strict=True):
+            means, copies = (_unflatten_dense_tensors(each, tensors) for each in (flat, before))
+            for tensor, mean, then in zip(tensors, means, copies, strict=True):
                 # In this order: where nothing was added since, the mean itself, the same on all ranks.
                 tensor.copy_(mean + (tensor - then))
 
@@ -150,19 +153,16 @@ def average_over_ranks(tensors: Iterable[Tensor]) -> None:
 
     Whole numbers and () tensors, which count something, become rank 0's.
     """
-    tensors = list(tensors)
-    for each in _by_kind(tensor for tensor in tensors if _is_mean(tensor)):
-        flat = torch.cat([tensor.flatten() for tensor in each])
-        distributed.all_reduce(flat)
-        flat.div_(distributed.get_world_size())
-        for tensor, mean in zip(each, _parts(flat, each), strict=True):
-            tensor.copy_(mean)
-    for each in _by_kind(tensor for tensor in tensors if not _is_mean(tensor)):
-        flat = torch.cat([tensor.flatten() for tensor in each])
-        sent = flat.to(_device())
-        distributed.broadcast(sent, src=0)
-        for tensor, first in zip(each, _parts(sent.to(flat.device), each), strict=True):
-            tensor.copy_(first)
+    for each in _by_kind(tensors):
+        flat = _flatten_dense_tensors(each)
+        message = flat.to(message_device())
+        if _is_mean(each[0]):
+            distributed.all_reduce(message)
+            message.div_(distributed.get_world_size())
+        else:
+            distributed.broadcast(message, src=0)
+        for tensor, value in zip(each, _unflatten_dense_tensors(message.to(flat.device), each), strict=True):
+            tensor.copy_(value)
 
 
 def _is_mean(tensor: Tensor) -> bool:
@@ -170,28 +170,8 @@ def _is_mean(tensor: Tensor) -> bool:
 
 
 def _by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors grouped by type and device, so that each group fits into one message; in the order given."""
-    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    """Tensors in groups, each of which fits into one message and is averaged or not; in the order given."""
+    groups: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+        groups[tensor.dtype, tensor.device, _is_mean(tensor)].append(tensor.detach())
     return list(groups.values())
-
-
-def _parts(flat: Tensor, like: list[Tensor]) -> Iterator[Tensor]:
-    parts = flat.split([tensor.numel() for tensor in like])
-    return (part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True))
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """All tensors in a nested state, in the order of its entries."""
-    if isinstance(value, Tensor):
-        return [value]
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [tensor for one in inner for tensor in _tensors(one)]
-
-
-def _device() -> torch.device:
-    """Where the process group takes its tensors."""
-    if distributed.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")

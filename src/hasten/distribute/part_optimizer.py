@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ class PartOptimizer(torch.optim.Optimizer):
         self.numbers = sorted(own)
         """Numbers of the parameters that are updated here."""
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
-        for group, whole in zip(inner.param_groups, self._number_ranges(), strict=True):
+        self._ranges = number_ranges([len(group["params"]) for group in self.param_groups])
+        """Numbers of each group's parameters."""
+        for group, whole in zip(inner.param_groups, self._ranges, strict=True):
             group["params"] = [own[number] for number in whole if number in own]
 
     def before(self) -> None:
@@ -60,41 +63,23 @@ class PartOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state of all groups, with the moments that are kept on this process."""
         _copy_settings(self, self.inner)
-        state = self.inner.state_dict()
-        groups = [
-            {**group, "params": list(whole)}
-            for group, whole in zip(state["param_groups"], self._number_ranges(), strict=True)
-        ]
-        values = {(self.numbers[place], name): value for (place, name), value in taken_apart(state).items()}
-        return put_together({**state, "param_groups": groups}, values)
+        return renumbered(self.inner.state_dict(), dict(enumerate(self.numbers)), self._ranges)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load this process's part of a state. Raises ValueError if its groups differ, and the errors of `inner`."""
-        whole = self._number_ranges()
         sizes = [len(group["params"]) for group in state_dict["param_groups"]]
-        expected = [len(numbers) for numbers in whole]
+        expected = [len(numbers) for numbers in self._ranges]
         if sizes != expected:
             raise ValueError(f"the state has groups of {sizes} parameters, and the optimizer of {expected}")
         places = {number: place for place, number in enumerate(self.numbers)}
-        groups = [
-            {**group, "params": [places[number] for number in numbers if number in places]}
-            for group, numbers in zip(state_dict["param_groups"], whole, strict=True)
-        ]
-        values = {
-            (places[number], name): value
-            for (number, name), value in taken_apart(state_dict).items()
-            if number in places
-        }
-        self.inner.load_state_dict(put_together({**state_dict, "param_groups": groups}, values))
+        groups = [[places[number] for number in numbers if number in places] for numbers in self._ranges]
+        self.inner.load_state_dict(renumbered(state_dict, places, groups))
         _copy_settings(self.inner, self)
 
-    def _number_ranges(self) -> list[range]:
-        """The numbers of each group's parameters."""
-        ranges, start = [], 0
-        for group in self.param_groups:
-            ranges.append(range(start, start + len(group["params"])))
-            start += len(group["params"])
-        return ranges
+
+def number_ranges(sizes: Sequence[int]) -> list[range]:
+    """The numbers of the parameters of groups of these sizes."""
+    return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def _copy_settings(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
@@ -109,7 +94,7 @@ Place = tuple[int, str]
 _LOOKAHEAD, _SLOW = "lookahead", "lookahead.slow"
 
 
-def taken_apart(state: dict[str, Any]) -> dict[Place, Any]:
+def flat_state(state: dict[str, Any]) -> dict[Place, Any]:
     """The values of every parameter in `optimizer.state_dict()`, Lookahead's slow weights among them, by number."""
     flat: dict[Place, Any] = {
         (number, name): value for number, values in state["state"].items() for name, value in values.items()
@@ -119,7 +104,7 @@ def taken_apart(state: dict[str, Any]) -> dict[Place, Any]:
     return dict(sorted(flat.items(), key=lambda item: item[0][0]))
 
 
-def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
+def nested_state(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
     """A state dict with these values of parameters and everything else from `state`, which is not changed."""
     inner: dict[int, dict[str, Any]] = {}
     slow: dict[int, Any] = {}
@@ -132,3 +117,12 @@ def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, A
     if _LOOKAHEAD in state:
         merged[_LOOKAHEAD] = {**state[_LOOKAHEAD], "slow": slow}
     return merged
+
+
+def renumbered(state: dict[str, Any], numbers: Mapping[int, int], groups: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """A state dict with other numbers of parameters, without those that have none. groups: the new numbers by group."""
+    values = {(numbers[old], name): value for (old, name), value in flat_state(state).items() if old in numbers}
+    param_groups = [
+        {**group, "params": list(params)} for group, params in zip(state["param_groups"], groups, strict=True)
+    ]
+    return nested_state({**state, "param_groups": param_groups}, values)

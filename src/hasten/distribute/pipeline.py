@@ -20,8 +20,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.fx.node import map_arg
 
 from hasten.config.schema import DistributeConfig, RunConfig
-from hasten.distribute.consensus import from_first
-from hasten.distribute.ddp import broadcast_weights
+from hasten.distribute.consensus import broadcast_from_rank0
+from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
 from hasten.distribute.pipeline_partition import (
     Costs,
     Operations,
@@ -31,7 +31,7 @@ from hasten.distribute.pipeline_partition import (
     operations_of,
     state_used,
 )
-from hasten.distribute.pipeline_state import gathered_state, scattered_state
+from hasten.distribute.pipeline_state import merge_stages, split_stages
 from hasten.distribute.strategy import Step, Strategy
 from hasten.distribute.world import World
 
@@ -46,7 +46,6 @@ class Pipeline(Strategy):
     """
 
     name = "pipeline"
-    splits_batch = False
     same_loss = False
     whole_network = False
 
@@ -90,13 +89,11 @@ class Pipeline(Strategy):
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         """Both stay whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
-        for module in (network, average):
-            if module is not None:
-                broadcast_weights(module)
+        broadcast_weights(network, average)
         operations = operations_of(network)
         costs = count_costs(network, operations)
         # Counted alike on all ranks, but for layers that choose another way on another machine.
-        places = from_first(self.world, cut_places(costs, self.world.size))
+        places = broadcast_from_rank0(self.world, cut_places(costs, self.world.size))
         self._stages = stages_of(network, operations, places)
         self._network, self._average = network, average
         log.info("%s", describe(self._stages, costs))
@@ -148,13 +145,12 @@ class Pipeline(Strategy):
         if schedule is None:
             forms: list[Form] = [(tuple(piece.shape), piece.dtype, False)]
             for rank in range(self.world.size):
-                payload = [None]
+                payload: list[list[Form]] = [[]]
                 if rank == self.world.rank:
-                    input_forms = forms
-                    output_forms = forms_given(stage, input_forms, piece.device)
-                    payload = [output_forms]  # type: ignore[list-item]
+                    input_forms, output_forms = forms, forms_given(stage, forms, piece.device)
+                    payload = [output_forms]
                 distributed.broadcast_object_list(payload, src=rank)
-                forms = payload[0]  # type: ignore[assignment]
+                (forms,) = payload
             shared = PipelineStage(
                 stage, self.world.rank, self.world.size, piece.device,
                 input_args=_stand_ins(input_forms), output_args=_stand_ins(output_forms),
@@ -181,18 +177,18 @@ class Pipeline(Strategy):
             if self._owns(name):
                 tensor.copy_(local_state[name])
         for rank in range(self.world.size):
-            parts = [tensor for name, tensor in named_state(network) if self._stages.owners[name] == rank]
-            # In an order that all ranks have.
-            for kind in dict.fromkeys(tensor.dtype for tensor in parts):
-                _broadcast([tensor for tensor in parts if tensor.dtype == kind], rank)
+            broadcast_tensors(
+                [tensor.detach() for name, tensor in named_state(network) if self._stages.owners[name] == rank],
+                source=rank,
+            )
         return network
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
-        return gathered_state(state, self.world, self._layout, self._own_layout(), list(self._names()))
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return merge_stages(state, self.world, self._layout, self._own_layout(), self._names())
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         local_names = {name for name in self._names() if self._owns(name)}
-        return scattered_state(state, self._layout, self._own_layout(), self._names(), local_names)
+        return split_stages(state, self._layout, self._own_layout(), self._names(), local_names)
 
     def close(self) -> None:
         self._schedules.clear()
@@ -215,14 +211,6 @@ def describe(stages: Stages, costs: Costs) -> str:
     numbers = [sum(costs.numbers[begin:end]) / max(1, sum(costs.numbers)) for begin, end in bounds]
     shares = ", ".join(f"{cost:.0%} and {activations:.0%}" for cost, activations in zip(time, numbers, strict=True))
     return f"pipeline of {stages.count} stages with these shares of time and activations: {shares}"
-
-
-def _broadcast(tensors: list[Tensor], source: int) -> None:
-    """Tensors of one type become those of rank `source`, in one message."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    distributed.broadcast(flat, src=source)
-    for tensor, value in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(value.view(tensor.shape))
 
 
 def _pieces(size: int, limit: int) -> int:

@@ -8,9 +8,10 @@ U-Net, say) are passed on from stage to stage.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add, attrgetter
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from hasten.files import first_line
 from hasten.nets.nnunet import NnUNet
 from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.reclass import Mixed
@@ -77,7 +79,7 @@ def operations_of(network: nn.Module) -> Operations:
             if not tracer.open or tracer.open[-1] in whole:
                 raise ValueError(
                     f"distribute.strategy=pipeline: {type(network).__name__} can't be cut into stages, as its own "
-                    f"forward depends on values ({_first_line(error)}); use fsdp or ddp"
+                    f"forward depends on values ({first_line(error)}); use fsdp or ddp"
                 ) from error
             whole.add(tracer.open[-1])
             continue
@@ -115,7 +117,7 @@ class _Tracer(fx.Tracer):
 
 def _compute(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     def value(other: fx.Node) -> Any:
-        return _attribute(network, str(other.target)) if other.op == "get_attr" else values[other]
+        return attrgetter(str(other.target))(network) if other.op == "get_attr" else values[other]
 
     args, kwargs = map_arg(node.args, value), map_arg(node.kwargs, value)
     if node.op == "call_module":
@@ -125,11 +127,6 @@ def _compute(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> A
         return getattr(owner, str(node.target))(*rest, **kwargs)
     assert callable(node.target)
     return node.target(*args, **kwargs)
-
-
-def _attribute(network: nn.Module, path: str) -> Any:
-    owner, _, name = path.rpartition(".")
-    return getattr(network.get_submodule(owner), name)
 
 
 def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
@@ -142,7 +139,7 @@ def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
         tensors += [(f"{name}.{key}", value) for key, value in module.named_buffers()]
     for other in node.all_input_nodes:
         if other.op == "get_attr":
-            tensors.append((str(other.target), _attribute(network, str(other.target))))
+            tensors.append((str(other.target), attrgetter(str(other.target))(network)))
     return tensors
 
 
@@ -161,7 +158,7 @@ def count_costs(network: nn.Module, operations: Operations) -> Costs:
     assert last_error is not None
     raise ValueError(
         f"distribute.strategy=pipeline: {type(network).__name__} takes no image of side {_SIDES[0]} to {_SIDES[-1]} "
-        f"({_first_line(last_error)}), so that its layers' costs are not known; use fsdp or ddp"
+        f"({first_line(last_error)}), so that its layers' costs are not known; use fsdp or ddp"
     )
 
 
@@ -272,20 +269,26 @@ def cut_places(costs: Costs, stages: int) -> list[int]:
         return trained[end] > trained[begin]
 
     # Two passes of one search: minimise the cost of the costliest stage, then the data sent among cuts nearly as cheap.
-    highest_cost, _ = _search(ends, stages, possible, lambda begin, end: (upto[end] - upto[begin],), max)
-    limit = highest_cost[0] * _EVEN
+    highest_cost, _ = _search(ends, stages, possible, lambda begin, end: upto[end] - upto[begin], max)
+    limit = highest_cost * _EVEN
     _, places = _search(
         ends, stages, lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
-        lambda begin, end: (float(costs.crossing[begin]),), lambda one, other: (one[0] + other[0],),
+        lambda begin, end: float(costs.crossing[begin]), add,
     )  # fmt: skip
     return places
 
 
-def _search(ends: list[int], stages: int, possible: Any, price: Any, join: Any) -> tuple[tuple[float, ...], list[int]]:
+def _search(
+    ends: list[int],
+    stages: int,
+    possible: Callable[[int, int], bool],
+    price: Callable[[int, int], float],
+    join: Callable[[float, float], float],
+) -> tuple[float, list[int]]:
     """The cheapest way to end `stages` stages at the last of `ends`; its price and the places between stages."""
-    best: dict[int, tuple[tuple[float, ...], list[int]]] = {0: ((0.0,), [])}
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for stage in range(stages):
-        reached: dict[int, tuple[tuple[float, ...], list[int]]] = {}
+        reached: dict[int, tuple[float, list[int]]] = {}
         for end in ends if stage < stages - 1 else ends[-1:]:
             options = [
                 (join(total, price(begin, end)), [*places, begin] if begin else places)
@@ -301,7 +304,3 @@ def _search(ends: list[int], stages: int, possible: Any, price: Any, join: Any) 
             )
         best = reached
     return best[ends[-1]]
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -22,14 +22,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import distributed
 
 from hasten.distribute.world import detect_world
-
-if TYPE_CHECKING:
-    from hasten.distribute.spawned import Failure
 
 T = TypeVar("T")
 
@@ -198,13 +195,11 @@ def _failed_ranks(ranks: list[subprocess.Popen[bytes]], folder: Path) -> list[in
 
 def _failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> RankFailed | None:
     """The error of the first rank that failed. Called before the other ranks are ended."""
-    errors: list[tuple[Failure, str]] = [
-        (pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")
-    ]
+    errors = [(*pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")]
     if errors:
-        failure, rank = min(errors, key=lambda one: one[0].at_ns)
-        failed = RankFailed(f"rank {rank} of {len(ranks)}:\n{failure.traceback}")
-        failed.__cause__ = _unpickle(failure.error)
+        _, text, cause, rank = min(errors, key=lambda each: each[0])
+        failed = RankFailed(f"rank {rank} of {len(ranks)}:\n{text}")
+        failed.__cause__ = _unpickle(cause)
         return failed
     # Killed by the system, for example out of memory: it could not write its error.
     for number in _failed_ranks(ranks, folder):
@@ -222,10 +217,7 @@ def _tail(folder: Path, number: int) -> str:
 
 def _unpickle(cause: bytes | None) -> BaseException | None:
     """The exception; None if it could not be pickled or unpickled, as can happen with custom constructor arguments."""
-    if cause is None:
-        return None
-    try:
-        error = pickle.loads(cause)
-    except Exception:
-        return None
-    return error if isinstance(error, BaseException) else None
+    with suppress(Exception):
+        error = pickle.loads(cause or b"")
+        return error if isinstance(error, BaseException) else None
+    return None

@@ -7,7 +7,7 @@ import pickle
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -15,35 +15,26 @@ import cloudpickle  # type: ignore[import-untyped]
 from hasten.files import replacing
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What a rank leaves that has failed."""
-
-    at_ns: int
-    traceback: str
-    error: bytes | None
-    """Pickled; None where it can't be."""
-
-
 def main() -> None:
-    """Call the function; write RANK.result (None except for rank 0) or RANK.error next to TASK."""
+    """Call the function; write RANK.result (None except for rank 0) or RANK.error next to TASK.
+
+    An error is its time in ns, its traceback and, where it can be pickled, the exception in bytes.
+    """
     task, rank = Path(sys.argv[1]), os.environ["RANK"]
     try:
         fn, args, kwargs = pickle.loads(task.read_bytes())
         result = fn(*args, **kwargs)
         _leave(task.with_name(f"{rank}.result"), cloudpickle.dumps(result if rank == "0" else None))
     except BaseException as error:
-        failure = Failure(time.time_ns(), "".join(traceback.format_exception(error)), _pickle(error))
+        failure = (time.time_ns(), "".join(traceback.format_exception(error)), _pickle(error))
         _leave(task.with_name(f"{rank}.error"), pickle.dumps(failure))
         raise SystemExit(1) from None
 
 
 def _pickle(error: BaseException) -> bytes | None:
-    try:
-        packed: bytes = cloudpickle.dumps(error)
-    except Exception:
-        return None
-    return packed
+    with suppress(Exception):
+        return bytes(cloudpickle.dumps(error))
+    return None
 
 
 def _leave(path: Path, content: bytes) -> None:
@@ -52,7 +43,4 @@ def _leave(path: Path, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    # Import the class by the module name that pickle uses: in __main__ it would be another class.
-    from hasten.distribute import spawned
-
-    spawned.main()
+    main()

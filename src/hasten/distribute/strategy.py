@@ -47,8 +47,8 @@ class Strategy:
     """One process. The others change what they must; `engine` calls the methods in this order.
 
     `mistakes`, `place` (network and its average, before the optimizer is built), `share_optimizer`, `wrap` (after
-    compiling). Each step: `sync` around each piece with `run_piece` in it, `total_norm` once, `updated` after the
-    optimizer. Now and then: `whole`, `gathered`, `scattered`.
+    compiling). Each step: `sync` around each piece with `run_piece` in it, `total_norm` once, `after_step` after the
+    optimizer. Now and then: `whole`, `gather_state`, `scatter_state`.
     """
 
     name = "single"
@@ -96,7 +96,7 @@ class Strategy:
         """() norm of the whole network's gradient, the same on all ranks. gradients: those of this process."""
         return nn.utils.get_total_norm(gradients)
 
-    def updated(self, index: int) -> None:
+    def after_step(self, index: int) -> None:
         """After the optimizer's step of 0-based `index`, before the average moves."""
 
     def whole(self, module: nn.Module) -> nn.Module:
@@ -106,14 +106,14 @@ class Strategy:
         """
         return module
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """`training_state` of this process as a single process would have given it. All ranks call it.
 
         Complete on rank 0; what other ranks get is not used.
         """
         return state
 
-    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """What `restore_state` takes on this process, of a state that a single process would have. All ranks call it.
 
         state: complete on every rank.
@@ -133,3 +133,52 @@ def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager:
     """Where ranks share gradients: the context of a piece of a batch, of which only the last one exchanges them."""
     no_sync = getattr(network, "no_sync", None)
     return nullcontext() if last or no_sync is None else no_sync()
+
+
+def build_strategy(config: DistributeConfig, world: World) -> Strategy:
+    """The strategy of `config.strategy`. The process group, where there is one, has been joined.
+
+    Raises ValueError for one that the number of processes does not allow.
+    """
+    name = config.strategy
+    if name == "auto":
+        name = "ddp" if world.size > 1 else "single"
+    if name == "single" and world.size > 1:
+        raise ValueError(
+            f"distribute.strategy=single: {world.size} processes were started, which would all train the same; "
+            "use ddp, or start one"
+        )
+    if world.size == 1 and name not in ("single", "dp"):
+        # What a run of one process is in any strategy: the script and its settings stay as they are.
+        name = "single"
+    match name:
+        case "single":
+            return Strategy(world, config)
+        case "dp":
+            from hasten.distribute.dp import Dp
+
+            return Dp(world, config)
+        case "ddp":
+            from hasten.distribute.ddp import Ddp
+
+            return Ddp(world, config)
+        case "fsdp":
+            from hasten.distribute.fsdp import Fsdp
+
+            return Fsdp(world, config)
+        case "zero1":
+            from hasten.distribute.zero1 import Zero1
+
+            return Zero1(world, config)
+        case "pipeline":
+            from hasten.distribute.pipeline import Pipeline
+
+            return Pipeline(world, config)
+        case "local_sgd":
+            from hasten.distribute.local_sgd import LocalSgd
+
+            return LocalSgd(world, config)
+        case "horovod":
+            from hasten.distribute.horovod import Horovod
+
+            return Horovod(world, config)

@@ -57,17 +57,17 @@ def detect_world(environment: Mapping[str, str] | None = None) -> World:
         return _world(variables, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "torchrun", restarts, host)
     if _HOROVOD[0] in variables:
         return _world(variables, _HOROVOD, "horovod", queued, host)
+    mpi = [names for names in _MPI if names[0] in variables]
     # Within a job, mpirun starts a helper on each node by srun, whose variables its ranks inherit. They count by
     # themselves if they set the local rank too: the variables that srun sets for MPI (PMI) leave that out.
-    for names in _MPI:
-        if names[0] in variables and names[2] in variables:
-            return _world(variables, names, "mpi", queued, host)
+    by_mpirun = [names for names in mpi if names[2] in variables]
+    if by_mpirun:
+        return _world(variables, by_mpirun[0], "mpi", queued, host)
     # sbatch sets the number of tasks for the batch script too, which is one process: only srun sets the step's.
     if "SLURM_STEP_ID" in variables and "SLURM_PROCID" in variables and _number(variables, "SLURM_NTASKS", 1) > 1:
         return _world(variables, _SLURM, "slurm", queued, host)
-    for names in _MPI:
-        if names[0] in variables:
-            return _world(variables, names, "mpi", queued, host)
+    if mpi:
+        return _world(variables, mpi[0], "mpi", queued, host)
     return World(host=host, restarts=queued)
 
 
@@ -78,11 +78,7 @@ def _world(
     local_rank = _number(variables, names[2], 0)
     if not 0 <= rank < size:
         raise ValueError(f"{names[0]}={rank}: must be 0 to {size - 1} ({names[1]} is {size}); check the launcher")
-    if names[3]:
-        local_size = _number(variables, names[3], 1)
-    else:
-        # SLURM gives the tasks of each node as "2(x3),1".
-        local_size = _tasks_here(variables)
+    local_size = _number(variables, names[3], 1) if names[3] else _tasks_here(variables)
     return World(
         rank=rank, size=size, local_rank=local_rank, local_size=local_size, launcher=launcher, restarts=restarts,
         host=host,
@@ -90,6 +86,7 @@ def _world(
 
 
 def _tasks_here(variables: Mapping[str, str]) -> int:
+    """Tasks on this node, of SLURM's list for each node such as "2(x3),1"."""
     counts: list[int] = []
     for part in variables.get("SLURM_STEP_TASKS_PER_NODE", variables.get("SLURM_TASKS_PER_NODE", "1")).split(","):
         tasks, _, times = part.strip().rstrip(")").partition("(x")

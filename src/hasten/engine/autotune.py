@@ -14,7 +14,7 @@ from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
 from hasten.config.networks import is_own
 from hasten.config.size import parse_size
-from hasten.distribute.consensus import by_first
+from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
@@ -122,7 +122,7 @@ def settle_variant_on_all(
         tuned, switches, seconds = settle_variant(planned, network, budget_s)
         return variant_of(tuned.config.train), switches, seconds
 
-    variant, switches, seconds = by_first(world, measured, group=group)
+    variant, switches, seconds = run_on_rank0(world, measured, group=group)
     engaged |= switches
     if not world.first:
         keep_layers(planned, network)
@@ -130,7 +130,7 @@ def settle_variant_on_all(
         engaged["strategy"] = Switch(True, f"{strategy.name} on {world.size} processes")
     planned = _with_variant(planned, variant)
     fused_norms(network, variant.fused_kernels)
-    steps = by_first(world, lambda: fitting_steps(planned, clock, seconds), group=group)
+    steps = run_on_rank0(world, lambda: fitting_steps(planned, clock, seconds), group=group)
     return with_train(planned, steps=steps), seconds
 
 

@@ -8,9 +8,8 @@ from functools import partial
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
-from hasten.distribute.consensus import first_here
-from hasten.distribute.exchange import case_parts, stored_cases
-from hasten.distribute.parts import CaseParts, part_balance, part_table
+from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases, stored_cases
+from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
 from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def prepare_cases(
     planned: RunPlan, clock: Clock, strategy: Strategy, group: Group
-) -> tuple[RunPlan, Arena, CaseParts | None]:
+) -> tuple[RunPlan, Arena, RankCases | None]:
     """The run with the statistics of its label maps, its cases, and this rank's training cases where ranks hold parts.
 
     The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
@@ -32,7 +31,7 @@ def prepare_cases(
     """
     shared = planned.config.distribute
     send = shared.exchange == "send" and shared.parts > 0 and strategy.world.size > 1
-    with first_here(strategy.world, group):
+    with local_rank0_first(strategy.world, group):
         arena = arena_of(planned, send=send, tick=_within(planned, clock))
     parts = _own_parts(planned, strategy, send=send) if shared.parts else None
     return _labelled(planned, arena), arena, parts
@@ -79,25 +78,25 @@ def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
     )
 
 
-def _own_parts(planned: RunPlan, strategy: Strategy, *, send: bool) -> CaseParts:
+def _own_parts(planned: RunPlan, strategy: Strategy, *, send: bool) -> RankCases:
     """This rank's training cases, in memory."""
     ids, world = [case.id for case in planned.train], strategy.world
     share = share_of(planned, strategy)
-    parts = case_parts(
+    parts = rank_cases(
         planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device,
-        send=send, neighbours=world.local_size,
+        send=send, local_size=world.local_size,
     )  # fmt: skip
     parts.arena(0)
     if world.first:
-        log.info("training cases in parts\n%s", part_table(parts.deal, share.size))
+        log.info("training cases in parts\n%s", part_table(parts.assignment, share.size))
     return parts
 
 
-def homes_of(arena: Arena, parts: CaseParts | None) -> dict[str, Switch]:
+def homes_of(arena: Arena, parts: RankCases | None) -> dict[str, Switch]:
     """Where the training cases lie."""
     trained = arena if parts is None else parts.arena(0)
     size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
     homes = {"arena home": Switch(True, f"{trained.home}, {size}")}
     if parts is None:
         return homes
-    return {"cases in parts": Switch(True, f"{parts.deal.parts} parts; {part_balance(parts.deal)}"), **homes}
+    return {"cases in parts": Switch(True, part_balance(parts.assignment)), **homes}

@@ -13,10 +13,10 @@ from hasten.cache.arena import Arena
 from hasten.config.load import to_dict
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedTrain
-from hasten.distribute.consensus import by_first, first_here, on_all, require_same
-from hasten.distribute.group import patient_group
+from hasten.distribute.case_assignment import RankCases
+from hasten.distribute.consensus import local_rank0_first, require_same, run_on_all_ranks, run_on_rank0
+from hasten.distribute.group import long_timeout_group
 from hasten.distribute.launch.facts import start_facts
-from hasten.distribute.parts import CaseParts
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.autotune import (
@@ -69,26 +69,26 @@ def prepare_run(
     world = strategy.world
 
     def read_plan() -> RunPlan:
-        with first_here(world, group):
+        with local_rank0_first(world, group):
             planned = plan_run(config, plan, world=world, device=device)
         mistakes = rank_mistakes(planned, strategy)
         if mistakes:
             raise ValueError("\n".join(mistakes))
         return planned
 
-    with patient_group() as group:
+    with long_timeout_group() as group:
         with clock.span("read_plan"):
-            planned = on_all(world, read_plan, group=group)
+            planned = run_on_all_ranks(world, read_plan, group=group)
             if world.size > 1:
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
-            scale = None if resume else by_first(world, lambda: choose_scale(planned, clock), group=group)
+            scale = None if resume else run_on_rank0(world, lambda: choose_scale(planned, clock), group=group)
             planned = with_scale(planned, scale)
-            start = None if resume else on_all(world, lambda: start_of(planned), group=group)
+            start = None if resume else run_on_all_ranks(world, lambda: start_of(planned), group=group)
         if start is not None and world.first:
             log.warning("%s", start.table())
         with clock.span("prepare"):
-            prepared = on_all(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
+            prepared = run_on_all_ranks(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
         planned, arena, parts = prepared
         for warning in planned.warnings if world.first else ():
             log.warning("%s", warning)
@@ -102,7 +102,7 @@ def compose_run(
     strategy: Strategy | None = None,
     *,
     group: Group = None,
-    parts: CaseParts | None = None,
+    parts: RankCases | None = None,
     network: nn.Module | None = None,
     start: Start | None = None,
 ) -> RunComponents:

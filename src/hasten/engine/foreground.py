@@ -9,8 +9,9 @@ from statistics import median
 from hasten.cache.arena import Arena
 from hasten.cases.labels import IGNORED
 from hasten.cases.types import Case, CaseSet
-from hasten.config.fingerprint import Fingerprint, Triple
+from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
+from hasten.config.schema import Triple
 from hasten.prepare.types import Geometry
 
 _RARE = 1e-5

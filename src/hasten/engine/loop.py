@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hasten.augment.chain import Batch
-from hasten.distribute.consensus import from_first
+from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
@@ -169,7 +169,7 @@ class Loop:
             except TypeError:
                 raise ValueError(f"{path}: has a step that is no number; mend or delete that line") from None
             write_jsonl(path, records)
-        for record in from_first(self.world, records):
+        for record in broadcast_from_rank0(self.world, records):
             value = record.get(self.evaluator.metric)
             if self.train.target is not None and value is not None and value >= self.train.target:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
@@ -324,7 +324,7 @@ class Loop:
         self.last, value = score, score.value(self.evaluator.metric)
         self.limit.validated(seconds)
         # The clocks of ranks differ, and all must stop at the same step.
-        now = from_first(self.world, self.time_s())
+        now = broadcast_from_rank0(self.world, self.time_s())
         if self.world.first:
             line = {"kind": "validation", "step": step, "time_s": now, **score.record(), "seconds": seconds}
             self.observed.record(line)
@@ -362,13 +362,13 @@ class Loop:
                 "random_states": random_states(self.world, self.device),
             },
         )
-        return self.strategy.gathered(state)
+        return self.strategy.gather_state(state)
 
     def restore(self, state: dict[str, Any], where: str) -> None:
         """Load what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
         update = self.parts.step.update
         restore_state(
-            self.strategy.scattered(state),
+            self.strategy.scatter_state(state),
             network=update.weights,
             optimizer=update.optimizer,
             average=update.average,
@@ -381,5 +381,5 @@ class Loop:
         take_up_random(states, self.world, self.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))
         best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, self.evaluator.metric) if self.world.first else None
-        self.best = from_first(self.world, best)
+        self.best = broadcast_from_rank0(self.world, best)
         self.log.losses = list(state["extra"]["losses"].to(self.device).unbind(0))

@@ -9,11 +9,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from hasten.cases.record import hash_file
 from hasten.config.resume import text_of
 from hasten.engine.ensemble import Member
 from hasten.engine.postprocess import Cleanings
-from hasten.files import replacing
+from hasten.files import hash_file, replacing
 
 PREDICTION_JSON = "prediction.json"
 _OF_THE_MACHINE = ("batch_size", "sums_on_host")

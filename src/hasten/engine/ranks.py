@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from hasten.distribute.parts import parts_mistake
+from hasten.distribute.case_assignment import parts_mistake
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.job import RunPlan

@@ -19,10 +19,9 @@ from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
-from hasten.distribute.build import build_strategy
-from hasten.distribute.consensus import by_first, from_first, on_all
-from hasten.distribute.group import joined
-from hasten.distribute.strategy import Strategy
+from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, run_on_rank0
+from hasten.distribute.group import process_group
+from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoints import Checkpoints, Found
 from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
@@ -107,12 +106,12 @@ def train(
     config = with_code(config, network=network, weights=weights, loss=loss)
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
-    with joined(world, config.distribute, device):
+    with process_group(world, config.distribute, device):
         strategy = build_strategy(config.distribute, world)
         try:
             with ExitStack() as stack:
                 lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
-                on_all(world, lambda: stack.enter_context(lock) if world.first else None)
+                run_on_all_ranks(world, lambda: stack.enter_context(lock) if world.first else None)
                 path = Path(plan) if plan is not None else None
                 summary = _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
         finally:
@@ -137,13 +136,13 @@ def _train(
     imported = clock.elapsed
     before, changes = config, Changes()
     if resume:
-        before = by_first(world, lambda: load_run(out / RUN_YAML))
-        config, changes = on_all(world, lambda: resumed_run(before, config))
-        earlier = by_first(world, lambda: complete_summary(out, _complete(out, config), changes))
+        before = run_on_rank0(world, lambda: load_run(out / RUN_YAML))
+        config, changes = run_on_all_ranks(world, lambda: resumed_run(before, config))
+        earlier = run_on_rank0(world, lambda: complete_summary(out, _complete(out, config), changes))
         if earlier is not None:
             return earlier
     with starting(out, world, resume=resume):
-        going_on = by_first(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
+        going_on = run_on_rank0(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
         parts = prepare_run(config, plan, clock, strategy, device, resume=going_on)
         if resume:
             _keep_reasons(out, parts)
@@ -162,7 +161,7 @@ def _train(
 @contextmanager
 def starting(out: Path, world: World, *, resume: bool) -> Iterator[None]:
     """Make the run's directory for the block, which prepares the run; if it fails, nothing is left of a new one."""
-    on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
+    run_on_all_ranks(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
     try:
         yield
     except BaseException:
@@ -206,7 +205,7 @@ def _conclude(
         metric = f"mean_{loop.evaluator.metric}"
         summary = write_summary(out, loop, outcome, about_cases(parts), metric=metric, import_seconds=import_seconds)
         loop.observed.end(summary)
-    return from_first(loop.world, summary)
+    return broadcast_from_rank0(loop.world, summary)
 
 
 def make_loop(
@@ -225,7 +224,7 @@ def make_loop(
     # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
     make = partial(Loop, parts, evaluator, out, clock, progress, reserve_s=reserve_s)
-    checkpoint = by_first(world, lambda: _newest(out) if resume else None)
+    checkpoint = run_on_rank0(world, lambda: _newest(out) if resume else None)
     if checkpoint is None:
         return make(first=0, elapsed=0.0)
     state, steps = checkpoint.content, parts.train.steps
@@ -246,7 +245,7 @@ def make_loop(
             ) from error
         return loop
 
-    return on_all(world, restored)
+    return run_on_all_ranks(world, restored)
 
 
 def _newest(out: Path) -> Found | None:

@@ -22,7 +22,7 @@ from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
-from hasten.distribute.parts import CaseParts
+from hasten.distribute.case_assignment import RankCases
 from hasten.engine.job import RunPlan
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.kernels.use import triton_works
@@ -43,7 +43,7 @@ _SAVED = {"cpu": 0.5}
 
 
 def settle_program(
-    planned: RunPlan, arena: Arena, share: Share = WHOLE, parts: CaseParts | None = None
+    planned: RunPlan, arena: Arena, share: Share = WHOLE, parts: RankCases | None = None
 ) -> tuple[RunPlan, Program, dict[str, Switch]]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
@@ -132,7 +132,7 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def _program(planned: RunPlan, arena: Arena, share: Share, parts: CaseParts | None, *, compile: bool) -> Program:
+def _program(planned: RunPlan, arena: Arena, share: Share, parts: RankCases | None, *, compile: bool) -> Program:
     stages = _stages(planned)
 
     def segment(arena: Arena, cases: tuple[int, ...] | Dealt, stage: PatchStage) -> Segment:
@@ -148,7 +148,7 @@ def _program(planned: RunPlan, arena: Arena, share: Share, parts: CaseParts | No
     if parts is None:
         cases = arena.index(tuple(case.id for case in planned.train))
         return Program(lambda round, stage: segment(arena, cases, stage), Rounds(stages=stages))
-    rounds = Rounds(stages=stages, samples=parts.deal.round_samples)
+    rounds = Rounds(stages=stages, samples=parts.assignment.round_samples)
     return Program(lambda round, stage: segment(parts.arena(round), parts.dealt(round), stage), rounds)
 
 

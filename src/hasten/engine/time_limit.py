@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hasten.distribute.consensus import from_first
+from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.world import World
 from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock
@@ -76,7 +76,7 @@ class TimeLimit:
 
     def require(self, clock: Clock) -> None:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
-        if from_first(self.world, self.expired()):
+        if broadcast_from_rank0(self.world, self.expired()):
             assert self.seconds is not None
             phases = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
             raise ValueError(
@@ -93,7 +93,7 @@ class TimeLimit:
         if self.device.type == "cuda":
             # Kernels that only wait in the queue have cost no time yet.
             torch.cuda.synchronize(self.device)
-        steps, self._due = from_first(self.world, self._fitting(step, trained_s))
+        steps, self._due = broadcast_from_rank0(self.world, self._fitting(step, trained_s))
         if steps is None:
             return
         self.over = steps < 1
@@ -133,7 +133,7 @@ class TimeLimit:
         fits = self.left_s - self.closing_s > 2 * self.validation_s
         validating_s = self._validating_s + self.validation_s
         fits &= self._all_fits or validating_s <= self._share * (validating_s + trained_s)
-        return from_first(self.world, fits)
+        return broadcast_from_rank0(self.world, fits)
 
     def validated(self, seconds: float) -> None:
         """A validation took this long."""

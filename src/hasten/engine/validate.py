@@ -13,7 +13,7 @@ from torch import nn
 
 from hasten.config.load import to_dict
 from hasten.config.schema import Triple
-from hasten.distribute.balance import balance_sentence, case_costs, in_order, partition, validation_share
+from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
 from hasten.engine.infer import Inference, infer_labels, padded_size
@@ -43,7 +43,7 @@ def validate(
     """
     planned, arena, world = parts.planned, parts.arena, parts.step.strategy.world
     cases = arena.index(tuple(case.id for case in planned.validation))
-    rank_positions = validation_share(validation_costs(parts, seconds or ()), world)
+    rank_positions = partition(validation_costs(parts, seconds or ()), world.size)[world.rank]
     rank_cases = [cases[position] for position in rank_positions]
     regions = planned.members
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
@@ -85,7 +85,7 @@ class CaseEvaluator:
         self._case_seconds: list[float] = []
         if world.size > 1:
             costs = validation_costs(parts)
-            text = balance_sentence(costs, in_order(cases, world.size), partition(costs, world.size))
+            text = balance_sentence(costs, partition(costs, world.size))
             parts.engaged["validation cases"] = Switch(True, text)
 
     def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> Dice | None:

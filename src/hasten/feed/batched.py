@@ -9,8 +9,8 @@ import torch
 
 from hasten.augment.make_program import cases_of_arena, make_program
 from hasten.augment.presets import default_chain
+from hasten.cache.arena_in_memory import arena_from_items
 from hasten.cache.dataset import ChainDataset
-from hasten.cache.gathered import gather
 from hasten.config.schema import SampleConfig
 from hasten.feed.feed import Feed
 
@@ -64,7 +64,7 @@ def batched_feed(
         raise ValueError("sample: patch and batch_size must be given; there is no plan to take them from")
     items = list(_items(dataset, image_key, label_key))
     dims = torch.as_tensor(items[0][1]).ndim - 1 if items else 3
-    arena = gather(items, spatial_dims=dims, num_classes=num_classes).to(device, home="device")
+    arena = arena_from_items(items, spatial_dims=dims, num_classes=num_classes).to(device, home="device")
     chain = default_chain(sample, patch=sample.patch, spatial_dims=dims, spacing=spacing)
     program = make_program(
         chain, cases_of_arena(arena, dims), batch_size=sample.batch_size, seed=seed, device=device, compile=compile

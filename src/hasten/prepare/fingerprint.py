@@ -15,8 +15,9 @@ from hasten.cases.labels import IGNORED
 from hasten.cases.listing import batched
 from hasten.cases.read import read_header, read_image, read_label
 from hasten.cases.types import Case, CaseSet, Volume
-from hasten.config.fingerprint import Fingerprint, Spacing, Triple
+from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
+from hasten.config.schema import Spacing, Triple
 from hasten.observe.env import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orientation_of

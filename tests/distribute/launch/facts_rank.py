@@ -9,7 +9,7 @@ import torch
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import OtherRankFailed, require_same
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.world import detect_world
 from tests.distribute.launch.test_facts import FINGERPRINT
@@ -32,7 +32,7 @@ def fingerprint_of(rank: int) -> Fingerprint:
 
 if __name__ == "__main__":
     world = detect_world()
-    with joined(world, DistributeConfig(timeout_s=30.0), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=30.0), torch.device("cpu")):
         facts = start_facts(RunConfig(), FINGERPRINT)
         tell(
             {

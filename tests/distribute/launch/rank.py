@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.distribute.world import World, detect_world
@@ -29,7 +29,7 @@ def main(out: Path, steps: int, *, wrong: bool, slow: bool) -> None:
     if wrong:
         raise ValueError("train.steps: is wrong; put it right")
     config = DistributeConfig(timeout_s=8.0 if slow else 60.0)
-    with joined(world, config, torch.device("cpu")):
+    with process_group(world, config, torch.device("cpu")):
         train(world, out, steps, timeout_s=config.timeout_s, pause=0.1 if slow else 0.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 
 import psutil
@@ -40,15 +41,14 @@ def start(
     out: Path, *more: str, faults: str = "", restarts: int = 0, stall_s: float | None = None, steps: int = STEPS
 ) -> tuple[int, str]:
     """Exit code of a job of two, and what its launcher told."""
-    told: list[str] = []
     job = Job(nproc=2, out=out, max_restarts=restarts, stall_s=stall_s)
     command = ["-m", "hasten.cli.launched", str(RANK), str(out), str(steps), *more]
-    with pytest.MonkeyPatch.context() as patch, own_signals():
+    with pytest.MonkeyPatch.context() as patch, own_signals(), redirect_stderr(io.StringIO()) as told:
         for name, value in {"HASTEN_FAULT": faults, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}.items():
             patch.setenv(name, value)
         patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")  # put back as it was
-        code = launch(job, command, again="AGAIN", resume="RESUME", say=told.append)
-    return code, "\n".join(told)
+        code = launch(job, command, again="AGAIN", resume="RESUME")
+    return code, told.getvalue().rstrip("\n")
 
 
 @contextmanager

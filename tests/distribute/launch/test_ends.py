@@ -13,10 +13,9 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hasten.distribute.consensus import OtherRankFailed
-from hasten.distribute.group import NotMet
-from hasten.distribute.launch.ends import End, ends_of, first_of
+from hasten.distribute.group import RendezvousError
+from hasten.distribute.launch.ends import End, ends_of, exit_code_of, first_of, report_of
 from hasten.distribute.launch.record import Record, read_record, record_of, write_record
-from hasten.distribute.launch.report import Failure, exit_code_of, report_of
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
 
 
@@ -124,7 +123,7 @@ def test_what_a_watchdog_left_is_that_of_the_process(tmp_path: Path) -> None:
     ("error", "kind", "code"),
     [
         (ValueError("train.steps: wrong"), "mistake", 2),
-        (NotMet("nobody there"), "gone", 1),
+        (RendezvousError("nobody there"), "gone", 1),
         (OtherRankFailed(), "other", 2),
         (RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection closed by peer"), "gone", 1),
         (RuntimeError("size mismatch"), "error", 1),
@@ -146,7 +145,9 @@ def test_a_record_that_is_none(tmp_path: Path) -> None:
 
 
 def text_of(out: Path, *ends: End, lost: tuple[str, ...] = ()) -> str:
-    return report_of(Failure(ends=ends, size=2, lost=lost), logs=out / "logs", out=out, again="AGAIN", resume="RESUME")
+    return report_of(
+        ends, 2, lost=lost, restarts=0, logs=out / "logs", out=out, again="AGAIN", resume="RESUME"
+    )  # fmt: skip
 
 
 def test_a_mistake_is_its_line_alone(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_sweep_is_trained_and_collected(swept: Path) -> None:
     standing, told = standings(swept, read_jobs(swept))
 
     assert [each.state for each in standing] == ["finished", "finished"], log(swept, "tasks-2")
-    assert [each.steps for each in standing] == [STEPS, STEPS]
+    assert [each.view.steps for each in standing if each.view] == [STEPS, STEPS]
     assert not [note for note in told.notes if "squeue" in note]
     write_json(swept / RUNS_JSON, collected(standing))
     study = read_logs(swept)

@@ -45,7 +45,7 @@ def test_a_job_in_the_queue(bin_: Path, tmp_path: Path) -> None:
 
     waiting, going = standings(tmp_path, [JOB, dataclasses.replace(JOB, name="gpus-8", job_id="13")])[0]
 
-    assert (waiting.state, waiting.reason, waiting.steps) == ("pending", "Priority", None)
+    assert (waiting.state, waiting.reason, waiting.view) == ("pending", "Priority", None)
     assert (going.state, going.reason) == ("running", "")
     assert "--jobs=12,13" in calls(bin_, "squeue")[0]
     assert is_active("pending")
@@ -58,8 +58,9 @@ def test_a_run_in_its_midst(bin_: Path, tmp_path: Path) -> None:
 
     standing = standing_of(tmp_path)
 
-    assert (standing.state, standing.steps, standing.total) == ("running", 20, 40)
-    assert (standing.best, standing.samples_per_s, standing.is_done) == (0.81, 33.0, False)
+    assert standing.view is not None
+    assert (standing.state, standing.view.steps, standing.view.total) == ("running", 20, 40)
+    assert (standing.view.best, standing.view.samples_per_s, standing.is_done) == (0.81, 33.0, False)
 
 
 def test_a_job_that_goes_on_after_a_stop_is_no_finished_one(bin_: Path, tmp_path: Path) -> None:

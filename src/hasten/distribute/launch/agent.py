@@ -11,19 +11,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SubprocessContext
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous import RendezvousInfo
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from hasten.distribute.launch import parent
 from hasten.distribute.launch.ends import End, ends_of
+from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.meet import Meeting
 from hasten.distribute.launch.record import Record, read_record
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
@@ -195,13 +196,10 @@ def quiet(folder: Path) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(_TALKER)]
     before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
     for logger in loggers:
-        logger.handlers, logger.propagate = [], logger.name != _TALKER
-    parent = logging.getLogger(_TALKER)
-    parent.addHandler(handler)
+        logger.handlers, logger.propagate = [handler], False
     try:
         yield
     finally:
-        parent.removeHandler(handler)
         handler.close()
         for logger, handlers, propagate in before:
             logger.handlers, logger.propagate = handlers, propagate
@@ -215,15 +213,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _environment(meeting: Meeting) -> dict[str, str]:
-    job = meeting.job
-    variables = {
-        LAUNCHED: meeting.name,
-        parent.VARIABLE: str(os.getpid()),
-        # Unbuffered, so that the log of a killed rank is complete.
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // job.nproc))),
-    }
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // meeting.job.nproc)))
+    return {**rank_variables(meeting.job), LAUNCHED: meeting.name, "OMP_NUM_THREADS": threads}
+
+
+def rank_variables(job: Job) -> dict[str, str]:
+    """Environment variables of the ranks that this process starts."""
+    # Unbuffered, so that the log of a killed rank is complete.
+    variables = {parent.VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if job.stall_s is not None:
         variables[VARIABLE] = str(job.stall_s)
     return variables
@@ -237,44 +234,22 @@ def _write_ends(ends: Sequence[End]) -> None:
                 log.write(end.traceback)
 
 
-class Rounds(RendezvousHandler):
+class Rounds(StaticTCPRendezvous):
     """torch's static rendezvous, with a fresh store each time. Its port is shared through the launchers' store."""
 
     def __init__(self, meeting: Meeting) -> None:
-        self.meeting, self.number = meeting, 0
-        self._store: TCPStore | None = None
-        self._timeout = timedelta(seconds=meeting.job.join_s)
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
+        job = meeting.job
+        super().__init__(meeting.host, 0, job.node_rank, job.nnodes, job.rdzv_id, math.ceil(job.join_s))
+        self.launchers, self.number = meeting.store, 0
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Raises RuntimeError if another host does not join."""
-        job, key = self.meeting.job, f"round/{self.number}"
+        key, first = f"round/{self.number}", self.rank == 0
         self.number += 1
-        first = job.node_rank == 0
-        port = 0 if first else int(self.meeting.store.get(key))
-        self._store = TCPStore(self.meeting.host, port, None, first, self._timeout, wait_for_workers=False)
+        port = 0 if first else int(self.launchers.get(key))
+        self._store = TCPStore(self.master_addr, port, None, first, self.timeout, wait_for_workers=False)
+        self.master_port = self._store.port
         if first:
-            self.meeting.store.set(key, str(self._store.port))
-        place = RendezvousStoreInfo(self.meeting.host, self._store.port)
-        return RendezvousInfo(PrefixStore(job.rdzv_id, self._store), job.node_rank, job.nnodes, place)
-
-    def get_backend(self) -> str:
-        return "static"
-
-    def get_run_id(self) -> str:
-        return self.meeting.job.rdzv_id
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def shutdown(self) -> bool:
-        return True
+            self.launchers.set(key, str(self.master_port))
+        info: RendezvousInfo = super().next_rendezvous()
+        return info

@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from hasten.distribute.launch.agent import Outcome, run_ranks
-from hasten.distribute.launch.ends import End, first_of
+from hasten.distribute.launch.agent import rank_variables, run_ranks
+from hasten.distribute.launch.ends import End, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.meet import Meeting, meet
-from hasten.distribute.launch.record import Record
-from hasten.distribute.launch.report import Failure, exit_code_of, report_of
-from hasten.files import printable
+from hasten.distribute.launch.record import FOLDER, Record, read_record
+from hasten.files import first_line, printable
 from hasten.observe.rundir import LOGS
 
 _REPORT = "failure.txt"
 _STOP_CODES = {"SIGINT": 130, "SIGUSR1": 75}
 
 
-def launch(
-    job: Job, command: Sequence[str], *, again: str, resume: str, say: Callable[[str], None] | None = None
-) -> int:
+def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     """Run `command` as every rank of the job, and return the exit code that the launcher ends with.
 
     command: arguments of Python ("-m", module, ...); it wraps its work in `record.recorded`. again, resume: what a
-    user may type to start it again, and from its last checkpoint. say: prints a failure; standard error by default.
+    user may type to start it again, and from its last checkpoint.
     Raises ValueError where the hosts can't meet.
     """
-    tell = say or _to_stderr
-    for warning in job.warnings():
-        tell(f"warning: {warning}")
+    if warning := job.warning():
+        print_error(f"warning: {warning}")
     meeting = meet(job)
     folder = job.out / LOGS / meeting.name
 
     def once_more(ends: Sequence[End], number: int, of: int) -> None:
         first = first_of(ends)
-        tell(f"warning: rank {first.rank} on {first.host} {first.in_words}; all ranks start again ({number} of {of})")
+        print_error(
+            f"warning: rank {first.rank} on {first.host} {first.in_words}; all ranks start again ({number} of {of})"
+        )
 
     try:
         outcome = run_ranks(meeting, command, folder, again=once_more)
     except SignalException as stop:
         return _STOP_CODES.get(stop.sigval.name, 128 + stop.sigval)
     if outcome.lost is not None and not outcome.ends:
-        tell(_lost_meeting(meeting, outcome.lost))
+        print_error(_lost_meeting(meeting, outcome.lost))
         return 1
     if not outcome.ends:
         return stop_code(outcome.records)
-    return _report_failure(meeting, outcome, folder, again=again, resume=resume, tell=tell)
+    ends, lost = meeting.exchange(outcome.ends)
+    text = report_of(
+        ends, job.nproc * job.nnodes, lost=lost, restarts=outcome.restarts, logs=folder, out=job.out,
+        again=again, resume=resume,
+    )  # fmt: skip
+    (folder / _REPORT).write_text(text + "\n")
+    first = first_of(ends)
+    if first.how != "mistake" or job.node_rank == 0 or first.host == meeting.hosts[job.node_rank]:
+        print_error(text)
+    return exit_code_of(first)
 
 
 def stop_code(records: Mapping[int, Record]) -> int:
@@ -57,29 +69,56 @@ def stop_code(records: Mapping[int, Record]) -> int:
     return max((record.exit_code for record in records.values() if record.kind in ("stopped", "other")), default=0)
 
 
-def _report_failure(
-    meeting: Meeting, outcome: Outcome, folder: Path, *, again: str, resume: str, tell: Callable[[str], None]
-) -> int:
-    job = meeting.job
-    ends, lost = meeting.exchange(outcome.ends)
-    size = job.nproc * job.nnodes
-    failure = Failure(ends=ends, size=size, lost=lost, restarts=outcome.restarts)
-    text = report_of(failure, logs=folder, out=job.out, again=again, resume=resume)
-    (folder / _REPORT).write_text(text + "\n")
-    first = first_of(ends)
-    if first.how != "mistake" or job.node_rank == 0 or first.host == meeting.hosts[job.node_rank]:
-        tell(text)
-    return exit_code_of(first)
-
-
 def _lost_meeting(meeting: Meeting, error: RuntimeError) -> str:
-    lines = str(error).strip().splitlines()
     who = "another host" if meeting.job.node_rank == 0 else f"{meeting.hosts[0]} (node 0)"
     return (
-        f"error: lost {who} at {meeting.host}:{meeting.port}: {lines[0] if lines else type(error).__name__}\n"
+        f"error: lost {who} at {meeting.host}:{meeting.port}: {first_line(error)}\n"
         "check that host, then start the job again with --resume on all of them"
     )
 
 
-def _to_stderr(text: str) -> None:
+def print_error(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def launch_horovod(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
+    """As `launch`, by Horovod's own launcher, which its collectives need: on one host, without restarts.
+
+    Raises ValueError where Horovod is not installed, or for options that it can't do.
+    """
+    program = _horovodrun(job)
+    folder = job.out.absolute() / LOGS / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | rank_variables(job) | {FOLDER: str(folder)}
+    options = ["-np", str(job.nproc), "--gloo", "--output-filename", str(folder)]
+    process = subprocess.run([program, *options, sys.executable, *command], env=environment, check=False)
+    records = {rank: read_record(folder / f"rank-{rank}.json") for rank in range(job.nproc)}
+    present = {rank: record for rank, record in records.items() if record is not None}
+    if process.returncode == 0:
+        return stop_code(present)
+    print_error(_horovod_report(present, folder, process.returncode, again=again, resume=resume))
+    return 2 if any(record.kind == "mistake" for record in present.values()) else 1
+
+
+def _horovodrun(job: Job) -> str:
+    program = shutil.which("horovodrun") or shutil.which("horovodrun", path=str(Path(sys.executable).parent))
+    if program is None or importlib.util.find_spec("horovod") is None:
+        raise ValueError("distribute.strategy=horovod: Horovod is not installed; `make horovod` builds it, or use ddp")
+    if job.nnodes > 1 or job.max_restarts:
+        raise ValueError(
+            "distribute.strategy=horovod: --nnodes and --max-restarts are not for Horovod; start `hasten train` by "
+            "`horovodrun -H HOST:N,...` yourself, and again with --resume after a failure"
+        )
+    return program
+
+
+def _horovod_report(records: dict[int, Record], folder: Path, code: int, *, again: str, resume: str) -> str:
+    failures = {rank: record for rank, record in records.items() if record.kind in ("mistake", "error", "memory")}
+    if not failures:
+        return (
+            f"error: horovodrun ended with exit code {code}; logs: {folder}\ngo on: {resume}\nor start again: {again}"
+        )
+    rank, record = min(failures.items(), key=lambda item: (item[1].kind != "mistake", item[1].time))
+    if record.kind == "mistake":
+        return f"error: {record.message}"
+    return f"error: rank {rank} on {record.host} failed first\n{record.traceback}logs: {folder}\ngo on: {resume}"

@@ -1,4 +1,4 @@
-"""How the ranks of a failed job ended, and which of them failed first."""
+"""How the ranks of a failed job ended, which of them failed first, and the one report of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hasten.distribute.launch.record import read_record
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
+from hasten.files import first_line
+from hasten.observe.rundir import CHECKPOINTS
 
 How = Literal["mistake", "error", "memory", "killed", "stalled", "stopped", "silent", "gone", "ended"]
 """`stopped`: by a SIGSTOP, until the launcher killed it; `silent`: an exit code and no record; `gone`: it lost another
@@ -57,7 +59,7 @@ class End:
             case "memory":
                 return "ran out of memory"
             case "killed":
-                return f"was killed by {_signal_name(-self.exit_code)}" + _why(-self.exit_code)
+                return f"was killed by {_signal_name(-self.exit_code)}"
             case "silent":
                 return f"ended with exit code {self.exit_code} and told no reason"
             case "gone":
@@ -69,16 +71,12 @@ class End:
 
 
 def _signal_name(number: int) -> str:
+    if number == signal.SIGKILL:
+        return "SIGKILL (often by the system, for want of memory: see dmesg, or the limit of the job)"
     try:
         return signal.Signals(number).name
     except ValueError:  # one of the numbers for real-time signals, which have no names
         return f"signal {number}"
-
-
-def _why(number: int) -> str:
-    if number == signal.SIGKILL:
-        return " (often by the system, for want of memory: see dmesg, or the limit of the job)"
-    return ""
 
 
 def ends_of(
@@ -158,3 +156,73 @@ def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
         stall if stall is not None and stall.pid == pid else None,
         stack if owner == f"pid {pid}" else "",
     )
+
+
+def report_of(
+    ends: Sequence[End],
+    size: int,
+    *,
+    lost: Sequence[str],
+    restarts: int,
+    logs: Path,
+    out: Path,
+    again: str,
+    resume: str,
+) -> str:
+    """The report on a failed job, as far as this host knows of it.
+
+    ends: of all known ranks, at least one, of `size`. lost: hosts that did not report how their ranks ended. restarts:
+    how often the job had been started again. again, resume: commands that restart the job from the start, and from its
+    last checkpoint.
+    """
+    first = first_of(ends)
+    if first.how == "mistake":
+        return f"error: {first.message}"
+    lines = []
+    if lost:
+        lines.append(f"error: lost {' and '.join(lost)}: it does not answer any more")
+    where = f"rank {first.rank} of {size} on {first.host}"
+    tries = f" (restart {restarts})" if restarts else ""
+    # If the lost host is the cause, only that host has the error.
+    lines.append(
+        f"{where}{tries} {first.in_words}" if lost else f"error: {where} failed first{tries}: it {first.in_words}"
+    )
+    if first.message and first.how != "error":
+        lines.append(f"  {first_line(first.message)}")
+    if first.traceback and first.how != "gone":
+        title = {"stalled": "what it was doing", "killed": "last lines of its log", "silent": "last lines of its log"}
+        lines.append(f"{title.get(first.how, 'its traceback')}:")
+        lines += [f"  {line}" for line in first.traceback.rstrip().splitlines()]
+    lines += [_other(end, first) for end in ends if end.rank != first.rank]
+    lines.append(f"logs: {logs}")
+    lines.append(_what_now(first, out=out, again=again, resume=resume))
+    return "\n".join(lines)
+
+
+def exit_code_of(first: End) -> int:
+    """Exit code, by the rank that failed first: 2 a mistake, 124 a stall, 128 + the signal that killed it."""
+    match first.how:
+        case "mistake":
+            return 2
+        case "stalled" | "stopped":
+            return STALLED
+        case "killed":
+            return 128 - first.exit_code
+    return first.exit_code if first.exit_code > 0 else 1
+
+
+def _other(end: End, first: End) -> str:
+    name = f"rank {end.rank} on {end.host}"
+    if end.how in ("gone", "ended"):
+        return f"{name}: ended as rank {first.rank} was gone"
+    if end.how == "stalled" and first.how in ("stalled", "stopped"):
+        return f"{name}: waited for rank {first.rank} after step {end.step}"
+    return f"{name}: {end.in_words} too" + (f" ({first_line(end.message)})" if end.message else "")
+
+
+def _what_now(first: End, *, out: Path, again: str, resume: str) -> str:
+    saved = any((out / CHECKPOINTS).glob("last*"))
+    advice = f"go on from the last checkpoint: {resume}" if saved else f"nothing was saved yet; start again: {again}"
+    if first.how == "memory":
+        return f"take a smaller sample.batch_size or network, or more processes, then {advice}"
+    return advice

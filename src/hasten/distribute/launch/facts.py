@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 import hasten
+from hasten.cache.key import digest
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import RunConfig
 
@@ -34,18 +34,18 @@ def start_facts(config: RunConfig, fingerprint: Fingerprint, *, cases: Iterable[
         "torch": torch.__version__,
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "the settings": settings_hash(config),
-        "the data": f"{fingerprint.num_cases} cases ({_hash(_text(data).encode())})",
+        "the data": f"{fingerprint.num_cases} cases ({digest(data)[:_DIGITS]})",
     }
 
 
 def code_hash(folder: Path | None = None) -> str:
     """Hash of the names and contents of all Python files of the package (or of `folder`)."""
     root = folder or Path(hasten.__file__).parent
-    digest = hashlib.sha256()
+    code = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:_DIGITS]
+        code.update(f"{path.relative_to(root)}\0".encode())
+        code.update(hashlib.sha256(path.read_bytes()).digest())
+    return code.hexdigest()[:_DIGITS]
 
 
 def settings_hash(config: RunConfig) -> str:
@@ -54,12 +54,4 @@ def settings_hash(config: RunConfig) -> str:
     for section, name in _OWN_TO_A_HOST:
         del tree[section][name]
     del tree["observe"]
-    return _hash(_text(tree).encode())
-
-
-def _text(tree: object) -> str:
-    return json.dumps(tree, sort_keys=True, default=str)
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_DIGITS]
+    return digest(tree)[:_DIGITS]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 
@@ -30,63 +32,43 @@ class Fault:
     rank: int
     step: int
 
-    def __str__(self) -> str:
-        return f"{self.kind}@{self.rank}:{self.step}"
-
 
 def read_faults(text: str) -> tuple[Fault, ...]:
     """The faults of "kind@rank:step[,...]". Raises ValueError naming an invalid part."""
     faults = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        kind, _, place = part.partition("@")
-        rank, _, step = place.partition(":")
-        known = next((known for known in KINDS if known == kind), None)
-        if known is None or not rank.isdigit() or not step.isdigit():
+        match = re.fullmatch(rf"({'|'.join(KINDS)})@(\d+):(\d+)", part)
+        if match is None:
             raise ValueError(f"{VARIABLE}={text}: {part!r} is not kind@rank:step with a kind of {', '.join(KINDS)}")
-        faults.append(Fault(known, int(rank), int(step)))
+        faults.append(Fault(cast("Kind", match[1]), int(match[2]), int(match[3])))
     return tuple(faults)
 
 
-def faults_of(world: World, where: Path, environment: Mapping[str, str] | None = None) -> Callable[[int], None] | None:
+def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
     """What to call with the number of each finished step, or None where no fault is to befall this rank.
 
     where: folder that outlives a restart, in which a fault that has happened is noted, so that it happens once.
     """
-    variables = os.environ if environment is None else environment
-    rank_faults = tuple(fault for fault in read_faults(variables.get(VARIABLE, "")) if fault.rank == world.rank)
+    rank_faults = tuple(fault for fault in read_faults(os.environ.get(VARIABLE, "")) if fault.rank == world.rank)
     if not rank_faults:
         return None
 
     def at(step: int) -> None:
         for fault in rank_faults:
-            if fault.step == step and _first_time(fault, where):
-                _befall(fault.kind, step)
+            if fault.step == step:
+                where.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError):
+                    (where / f"fault-{fault.kind}-{fault.rank}-{fault.step}").touch(exist_ok=False)
+                    _befall(fault.kind, step)
 
     return at
 
 
-def noted(fault: Fault, where: Path) -> Path:
-    """The empty file that marks a fault as injected."""
-    return where / f"fault-{fault.kind}-{fault.rank}-{fault.step}"
-
-
-def _first_time(fault: Fault, where: Path) -> bool:
-    where.mkdir(parents=True, exist_ok=True)
-    try:
-        noted(fault, where).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
 def _befall(kind: Kind, step: int) -> None:
     match kind:
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case "sigterm":
-            os.kill(os.getpid(), signal.SIGTERM)
+        case "kill" | "stop" | "sigterm":
+            numbers = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
+            os.kill(os.getpid(), numbers[kind])
         case "hang":
             while True:
                 time.sleep(3600)

@@ -33,7 +33,7 @@ class Job:
     """Seconds that the hosts wait for one another at the start."""
 
     def __post_init__(self) -> None:
-        mistakes = list(_mistakes(self))
+        mistakes = _mistakes(self)
         if mistakes:
             raise ValueError("\n".join(mistakes))
 
@@ -44,12 +44,10 @@ class Job:
         host, _, port = self.master.rpartition(":")
         return host.strip("[]"), int(port)
 
-    def warnings(self) -> list[str]:
-        """Warnings about options that work, but not well."""
+    def warning(self) -> str | None:
         cores = usable_cores()
-        if self.nproc > cores:
-            return [f"--nproc {self.nproc}: this host has {cores} cores, so its processes wait for one another"]
-        return []
+        reason = f"--nproc {self.nproc}: this host has {cores} cores, so its processes wait for one another"
+        return reason if self.nproc > cores else None
 
 
 def _mistakes(job: Job) -> list[str]:

@@ -15,16 +15,15 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.utils.distributed import get_free_port
 
-from hasten.distribute.connectivity import in_time, why_unreachable
+from hasten.distribute.connectivity import why_unreachable, with_timeout
 from hasten.distribute.launch.ends import End
 from hasten.distribute.launch.job import Job
 
 T = TypeVar("T")
 _SETTLE_S = 45.0
 """Longest wait for another host's report on how its ranks ended: torch gives ranks that hang 30 s to end."""
-_HOPELESS_S = 30.0
-"""How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
 _PARTING_S = 0.5
 
 
@@ -91,7 +90,7 @@ def meet(job: Job) -> Meeting:
     if job.node_rank == 0:
         _require_free(port)
     else:
-        reason = why_unreachable(host, port, within_s=job.join_s, hopeless_s=_HOPELESS_S)
+        reason = why_unreachable(host, port, within_s=job.join_s)
         if reason is not None:
             raise ValueError(
                 f"--master {host}:{port}: cannot be reached ({reason}); check that the launcher of --node-rank 0 runs "
@@ -131,10 +130,9 @@ def _require_free(port: int) -> None:
             return
         except OSError as error:
             reason = "is taken by another program" if error.errno == errno.EADDRINUSE else str(error.strerror)
-    with socket.socket(socket.AF_INET) as other:
-        other.bind(("", 0))
-        free = other.getsockname()[1]
-    raise ValueError(f"--master: port {port} of this host {reason}, perhaps an earlier job; port {free} is free")
+    raise ValueError(
+        f"--master: port {port} of this host {reason}, perhaps an earlier job; port {get_free_port()} is free"
+    )
 
 
 def _same_job(job: Job, store: PrefixStore) -> str:
@@ -179,5 +177,5 @@ def _hosts(job: Job, store: PrefixStore, until: float) -> tuple[str, ...]:
 def _call_or_none(call: Callable[[], T], seconds: float) -> T | None:
     """The result of a call; None if it fails or times out: a store may not notice that its host is gone."""
     with suppress(RuntimeError, ValueError, OSError):
-        return in_time(call, max(0.1, seconds))
+        return with_timeout(call, max(0.1, seconds))
     return None

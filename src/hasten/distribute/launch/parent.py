@@ -32,14 +32,14 @@ def end_with_launcher() -> None:
     try:
         launcher = psutil.Process(pid)
     except psutil.NoSuchProcess:
-        _end()
+        os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(target=_end_after, args=(launcher,), name="launcher", daemon=True).start()
 
 
 def _end_after(launcher: psutil.Process) -> None:
     while is_alive(launcher):
         time.sleep(_LOOK_EVERY_S)
-    _end()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -48,7 +48,3 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _end() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)

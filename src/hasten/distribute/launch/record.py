@@ -17,7 +17,7 @@ from typing import Literal
 from torch import distributed
 
 from hasten.distribute.consensus import OtherRankFailed
-from hasten.distribute.group import NotMet
+from hasten.distribute.group import RendezvousError
 from hasten.observe.rundir import write_json
 
 FOLDER = "HASTEN_RECORDS"
@@ -113,7 +113,7 @@ def _is_frame_of_command(frames: TracebackType) -> bool:
 
 def _of_peers(error: BaseException) -> bool:
     """Whether a rank ended because of another, so that its own error is of no help."""
-    if isinstance(error, NotMet | distributed.DistError):
+    if isinstance(error, RendezvousError | distributed.DistError):
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(part in text for part in _OF_PEERS)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,20 +63,10 @@ class Watchdog:
     interpreter is held by other code is ended all the same, with exit code 1.
     """
 
-    def __init__(
-        self,
-        *,
-        rank: int,
-        stall_s: float,
-        where: Path,
-        on_stall: Callable[[Stall], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """on_stall: called in place of ending the process; clock: seconds, for tests."""
+    def __init__(self, *, rank: int, stall_s: float, where: Path) -> None:
         if stall_s <= 0:
             raise ValueError(f"stall_s={stall_s}: must be above 0")
         self.rank, self.stall_s, self.where = rank, stall_s, where
-        self._on_stall, self._clock = on_stall, clock
         self._step: int | None = None
         self._pauses = 0
         self._last_step: tuple[int | None, float] = (None, 0.0)
@@ -96,12 +86,12 @@ class Watchdog:
         try:
             yield
         finally:
-            self._last_step = (self._step, self._clock())
+            self._last_step = (self._step, time.monotonic())
             self._pauses -= 1
 
     def look(self) -> bool:
         """Whether the rank has stalled for too long. The thread calls it regularly."""
-        now, step = self._clock(), self._step
+        now, step = time.monotonic(), self._step
         if step is None or self._pauses or step != self._last_step[0]:
             self._last_step, self._stall_written = (step, now), False
             return False
@@ -123,8 +113,7 @@ class Watchdog:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
         self._thread.join()
-        if self._on_stall is None:
-            faulthandler.cancel_dump_traceback_later()
+        faulthandler.cancel_dump_traceback_later()
         if self._stack is not None:
             self._stack.close()
         stall_file(self.where, self.rank).unlink(missing_ok=True)
@@ -137,39 +126,31 @@ class Watchdog:
             if self.look():
                 self._end()
                 return
-            if self._on_stall is not None:
-                continue
             if self._step is None or self._pauses:
                 faulthandler.cancel_dump_traceback_later()
             elif self._stack is not None:
                 # Runs outside of Python, for code that never releases the GIL.
-                remaining_s = self.stall_s - (self._clock() - self._last_step[1])
+                remaining_s = self.stall_s - (time.monotonic() - self._last_step[1])
                 faulthandler.dump_traceback_later(remaining_s + _LATER, exit=True, file=self._stack)
 
     def _stall(self) -> Stall:
         return Stall(rank=self.rank, pid=os.getpid(), step=self._step or 0, collectives=_collectives())
 
     def _end(self) -> None:
-        stall = self._stall()
-        write_json(stall_file(self.where, self.rank), stall)
+        write_json(stall_file(self.where, self.rank), self._stall())
         # Hasten's launcher copies the stacks into the rank's log; under another launcher, the rank prints them itself.
         for file in (self._stack, None if LAUNCHED in os.environ else sys.stderr):
             if file is not None:
                 print("\n".join(_stacks()), file=file, flush=True)
-        if self._on_stall is not None:
-            self._on_stall(stall)
-        else:
-            os._exit(STALLED)
+        os._exit(STALLED)
 
 
-def watchdog_of(
-    world: World, where: Path, *, timeout_s: float, environment: Mapping[str, str] | None = None
-) -> Watchdog | None:
+def watchdog_of(world: World, where: Path, *, timeout_s: float) -> Watchdog | None:
     """The watchdog of a rank of several; a single process has none unless --stall-seconds is set.
 
     The launcher's --stall-seconds counts; else `default_stall_s`. 0 is none.
     """
-    value = (os.environ if environment is None else environment).get(VARIABLE, "")
+    value = os.environ.get(VARIABLE, "")
     try:
         stall_s = float(value) if value else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
     except ValueError:

@@ -17,21 +17,15 @@ DONE = ("finished", "target_reached", "time_up")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """A job and the progress of its run. None is unknown."""
+    """A job and the progress of its run."""
 
     job: Job
     state: str
     """How the run ended if it is complete; else SLURM's state in lower case; else the state by the run's files."""
     reason: str = ""
     """Why it waits, in SLURM's words."""
-    steps: int | None = None
-    total: int | None = None
-    best: float | None = None
-    """Highest mean Dice of a validation."""
-    samples_per_s: float | None = None
-    """Of its last line."""
-    seconds: float | None = None
-    """Wall time of all its starts up to its last line, without the time in the queue."""
+    view: View | None = None
+    """The run's own files. Its time is that of all starts up to its last line, without the time in the queue."""
     fruitless: int = 0
     """Starts in a row that saved no new step."""
 
@@ -77,11 +71,7 @@ def _standing(out: Path, job: Job, answer: JobStates) -> Standing:
         job=job,
         state=state,
         reason=answer.reasons.get(job.job_id or "", "") if state == "pending" else "",
-        steps=view.steps if view else None,
-        total=view.total if view else None,
-        best=view.best if view else None,
-        samples_per_s=view.samples_per_s if view else None,
-        seconds=view.time_s if view else None,
+        view=view,
         fruitless=_fruitless(out, job),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal
 
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
+from hasten.config.user_code import digest_of
 from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, Job, read_jobs, script_path, settings_path, write_jobs
 from hasten.distribute.slurm.queue import hand_in, require_sbatch
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
@@ -95,7 +95,7 @@ def _require_free(out: Path, names: Sequence[str]) -> None:
             )
         for job in jobs:
             script = script_path(out, job.name)
-            if script.exists() and _digest(script.read_bytes()) != job.digest:
+            if script.exists() and digest_of(script.read_bytes()) != job.digest:
                 raise ValueError(
                     f"{script}: was edited since it was written, and would be lost; hand it in by "
                     f"`sbatch {shlex.quote(str(script))}`, or remove it"
@@ -131,7 +131,7 @@ def _write_scripts(
                     strategy=_strategy(config, shape.world),
                     seed=config.train.seed,
                     mode=mode,
-                    digest=_digest(text.encode()),
+                    digest=digest_of(text.encode()),
                 )
             )
         write_jobs(out, jobs)
@@ -145,10 +145,6 @@ def _strategy(config: RunConfig, world: int) -> str:
     if world == 1:
         return "single"
     return "ddp" if config.distribute.strategy == "auto" else config.distribute.strategy
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _rest(out: Path, sent: Sequence[Job], remaining: Sequence[Job]) -> str:

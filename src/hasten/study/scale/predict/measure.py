@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.group import joined
+from hasten.distribute.group import process_group
 from hasten.distribute.world import detect_world
 from hasten.observe.rundir import write_json
 from hasten.study.scale.predict.fit import alpha_beta
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("needs 2 processes or more: torchrun --nproc-per-node 2 -m hasten.study.scale.predict.measure ...")
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", world.local_rank) if cuda else torch.device("cpu")
-    with joined(world, DistributeConfig(timeout_s=120), device):
+    with process_group(world, DistributeConfig(timeout_s=120), device):
         link = measure_link(device, name=args.out.stem, seconds=args.seconds)
     if world.first:
         write_json(args.out, asdict(link))

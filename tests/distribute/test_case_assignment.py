@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hasten.cache.homes as homes
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig
-from hasten.distribute.balance import balanced, loads_of
-from hasten.distribute.parts import CaseParts, Deal, FileHome, own_ids, part_table, parts_mistake, prepared_voxels
-from hasten.sample.share import WHOLE, Share
+from hasten.distribute.balance import imbalance, loads_of
+from hasten.distribute.case_assignment import (
+    CaseAssignment,
+    RankCases,
+    cache_of_rank,
+    part_table,
+    parts_mistake,
+    prepared_voxels,
+    read_from_cache,
+)
+from hasten.sample.share import Share
 from tests.cache.sets import SPEC
-from tests.distribute.dealt_runs import STEPS, TRAINED, case_set, deal, file_home, program_of, run, segment_of
+from tests.distribute.dealt_runs import STEPS, TRAINED, assignment, case_set, of_file, program_of, run, segment_of
 from tests.sample.test_share import joined, same
 
 
@@ -45,22 +55,22 @@ def lognormal(count: int, seed: int = 0) -> dict[str, float]:
 @given(count=st.integers(4, 40), parts=st.integers(1, 4), number=st.integers(0, 5), random=st.randoms())
 def test_a_deal_follows_from_its_fields(count: int, parts: int, number: int, random: Any) -> None:
     costs = lognormal(count)
-    own = Deal(costs=costs, parts=parts, seed=1, every=2)
+    own = CaseAssignment(costs=costs, parts=parts, seed=1, every=2)
     found = own.at(number)
     assert sorted(case for part in found for case in part) == sorted(costs)
     counts = [len(part) for part in found]
     assert max(counts) - min(counts) <= 1
     shuffled = list(costs.items())
     random.shuffle(shuffled)
-    assert Deal(costs=dict(shuffled), parts=parts, seed=1, every=2).at(number) == found
+    assert CaseAssignment(costs=dict(shuffled), parts=parts, seed=1, every=2).at(number) == found
 
 
 def test_every_round_deals_anew_and_balanced() -> None:
-    own = Deal(costs=lognormal(100), parts=4, seed=1, every=2)
+    own = CaseAssignment(costs=lognormal(100), parts=4, seed=1, every=2)
     rounds = [own.positions(number) for number in range(20)]
     assert len(set(rounds)) == 20
     costs = [own.costs[name] for name in own.ids]
-    assert all(balanced(loads_of(costs, parts)) >= 0.99 for parts in rounds)
+    assert all(imbalance(loads_of(costs, parts)) <= 1.01 for parts in rounds)
     # Over time every case meets every other one, as one shuffle of all would bring about.
     met = {
         (one, other) for parts in rounds for part in parts for one in part for other in part if one != other
@@ -77,25 +87,22 @@ def test_every_round_deals_anew_and_balanced() -> None:
 @pytest.mark.parametrize("staged", [False, True], ids=["one size", "staged"])
 @pytest.mark.parametrize("every", [0, 1, 2])
 def test_the_samples_are_the_same_for_any_number_of_ranks(every: int, staged: bool, folder: Path, cases: Any) -> None:
-    wanted = list(run(file_home(cases, cache(folder), every), every, staged=staged))
+    wanted = list(run(of_file(cases, cache(folder), every), staged=staged))
     assert len(wanted) == STEPS
     for size, first in ((2, 13), (4, 0)):
         shares = [Share(rank, size) for rank in range(size)]
-        ranks = [
-            run(file_home(cases, cache(folder), every, share), every, share, first=first, staged=staged)
-            for share in shares
-        ]
+        ranks = [run(of_file(cases, cache(folder), every, share), first=first, staged=staged) for share in shares]
         for batch, *own in zip(wanted[first:], *ranks, strict=True):
             assert same(joined(own, 1), batch)
 
 
 def test_pieces_are_dealt_as_batches_are(folder: Path, cases: Any) -> None:
     """In two pieces with 2 parts each; pieces are part of what decides the samples."""
-    two = replace(deal(0), parts=2)
+    two = replace(assignment(0), parts=2)
 
     def batches(share: Share) -> Any:
-        home = FileHome(two, share, cases, SPEC, cache(folder), "cpu")
-        return segment_of(CaseParts(two, share, home), 0).batches(0, 6)
+        read = partial(read_from_cache, cases, SPEC, cache(folder), torch.device("cpu"))
+        return segment_of(RankCases(two, share, read), 0).batches(0, 6)
 
     wanted = batches(Share(pieces=2))
     for batch, *own in zip(wanted, *[batches(Share(rank, 2, 2)) for rank in range(2)], strict=True):
@@ -104,7 +111,7 @@ def test_pieces_are_dealt_as_batches_are(folder: Path, cases: Any) -> None:
 
 def test_every_case_is_seen_as_often_in_a_round(folder: Path, cases: Any) -> None:
     """8 cases, 4 parts of 2, 4 samples a step: a round of 3 epochs is 6 steps."""
-    parts = CaseParts(deal(3), WHOLE, file_home(cases, cache(folder), 3))
+    parts = of_file(cases, cache(folder), 3)
     for number in range(3):
         segment = segment_of(parts, number)
         drawn = [case for each in segment.draws(6 * number, 6 * number + 6) for case in each.case.tolist()]
@@ -117,17 +124,17 @@ def test_a_rank_keeps_its_own_cases_in_memory(
 ) -> None:
     """`meta` stands for a GPU: what would be copied there is counted, and nothing else may be."""
     share = Share(1, 2)
-    own = own_ids(deal(0), 0, share)
+    own = assignment(0).of_rank(0, share)
     locked: list[int] = []
     monkeypatch.setattr("hasten.cache.file.lock_pages", lambda address, size: not locked.append(size))
-    arena = file_home(cases, cache(folder, home=home), 0, share).arena(0)
+    arena = of_file(cases, cache(folder, home=home), 0, share).arena(0)
     assert arena.ids == tuple(case.id for case in cases.cases)
     sizes = [arena.case_bytes[case] for case in arena.index(own)]
     assert sum(locked) == (0 if home == "file" else sum(sizes))
     assert arena.pages is None or arena.pages.cases.isdisjoint(arena.index(own)) == (home != "file")
     if home in ("device", "auto"):
         monkeypatch.setattr(homes, "_device_budget", lambda config, device: sum(sizes))
-        there = FileHome(deal(0), share, cases, SPEC, cache(folder, home=home), "meta").arena(0)
+        there = read_from_cache(cases, SPEC, cache(folder, home=home), torch.device("meta"), own)
         assert there.ids == own
         assert there.num_bytes == sum(sizes)
         assert there.store.values["image"].device.type == "meta"
@@ -137,9 +144,9 @@ def test_what_has_no_room_on_the_device_stays_in_memory(
     folder: Path, cases: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share = Share(0, 2)
-    own = own_ids(deal(0), 0, share)
+    own = assignment(0).of_rank(0, share)
     monkeypatch.setattr(homes, "_device_budget", lambda config, device: 3000)
-    arena = FileHome(deal(0), share, cases, SPEC, cache(folder), "meta").arena(0)
+    arena = read_from_cache(cases, SPEC, cache(folder), torch.device("meta"), own)
     assert arena.part is not None
     there = [name for name, place in zip(arena.ids, arena.part.position.tolist(), strict=True) if place >= 0]
     assert there
@@ -147,18 +154,18 @@ def test_what_has_no_room_on_the_device_stays_in_memory(
     assert arena.home == f"{len(there)} cases in device, {len(own) - len(there)} cases in ram"
 
 
-def test_ranks_of_one_host_share_its_free_memory(folder: Path, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasten.distribute.parts.available_memory", lambda: 8000)
-    assert file_home(cases, cache(folder), 0, neighbours=4).cache.ram == "1000B"
-    assert file_home(cases, cache(folder), 0).cache.ram == "auto"
-    assert file_home(cases, cache(folder, ram="5GiB"), 0, neighbours=4).cache.ram == "5GiB"
-    assert file_home(cases, cache(folder, home="ram"), 0, neighbours=4).cache.ram == "auto"
+def test_ranks_of_one_host_share_its_free_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.distribute.case_assignment.available_memory", lambda: 8000)
+    assert cache_of_rank(cache(folder), 4).ram == "1000B"
+    assert cache_of_rank(cache(folder), 1).ram == "auto"
+    assert cache_of_rank(cache(folder, ram="5GiB"), 4).ram == "5GiB"
+    assert cache_of_rank(cache(folder, home="ram"), 4).ram == "auto"
 
 
 def test_cases_are_dealt_anew_only_where_that_is_set(folder: Path, cases: Any) -> None:
-    never = program_of(CaseParts(deal(0), WHOLE, file_home(cases, cache(folder), 0)))
+    never = program_of(of_file(cases, cache(folder), 0))
     assert never.segment is not None
-    parts = CaseParts(deal(2), WHOLE, file_home(cases, cache(folder), 2))
+    parts = of_file(cases, cache(folder), 2)
     opened: list[int] = []
     real = parts.dealt
     parts.dealt = lambda round: opened.append(round) or real(round)  # type: ignore[assignment, method-assign, func-returns-value]
@@ -199,21 +206,22 @@ def test_voxels_are_told_before_anything_is_prepared() -> None:
 
 
 def test_the_table_tells_who_has_what() -> None:
-    own = Deal(costs={"a": 30.0, "b": 30.0, "c": 10.0, "d": 10.0}, parts=2, seed=0)
+    own = CaseAssignment(costs={"a": 30.0, "b": 30.0, "c": 10.0, "d": 10.0}, parts=2, seed=0)
     assert part_table(own, 2).splitlines() == [
         "part  rank  cases  voxels   share",
         "   0     0      2      40  50.0 %",
         "   1     1      2      40  50.0 %",
-        "largest over mean: 1.000 (100.0 % balanced); cut by count in order: 1.500",
+        "4 cases in 2 parts: the largest has 1.000 times the mean (100.0 % balanced); cut by count in order, "
+        "1.500 (66.7 %)",
     ]
     assert [line.split()[1] for line in part_table(replace(own, parts=4), 2).splitlines()[1:5]] == ["0", "0", "1", "1"]
 
 
 def test_batches_hold_only_a_ranks_own_cases(folder: Path, cases: Any) -> None:
     share = Share(1, 2)
-    parts = CaseParts(deal(0), share, file_home(cases, cache(folder), 0, share))
+    parts = of_file(cases, cache(folder), 0, share)
     dealt, arena = parts.dealt(0), parts.arena(0)
     assert [bool(part) for part in dealt.parts] == [False, False, True, True]
-    assert {arena.ids[case] for part in dealt.parts for case in part} == set(own_ids(deal(0), 0, share))
+    assert {arena.ids[case] for part in dealt.parts for case in part} == set(assignment(0).of_rank(0, share))
     drawn = {case for each in segment_of(parts, 0).draws(0, 6) for case in each.case.tolist()}
     assert drawn == {case for part in dealt.parts for case in part}

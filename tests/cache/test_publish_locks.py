@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import hasten.cache.turns as turns
+import hasten.cache.publish as publish
 from hasten.cache.build import get_arena
-from hasten.cache.turns import building
+from hasten.cache.publish import building
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
@@ -89,7 +89,7 @@ def test_without_locks_every_process_builds_for_itself(
     def unable(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(turns.fcntl, "flock", unable)
+    monkeypatch.setattr(publish.fcntl, "flock", unable)
     folder = tmp_path / "entry"
     with building(folder, folder.exists) as partial:
         assert partial is not None

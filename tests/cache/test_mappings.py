@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-import hasten.cache.again as again
-from hasten.cache.again import Mappings, room
+from hasten.cache.mappings import Mappings, is_changed, mapping_slots
 
 SIZE = 5 * 4096 + 100
 CONTENT = random.Random(0).randbytes(SIZE)
@@ -35,7 +34,7 @@ class Range(NamedTuple):
 @pytest.fixture
 def mappings(tmp_path: Path) -> Range:
     (tmp_path / "file").write_bytes(b"x" * 4096 + CONTENT)
-    return Range(Mappings(SIZE, 4096, room()), os.open(tmp_path / "file", os.O_RDONLY))
+    return Range(Mappings(SIZE, 4096, mapping_slots()), os.open(tmp_path / "file", os.O_RDONLY))
 
 
 def mapped(mappings: Range) -> int:
@@ -52,7 +51,7 @@ def test_a_mapping_is_used_again_without_its_changes(mappings: Range, place: int
     del view
     assert len(mappings.free) == 1
     address = mappings.free[0]
-    assert again.changed(address, SIZE) == (place is not None)
+    assert is_changed(address, SIZE) == (place is not None)
     assert bytes(mappings.take()) == CONTENT
     assert mappings.free[0] == address
     assert mapped(mappings) == 1
@@ -66,7 +65,7 @@ def test_who_does_not_learn_of_changes_drops_the_pages(mappings: Range, monkeypa
     def no_access(*_: object) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(again.os, "open", no_access)
+    monkeypatch.setattr("hasten.cache.mappings.os.open", no_access)
     assert bytes(mappings.take()) == CONTENT
 
 
@@ -106,12 +105,12 @@ def test_after_a_fork_each_process_has_its_own(mappings: Range) -> None:
 
 def test_no_more_wait_than_there_is_room_for(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
-    handle, places = os.open(tmp_path / "file", os.O_RDONLY), room(3)
-    ranges = [Mappings(SIZE, 0, places) for _ in range(5)]
+    handle, slots = os.open(tmp_path / "file", os.O_RDONLY), mapping_slots(3)
+    ranges = [Mappings(SIZE, 0, slots) for _ in range(5)]
     for _ in range(3):
         for each in ranges:
             assert bytes(each.take(handle)) == CONTENT
         assert [len(each.free) for each in ranges] == [1, 1, 1, 0, 0]
-        assert len(places) == 0
+        assert len(slots) == 0
     del ranges[:2], each
-    assert len(places) == 2
+    assert len(slots) == 2

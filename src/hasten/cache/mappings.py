@@ -17,20 +17,20 @@ from hasten.cache.libc import drop_changes, map_pages, unmap, view_of
 _PRESENT_OR_SWAPPED, _OF_FILE = np.uint64(3 << 62), np.uint64(1 << 61)
 
 
-ROOM = 8192
+_MOST_WAITING = 8192
 """Mappings that wait to be used again: each is one of the 65530 that Linux lets a process have."""
 
 
-def room(number: int = ROOM) -> deque[None]:
+def mapping_slots(number: int = _MOST_WAITING) -> deque[None]:
     """Places for mappings that wait. Taking and returning one is atomic, even where a finalizer interrupts it."""
     return deque([None] * number)
 
 
 class Mappings:
-    """Of one range of one file. `places`: what `room` gave, shared by the ranges of a data set."""
+    """Of one range of one file. `slots`: what `mapping_slots` gave, shared by the ranges of a data set."""
 
-    def __init__(self, size: int, offset: int, places: deque[None]) -> None:
-        self.size, self.offset, self.places = size, offset, places
+    def __init__(self, size: int, offset: int, slots: deque[None]) -> None:
+        self.size, self.offset, self.slots = size, offset, slots
         self.free: deque[int] = deque()
         self.open = True
 
@@ -41,8 +41,8 @@ class Mappings:
         except IndexError:
             address = map_pages(handle, self.size, self.offset)
         else:
-            self.places.append(None)
-            if changed(address, self.size):
+            self.slots.append(None)
+            if is_changed(address, self.size):
                 drop_changes(address, self.size)
         return view_of(address, self.size, lambda: self.give_back(address))
 
@@ -57,7 +57,7 @@ class Mappings:
 
     def _place(self) -> bool:
         try:
-            self.places.pop()
+            self.slots.pop()
         except IndexError:
             return False
         return True
@@ -67,13 +67,13 @@ class Mappings:
         self.open = False
         while self.free:
             unmap(self.free.pop(), self.size)
-            self.places.append(None)
+            self.slots.append(None)
 
     def __del__(self) -> None:
         self.close()
 
 
-def changed(address: int, size: int) -> bool:
+def is_changed(address: int, size: int) -> bool:
     """Whether any page of a private mapping differs from its file, or the system does not report it."""
     first, last = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
     try:

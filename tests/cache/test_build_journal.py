@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hasten.cache.build import JOURNAL, note, recover
 from hasten.cache.file import IMAGE, LABEL, POINTS, CaseEntry, checksum
-from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cases.types import CaseSet
 from tests.cache.sets import shard_of
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hasten.cache.arena import Arena
-from hasten.cache.own import own_cases, point_slices, room_for, rows_of, values_of
+from hasten.cache.arena_in_memory import case_rows, case_values, copy_cases, empty_like, point_slices
 from hasten.prepare.types import Geometry
 from tests.augment.stores import random_store
 
@@ -42,9 +42,9 @@ def content(arena: Arena, name: str) -> tuple[list, ...]:
 
 @pytest.mark.parametrize("names", ["d", "ca", "edcba", "c"])
 @pytest.mark.parametrize("num_channels", [1, 2])
-def test_own_cases_are_what_they_were(names: str, num_channels: int) -> None:
+def test_copied_cases_are_what_they_were(names: str, num_channels: int) -> None:
     whole = arena_of(num_channels)
-    found = own_cases(whole, whole.index(tuple(names)), "cpu")
+    found = copy_cases(whole, whole.index(tuple(names)), "cpu")
     assert found.ids == tuple(names)
     assert found.home == "ram"
     for name in names:
@@ -56,14 +56,14 @@ def test_own_cases_are_what_they_were(names: str, num_channels: int) -> None:
 
 def test_rows_tell_how_much_room_a_case_takes() -> None:
     whole = arena_of()
-    sets, rows = whole.store.sets, rows_of(whole)
+    sets, rows = whole.store.sets, case_rows(whole)
     assert sets is not None
     assert [row.id for row in rows] == list("abcde")
     assert sum(row.num_bytes(2, 2) for row in rows) == whole.num_bytes + 4 * len(sets.points)
     assert point_slices(rows)[-1].stop == len(sets.points)
-    empty = room_for(rows[1:3], whole, "meta")
+    empty = empty_like(whole, rows[1:3], "meta")
     assert empty.store.values["image"].shape == (2 * (6 * 8 * 10 + 512),)
-    image, label, points = values_of(whole, 2, point_slices(rows)[2])
+    image, label, points = case_values(whole, 2, point_slices(rows)[2])
     assert (len(image), len(label), len(points)) == (1024, 512, 0)
-    assert room_for((), whole, "cpu").store.shape.shape == (0, 3)
-    assert torch.equal(own_cases(whole, (0,), "cpu").store.offset, torch.tensor([0]))
+    assert empty_like(whole, (), "cpu").store.shape.shape == (0, 3)
+    assert torch.equal(copy_cases(whole, (0,), "cpu").store.offset, torch.tensor([0]))

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from hasten.cache.build import get_arena
 from hasten.config.schema import CacheConfig, DistributeConfig, RunConfig, TrainConfig
-from hasten.distribute.exchange import Move, case_parts, moves, stored_cases, waves
-from hasten.distribute.parts import own_ids
+from hasten.distribute.case_assignment import rank_cases, stored_cases
+from hasten.distribute.case_exchange import Move, moves, waves
 from hasten.prepare.fingerprint import take_fingerprint
 from hasten.sample.share import Share
 from tests.cache.sets import SPEC
-from tests.cache.test_own import arena_of, content
-from tests.distribute.dealt_runs import SAMPLE, STEPS, TRAINED, case_set, deal, digests, file_home, run
+from tests.cache.test_arena_in_memory import arena_of, content
+from tests.distribute.dealt_runs import SAMPLE, STEPS, TRAINED, assignment, case_set, digests, of_file, run, sent
 from tests.distribute.exchange_ranks import held
 from tests.distribute.ranks import run_ranks
 
@@ -76,8 +76,8 @@ def test_a_cache_of_some_cases_holds_what_that_of_all_holds(tmp_path: Path) -> N
 def alone(tmp_path: Path, every: int, first: int = 0, *, staged: bool = False) -> list[list[list[str]]]:
     """What a single process makes of the same parts, from a file that holds all cases."""
     cache = CacheConfig(dir=str(tmp_path / "whole"), max_points=20)
-    home = file_home(case_set(tmp_path / "data0"), cache, every)
-    return [digests(batch) for batch in run(home, every, first=first, staged=staged)]
+    parts = of_file(case_set(tmp_path / "data0"), cache, every)
+    return [digests(batch) for batch in run(parts, first=first, staged=staged)]
 
 
 def check(found: list[Any], world: int, tmp_path: Path) -> None:
@@ -122,16 +122,14 @@ def test_four_ranks_exchange_their_cases(tmp_path: Path) -> None:
 
 def test_a_rank_begins_with_the_round_it_is_resumed_in(tmp_path: Path) -> None:
     """And prepares no case of another rank, nor of another round."""
-    from hasten.distribute.exchange import SentHome
-
     cache = CacheConfig(dir=str(tmp_path / "cache"), max_points=20)
-    home = SentHome(deal(2), Share(1, 2), case_set(tmp_path / "data"), SPEC, cache, "cpu")
-    arena = home.arena(3)
-    assert arena.ids == own_ids(deal(2), 3, Share(1, 2))
+    parts = sent(case_set(tmp_path / "data"), cache, 2, Share(1, 2))
+    arena = parts.arena(3)
+    assert arena.ids == assignment(2).of_rank(3, Share(1, 2))
     assert arena.home == "ram"
     (entry,) = (tmp_path / "cache" / "arena").iterdir()
     assert (entry / "label.bin").stat().st_size == arena.store.values["label"].numel()
-    assert home.arena(3) is arena
+    assert parts.arena(3) is arena
 
 
 @pytest.mark.parametrize("send", [False, True])
@@ -143,9 +141,9 @@ def test_the_parts_of_a_run_follow_from_its_settings(send: bool, tmp_path: Path)
     )  # fmt: skip
     known = take_fingerprint(cases)
     given = (cases, TRAINED, known, Share(1, 2), torch.device("cpu"))
-    parts = case_parts(config, *given, send=send)
-    assert parts.deal == deal(2)
-    assert set(own_ids(deal(2), 1, Share(1, 2))) <= set(parts.arena(1).ids)
+    parts = rank_cases(config, *given, send=send)
+    assert parts.assignment == assignment(2)
+    assert set(assignment(2).of_rank(1, Share(1, 2))) <= set(parts.arena(1).ids)
     assert (len(parts.arena(1).ids) == 4) is send
     with pytest.raises(ValueError, match=r"distribute\.parts: 9 parts, but only 8 cases"):
-        case_parts(replace(config, distribute=DistributeConfig(parts=9)), *given)
+        rank_cases(replace(config, distribute=DistributeConfig(parts=9)), *given)

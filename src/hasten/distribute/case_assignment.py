@@ -1,0 +1,232 @@
+"""Distribution of the training cases over virtual parts, so that each rank keeps only its own cases in memory.
+
+The samples of a run follow from the number of parts and the seed. Ranks own whole parts, so that any number of ranks
+that divides the parts sees the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from hasten.cache.arena import Arena
+from hasten.cache.arena_in_memory import CaseRow, copy_cases
+from hasten.cache.build import get_arena
+from hasten.cache.memory import available_memory
+from hasten.cases.types import CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
+from hasten.config.settled import PlannedRun
+from hasten.distribute.balance import Parts, balance_sentence, deal, loads_of
+from hasten.distribute.case_exchange import IN_FLIGHT, exchange, gather_case_rows
+from hasten.sample.dealt import Dealt
+from hasten.sample.random import random_words, sample_key
+from hasten.sample.share import Share, share_mistake
+
+_DEAL_STREAM = 0xDEA1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseAssignment:
+    """The assignment of training cases to parts, in every round: a function of these fields alone."""
+
+    costs: Mapping[str, float]
+    """Cost of each training case by its id: voxels, or another measure in which parts are to be equal."""
+    parts: int
+    seed: int
+    every: int = 0
+    """Epochs of a round, after which the cases are reassigned; 0: one round is the whole run."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Sorted, so that the order of the list of cases does not matter."""
+        return tuple(sorted(self.costs))
+
+    @property
+    def round_samples(self) -> int:
+        """Samples of a round, all parts together; 0 where there is only one round."""
+        return self.every * len(self.costs)
+
+    def positions(self, round: int) -> Parts:
+        """Of each part in a round, positions in `ids`. The parts' costs are near equal, their counts within one."""
+        return deal([self.costs[name] for name in self.ids], self.parts, self._order(round) if round else None)
+
+    def at(self, round: int) -> tuple[tuple[str, ...], ...]:
+        """Of each part in a round, the ids of its cases."""
+        ids = self.ids
+        return tuple(tuple(ids[case] for case in part) for part in self.positions(round))
+
+    def of_rank(self, round: int, share: Share) -> tuple[str, ...]:
+        """Ids of the cases of a rank's parts, part after part."""
+        parts = self.at(round)
+        return tuple(name for number in share.parts(self.parts) for name in parts[number])
+
+    def begun(self, round: int) -> int:
+        """Number of samples that each part gave before a round."""
+        return round * self.round_samples // self.parts
+
+    def _order(self, round: int) -> list[int]:
+        key = sample_key(torch.tensor(self.seed), torch.tensor([round]))
+        return torch.argsort(random_words(key, _DEAL_STREAM, len(self.costs)), dim=1, stable=True)[0].tolist()
+
+
+def parts_mistake(cases: int, parts: int, batch_size: int, accumulate: int, size: int) -> str | None:
+    """Why `cases` training cases can't be dealt into so many parts and these shared by `size` ranks, with a remedy."""
+    if parts > cases:
+        return f"distribute.parts: {parts} parts, but only {cases} cases to train on; use {cases} or fewer"
+    return share_mistake(batch_size, accumulate, size, parts)
+
+
+def prepared_voxels(fingerprint: Fingerprint, ids: Sequence[str], spacing: Spacing | None) -> dict[str, float]:
+    """Approximate voxels of each case after preprocessing, by id. ids: in the order of the fingerprint's cases.
+
+    spacing: `prepare.spacing`; where it is None or 0, a case's original spacing. Nothing is preprocessed for it.
+    """
+    voxels = {}
+    for name, shape, original in zip(ids, fingerprint.shapes, fingerprint.spacings, strict=True):
+        target = spacing or original
+        depth, height, width = (side * by / (to or by) for side, by, to in zip(shape, original, target, strict=True))
+        voxels[name] = depth * height * width
+    return voxels
+
+
+class RankCases:
+    """The training cases of this rank's parts, round after round."""
+
+    def __init__(
+        self,
+        assignment: CaseAssignment,
+        share: Share,
+        read: Callable[[Sequence[str]], Arena],
+        *,
+        send: bool = False,
+        limit: int = IN_FLIGHT,
+    ) -> None:
+        """share: the rank's of every batch; one that makes whole batches has all parts. read: the arena of some cases.
+
+        send: in a new round, ranks get cases from one another, as in `exchange`, instead of reading them.
+        """
+        self.assignment, self.share, self._read = assignment, share, read
+        self._send, self._limit = send, limit
+        self._arena: Arena | None = None
+        self._rows: dict[str, CaseRow] = {}
+        self._round = -1
+
+    def arena(self, round: int) -> Arena:
+        """This rank's cases in a round. All ranks call it at once where cases travel between them."""
+        if self._arena is None or (round != self._round and not self._send):
+            self._arena = None  # what is replaced is dropped first
+            self._arena = self._read(self.assignment.of_rank(round, self.share))
+        elif round != self._round:
+            self._rows = self._rows or gather_case_rows(self._arena)
+            now, then = self._ids_by_rank(self._round), self._ids_by_rank(round)
+            self._arena = exchange(self._arena, self._rows, now, then, limit=self._limit)
+        self._round = round
+        return self._arena
+
+    def dealt(self, round: int) -> Dealt:
+        """The cases that a round samples from, as positions in `arena(round)`; other ranks' parts are empty."""
+        arena, parts = self.arena(round), self.assignment.at(round)
+        local_parts = self.share.parts(len(parts))
+        return Dealt(
+            parts=tuple(arena.index(part) if number in local_parts else () for number, part in enumerate(parts)),
+            round=round,
+            begun=self.assignment.begun(round),
+        )
+
+    def _ids_by_rank(self, round: int) -> list[tuple[str, ...]]:
+        size = self.share.size
+        return [self.assignment.of_rank(round, Share(rank, size)) for rank in range(size)]
+
+
+def rank_cases(
+    config: PlannedRun,
+    case_set: CaseSet,
+    train: Sequence[str],
+    fingerprint: Fingerprint,
+    share: Share,
+    device: torch.device,
+    *,
+    send: bool = False,
+    local_size: int = 1,
+) -> RankCases:
+    """The training cases of a rank, in a run that has `distribute.parts`. train: ids of the training cases.
+
+    fingerprint: of `case_set`. send: each case is prepared by its first rank, and cases travel between ranks; else
+    every host's cache holds all of them. local_size: ranks on this host. Raises ValueError for cases or a batch that
+    can't be dealt so.
+    """
+    settings, batch = config.distribute, config.sample.batch_size
+    mistake = parts_mistake(len(train), settings.parts, batch, share.pieces, share.size)
+    if mistake:
+        raise ValueError(mistake)
+    voxels = prepared_voxels(fingerprint, [case.id for case in case_set.cases], config.prepare.spacing)
+    assignment = CaseAssignment(
+        costs={name: voxels[name] for name in train},
+        parts=settings.parts,
+        seed=config.train.seed,
+        every=settings.exchange_every,
+    )
+    if send:
+        read = partial(copied_from_file, case_set, config.prepare, config.cache, device)
+    else:
+        read = partial(read_from_cache, case_set, config.prepare, cache_of_rank(config.cache, local_size), device)
+    return RankCases(assignment, share, read, send=send)
+
+
+def cache_of_rank(cache: CacheConfig, local_size: int) -> CacheConfig:
+    """The settings of one of `local_size` ranks on a host, each of which uses its share of the available memory."""
+    if cache.home == "auto" and cache.ram == "auto" and local_size > 1:
+        return replace(cache, ram=f"{available_memory() // (2 * local_size)}B")
+    return cache
+
+
+def read_from_cache(
+    case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
+) -> Arena:
+    """Cases from the cache entry of the whole data set, which every node has or can reach."""
+    return get_arena(case_set, prepare, cache, device=str(device), first=ids, only=True)
+
+
+def copied_from_file(
+    case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
+) -> Arena:
+    """Cases in memory, from a cache entry of their own.
+
+    A node's cache thus holds only the training cases that its ranks started with. A run that is resumed in a later
+    round starts with the cases of that round.
+    """
+    stored = stored_cases(case_set, ids, prepare, cache)
+    return copy_cases(stored, stored.index(tuple(ids)), device)
+
+
+def stored_cases(case_set: CaseSet, ids: Sequence[str], prepare: PrepareConfig, cache: CacheConfig) -> Arena:
+    """The cases of these ids in a separate cache entry, read from the file, as in the entry of the whole set.
+
+    Raises the errors of `get_arena`.
+    """
+    requested = set(ids)
+    subset = replace(case_set, cases=tuple(case for case in case_set.cases if case.id in requested))
+    return get_arena(subset, prepare, replace(cache, home="file"))
+
+
+def part_table(assignment: CaseAssignment, world_size: int) -> str:
+    """A table of the parts in the first round, and the imbalance that cutting the list of cases would have given."""
+    parts = assignment.positions(0)
+    loads = loads_of([assignment.costs[name] for name in assignment.ids], parts)
+    total = sum(loads) or 1.0
+    lines = ["part  rank  cases  voxels   share"]
+    for number, (part, load) in enumerate(zip(parts, loads, strict=True)):
+        rank = number * world_size // assignment.parts
+        lines.append(f"{number:>4}  {rank:>4}  {len(part):>5}  {load:>6.4g}  {100 * load / total:>4.1f} %")
+    return "\n".join([*lines, part_balance(assignment)])
+
+
+def part_balance(assignment: CaseAssignment) -> str:
+    """The imbalance of the first round's parts, and the one that cutting the list of cases would have given."""
+    position = {name: number for number, name in enumerate(assignment.costs)}
+    parts = [[position[name] for name in part] for part in assignment.at(0)]
+    return balance_sentence(list(assignment.costs.values()), parts)
