@@ -20,7 +20,7 @@ def findings(facts: Facts) -> list[Finding]:
     """Ranked by the gain to expect."""
     candidates = [
         *_cold(facts), *_feed(facts), *_augmentation(facts), *_transfer(facts), *_reads(facts), *_batch(facts),
-        *_launches(facts), *_pieces(facts), *_variant(facts), *_compiled(facts), *_threads(facts), *_validation(facts),
+        *_launches(facts), *_arms(facts), *_variant(facts), *_validation(facts),
         *_checkpoints(facts), *_busy(facts),
     ]  # fmt: skip
     return ranked(candidates)
@@ -165,17 +165,37 @@ def _launches(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _pieces(facts: Facts) -> Iterator[Finding]:
-    whole, now, pieces = facts.arms.seconds.get("whole"), facts.arms.seconds.get("fixed"), facts.config.train.accumulate
-    if pieces > 1 and whole is not None and now is not None and now > 1.03 * whole:
-        evidence = f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory"
+def _arms(facts: Facts) -> Iterator[Finding]:
+    """Arms that are faster than the step as it is."""
+    seconds, pieces = facts.arms.seconds, facts.config.train.accumulate
+    now = seconds.get("fixed", 0.0)
+    whole, eager, threads = (seconds.get(name, math.inf) for name in ("whole", "eager", "threads"))
+    if pieces > 1 and now > 1.03 * whole:
         yield facts.finding(
             now - whole,
             name="needless-accumulate",
             title="The batch goes through in pieces though it fits whole",
             where="train.accumulate",
             cure="train.accumulate=1",
-            evidence=evidence,
+            evidence=f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory",
+        )
+    if now > 1.05 * eager:
+        yield facts.finding(
+            now - eager,
+            name="slow-compile",
+            title="The compiled network is slower than the plain one",
+            where="train.compile",
+            cure="train.compile=false",
+            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
+        )
+    if now > FASTER * threads:
+        yield facts.finding(
+            now - threads,
+            name="few-threads",
+            title="torch uses fewer threads than there are cores",
+            where="OMP_NUM_THREADS",
+            cure=f"export OMP_NUM_THREADS={facts.cores}",
+            evidence=f"a step takes {ms(now)} on {facts.threads} threads and {ms(threads)} on {facts.cores}",
         )
 
 
@@ -203,33 +223,6 @@ def _variant(facts: Facts) -> Iterator[Finding]:
         cure=" ".join(f"{name}={value}" for name, value in changed),
         evidence=f"forward and backward of a probe: {timings}",
     )
-
-
-def _compiled(facts: Facts) -> Iterator[Finding]:
-    eager, now = facts.arms.seconds.get("eager"), facts.arms.seconds.get("fixed")
-    if eager is not None and now is not None and now > 1.05 * eager:
-        yield facts.finding(
-            now - eager,
-            name="slow-compile",
-            title="The compiled network is slower than the plain one",
-            where="train.compile",
-            cure="train.compile=false",
-            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
-        )
-
-
-def _threads(facts: Facts) -> Iterator[Finding]:
-    more, now = facts.arms.seconds.get("threads"), facts.arms.seconds.get("fixed")
-    if more is not None and now is not None and now > FASTER * more:
-        evidence = f"a step takes {ms(now)} on {facts.threads} threads and {ms(more)} on {facts.cores}"
-        yield facts.finding(
-            now - more,
-            name="few-threads",
-            title="torch uses fewer threads than there are cores",
-            where="OMP_NUM_THREADS",
-            cure=f"export OMP_NUM_THREADS={facts.cores}",
-            evidence=evidence,
-        )
 
 
 def _validation(facts: Facts) -> list[Finding]:
