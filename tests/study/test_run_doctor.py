@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
+from hasten.engine.step import TrainStep
 from hasten.observe.rundir import write_json
 from hasten.study.run.assemble import assemble
 from hasten.study.run.doctor import RunDiagnosis, diagnose_run
 from hasten.study.run.show import lines, write_page
+from hasten.study.run.timed import Marks, TimedStep
 from hasten.study.split import PARTS
 from tests.engine.runs import config_of
 
@@ -77,6 +81,14 @@ def test_nothing_is_written_but_the_cache(make: Callable[..., RunConfig], tmp_pa
 def test_torch_is_left_as_it_was(healthy: RunDiagnosis):
     for name in ("item", "cpu", "numpy", "__float__"):
         assert "counting" not in getattr(getattr(torch.Tensor, name), "__qualname__", "")
+
+
+def test_the_timed_step_is_the_runs_own_in_every_setting():
+    step = TrainStep(network=torch.nn.Identity(), loss=torch.nn.MSELoss(), update=SimpleNamespace(),
+                     device=torch.device("cpu"), fused_kernels=True, autotune=True, accumulate=2)  # fmt: skip
+    timed = TimedStep(step, Marks(step.device))._step
+    names = {field.name for field in dataclasses.fields(step)} - {"update"}
+    assert {name for name in names if getattr(timed, name) is not getattr(step, name)} == set()
 
 
 def late(feed: Iterable) -> Iterator:

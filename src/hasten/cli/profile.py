@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -56,11 +57,11 @@ def profile(
 
 
 def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:
-    from hasten.study.profile.nsight import nsight_command, run_nsight, shown
+    from hasten.study.profile.nsight import nsight_command, run_nsight
 
     arguments = [source, *overrides, "--steps", str(steps), "--cases", str(cases)]
     command = nsight_command(arguments, out)
-    echo(shown(command))
+    echo(shlex.join(command))
     out.mkdir(parents=True, exist_ok=True)
     code = run_nsight(command)
     if code is None:

@@ -58,13 +58,6 @@ def test_nothing_measured_is_nothing_found():
     assert findings(tried(**{name: {"error": "RuntimeError: x"} for name in nothing})) == []
 
 
-def test_a_record_is_read_by_its_experiments():
-    class Record:
-        experiments = tried(autocast=arm(2.0, dtype="bfloat16"))
-
-    assert names(Record()) == ["no-autocast"]
-
-
 def test_no_workers_names_the_fewest_that_do():
     found = only(tried(0.2, workers=loader(0, w0=0.1, w1=0.1, w2=0.05, w4=0.025)))
     # One worker hides 100 ms behind the other 100 ms of the step: more bring nothing.

@@ -67,7 +67,7 @@ def test_user_code_is_what_is_in_no_library(probe):
     assert not sites.is_user(subprocess.__file__)
     assert not sites.is_user(sites.__file__)
     assert not sites.is_user("<eval_with_key>.3")
-    assert sites.nearest(0) == f"{__file__}:{sys._getframe().f_lineno}"
+    assert sites.nearest() == f"{__file__}:{sys._getframe().f_lineno}"
 
 
 def test_the_hook_runs_once_after_somebodys_import(probe, tmp_path, monkeypatch):

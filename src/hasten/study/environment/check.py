@@ -42,6 +42,11 @@ class Check:
         assert self.level == "ok" or self.remedy, f"{self.name}: what is not well needs a remedy"
 
 
+def check(area: str, name: str, told: str, remedy: str = "", *, level: Level = "warn") -> Check:
+    """Fine where it needs no remedy, else of this level."""
+    return Check(area=area, name=name, level=level if remedy else "ok", told=told, remedy=remedy)
+
+
 def worst(checks: Iterable[Check]) -> Level:
     """The worst level of the checks; ok if there are none."""
     return max((check.level for check in checks), key=_ORDER.index, default="ok")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hasten.study.environment.check import Check
+from hasten.study.environment.check import Check, check
 
 _PROGRAM = """\
 #include <Python.h>
@@ -29,8 +29,8 @@ import torch
 def f(x):
     return torch.nn.functional.gelu(x) * 2 + 1
 x = torch.randn(1000)
-found = torch.compile(f, dynamic=False)(x)
-assert torch.allclose(found, f(x), atol=1e-5), "the compiled function gives other numbers"
+result = torch.compile(f, dynamic=False)(x)
+assert torch.allclose(result, f(x), atol=1e-5), "the compiled function gives other numbers"
 """
 _WITHOUT = "runs are right without it, and some slower"
 
@@ -53,8 +53,7 @@ def _builds(seconds: float) -> Check:
     compiler = find_compiler()
     if compiler is None:
         remedy = "apt-get install g++ (or conda install cxx-compiler)"
-        return Check(area="compiler", name="C++ compiler", level="warn", told=f"none was found; {_WITHOUT}",
-                     remedy=remedy)  # fmt: skip
+        return check("compiler", "C++ compiler", f"none was found; {_WITHOUT}", remedy)
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
         source, target = Path(folder, "probe.cpp"), Path(folder, "probe.so")
         source.write_text(_PROGRAM)
@@ -64,10 +63,10 @@ def _builds(seconds: float) -> Check:
         failure = _run(command, seconds)
         elapsed = time.perf_counter() - begin
     if not failure:
-        return Check(area="compiler", name="C++ compiler", told=f"{compiler} builds a probe in {elapsed:.1f} s")
+        return check("compiler", "C++ compiler", f"{compiler} builds a probe in {elapsed:.1f} s")
     missing = "Python's headers (apt-get install python3-dev)" if "Python.h" in failure else "OpenMP (libgomp)"
     text = f"{compiler} can't build what torch.compile writes ({failure}); {_WITHOUT}"
-    return Check(area="compiler", name="C++ compiler", level="warn", told=text, remedy=f"install {missing}")
+    return check("compiler", "C++ compiler", text, f"install {missing}")
 
 
 def _compiles(seconds: float) -> Check:
@@ -78,9 +77,9 @@ def _compiles(seconds: float) -> Check:
         elapsed = time.perf_counter() - begin
     if not failure:
         text = f"a small function compiles and gives the same numbers, in {elapsed:.0f} s with torch's start"
-        return Check(area="compiler", name="torch.compile", told=text)
+        return check("compiler", "torch.compile", text)
     remedy = "train.compile=false sample.compile=false, or see what TORCH_LOGS=inductor python says"
-    return Check(area="compiler", name="torch.compile", level="warn", told=f"fails: {failure}", remedy=remedy)
+    return check("compiler", "torch.compile", f"fails: {failure}", remedy)
 
 
 def _run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -14,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import conv3d
 
 from hasten.engine.precision import autocast, tensor_cores
-from hasten.study.environment.check import Check
-from hasten.study.environment.rates import median_of
+from hasten.study.environment.check import Check, check
+from hasten.study.environment.rates import times_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
 """Largest sound relative error (of norms) against float64: some times the precision's own rounding."""
@@ -75,10 +77,8 @@ def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int 
     cells: list[Cell] = []
     for case in cases_for(device):
         for precision in precisions:
-            if conv is None and device.type == "cpu" and precision == "bf16" and case.name == TINY:
-                cells += _cells_in_subprocess(case)
-                continue
-            cells += _cells(case, precision, device, conv or _conv, rounds)
+            alone = conv is None and device.type == "cpu" and precision == "bf16" and case.name == TINY
+            cells += _cells_in_subprocess(case) if alone else _cells(case, precision, device, conv or _conv, rounds)
     return tuple(cells)
 
 
@@ -96,8 +96,7 @@ def _cells_in_subprocess(case: Case) -> list[Cell]:
 def print_tiny() -> None:
     """The cells of a CPU's bf16 on the tiny map, as one line of JSON."""
     device = torch.device("cpu")
-    case = next(case for case in cases_for(device) if case.name == TINY)
-    cells = _cells(case, "bf16", device, _conv, 3)
+    cells = _cells(cases_for(device)[1], "bf16", device, _conv, 3)
     print(json.dumps([asdict(cell) for cell in cells]))
 
 
@@ -108,21 +107,15 @@ def _conv(image: Tensor, weight: Tensor) -> Tensor:
 def _cells(case: Case, precision: str, device: torch.device, conv: Conv, rounds: int) -> list[Cell]:
     """Of both memory formats."""
     inputs = _inputs(case, device)
-    truth = _truth(*inputs)
-    return [_cell(case, precision, channels_last, inputs, truth, conv, rounds) for channels_last in (False, True)]
+    tensors = (*inputs, *_truth(*inputs))
+    return [_cell(case, precision, channels_last, tensors, conv, rounds) for channels_last in (False, True)]
 
 
 def _cell(
-    case: Case,
-    precision: str,
-    channels_last: bool,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    truth: tuple[Tensor, Tensor],
-    conv: Conv,
-    rounds: int,
+    case: Case, precision: str, channels_last: bool, tensors: tuple[Tensor, ...], conv: Conv, rounds: int
 ) -> Cell:
-    image, weight, back = inputs
-    true_output, true_gradient = truth
+    """tensors: image, weight, the gradient of the output, and the true output and gradient of the weight."""
+    image, weight, back, true_output, true_gradient = tensors
     device = image.device
     layout = torch.channels_last_3d if channels_last else torch.contiguous_format
     # A first layer's input needs no gradient, all others' do.
@@ -142,7 +135,7 @@ def _cell(
         for _ in range(_REPEATS):
             output, gradient = once()
             errors.append((_error(output, true_output), _error(gradient, true_gradient)))
-        seconds = median_of(once, rounds=rounds, device=device)
+        seconds = statistics.median(itertools.islice(times_of(once, device), rounds))
     except RuntimeError as error:
         message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return Cell(case=case.name, precision=precision, channels_last=channels_last, failure=message)
@@ -194,17 +187,18 @@ def check_conv3d(cells: Iterable[Cell], device: str) -> tuple[Check, ...]:
     checks += _slow(cells)
     if not checks:
         text = "every precision and memory format gives what float64 does, forward and weights' gradient"
-        checks.append(Check(area="conv3d", name="conv3d", told=f"{text}; {_fastest(cells)}"))
+        checks.append(check("conv3d", "conv3d", f"{text}; {_fastest(cells)}"))
     elif any(cell.sound and cell.case == "map" for cell in cells):
-        checks.append(Check(area="conv3d", name="fastest sound one", told=_fastest(cells)))
+        checks.append(check("conv3d", "fastest sound one", _fastest(cells)))
     return tuple(checks)
 
 
 def _fastest(cells: tuple[Cell, ...]) -> str:
-    sound = sorted((cell for cell in cells if cell.case == "map" and cell.sound), key=lambda cell: cell.seconds)
+    sound = [cell for cell in cells if cell.case == "map" and cell.sound]
     if not sound:
         return "none is sound"
-    return f"{sound[0].precision} {sound[0].format} is fastest, {1e3 * sound[0].seconds:.2f} ms"
+    best = min(sound, key=lambda cell: cell.seconds)
+    return f"{best.precision} {best.format} is fastest, {1e3 * best.seconds:.2f} ms"
 
 
 def _unsound(cell: Cell, device: str) -> Check:
@@ -217,24 +211,22 @@ def _unsound(cell: Cell, device: str) -> Check:
     if cell.case == TINY and cell.precision == "bf16" and device == "cpu":
         remedy = "nothing to do in Hasten's runs, which keep such layers in float32; elsewhere "
         remedy += "hasten.nets.surgery.keep_fp32"
-        return Check(area="conv3d", name=name, level="warn", told=text, remedy=remedy)
+        return check("conv3d", name, text, remedy)
     other = "fp32" if cell.precision != "fp32" else "bf16"
     remedy = f"train.precision={other}, or other versions of torch and cuDNN"
     if cell.channels_last:
         remedy = f"train.channels_last=false or {remedy}"
-    return Check(area="conv3d", name=name, level="bad", told=text, remedy=remedy)
+    return check("conv3d", name, text, remedy, level="bad")
 
 
 def _slow(cells: tuple[Cell, ...]) -> list[Check]:
     """A short float that takes far longer than float32 in the same format is a fault of the installation."""
     checks = []
-    times = {(cell.precision, cell.channels_last): cell.seconds for cell in cells if cell.case == "map" and cell.sound}
-    for (precision, channels_last), seconds in times.items():
-        plain = times.get(("fp32", channels_last))
+    times = {(cell.precision, cell.format): cell.seconds for cell in cells if cell.case == "map" and cell.sound}
+    for (precision, layout), seconds in times.items():
+        plain = times.get(("fp32", layout))
         if precision in ("bf16", "fp16") and plain is not None and seconds > 1.5 * plain:
-            layout = "channels-last" if channels_last else "contiguous"
             text = f"{1e3 * seconds:.2f} ms, and float32 {1e3 * plain:.2f} ms"
             remedy = "leave train.precision and train.channels_last open: a run measures which is fastest"
-            checks.append(Check(area="conv3d", name=f"{precision} {layout} is slow", level="warn", told=text,
-                               remedy=remedy))  # fmt: skip
+            checks.append(check("conv3d", f"{precision} {layout} is slow", text, remedy))
     return checks

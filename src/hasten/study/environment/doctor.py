@@ -15,7 +15,7 @@ from hasten.config.schema import CacheConfig
 from hasten.engine.job import pick_device
 from hasten.observe.env import environment
 from hasten.observe.load import BUSY, LoadMeter
-from hasten.study.environment.check import Check, Level, worst
+from hasten.study.environment.check import Check, Level, check, worst
 from hasten.study.environment.compiler import check_compiler
 from hasten.study.environment.conv import Cell, check_conv3d, probe_conv3d
 from hasten.study.environment.homes import Homes, check_homes, homes_here
@@ -92,10 +92,8 @@ def examine(
 
 def check_load(others: float) -> Check:
     """others: cores that other programs use."""
-    text = f"other programs use {others:.1f} cores"
-    if others <= BUSY:
-        return Check(area="load", name="other programs", told=text)
-    text += ": times measured now, and switches that a run chooses by measuring, are doubtful"
-    return Check(
-        area="load", name="other programs", level="warn", told=text, remedy="end them (see `top`), then repeat"
-    )
+    text, remedy = f"other programs use {others:.1f} cores", ""
+    if others > BUSY:
+        text += ": times measured now, and switches that a run chooses by measuring, are doubtful"
+        remedy = "end them (see `top`), then repeat"
+    return check("load", "other programs", text, remedy)

@@ -12,7 +12,7 @@ import torch
 from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
 from hasten.files import existing
-from hasten.study.environment.check import Check
+from hasten.study.environment.check import Check, Level, check
 
 GIB = 2**30
 
@@ -54,48 +54,41 @@ def check_homes(homes: Homes) -> tuple[Check, ...]:
 def _cache(homes: Homes) -> Check:
     text = f"{size_text(homes.cache_free)} free for {homes.cache}"
     remedy = "make room there (`hasten cache prune`), or set cache.dir or HASTEN_CACHE to another disk"
-    if homes.cache_free >= 10 * GIB:
-        return Check(area="homes", name="cache", told=text)
-    level = "bad" if homes.cache_free < GIB else "warn"
-    return Check(area="homes", name="cache", level=level, told=text, remedy=remedy)  # type: ignore[arg-type]
+    level: Level = "bad" if homes.cache_free < GIB else "warn"
+    return check("homes", "cache", text, remedy if homes.cache_free < 10 * GIB else "", level=level)
 
 
 def _ram(homes: Homes) -> Check:
     text = f"{size_text(homes.ram_available)} may be taken, of {size_text(homes.ram_total)}"
-    if homes.ram_available >= 2 * GIB:
-        return Check(area="homes", name="memory", told=text)
-    level = "bad" if homes.ram_available < GIB // 2 else "warn"
     remedy = "end other programs, raise the container's or job's memory limit, or set cache.home=file"
-    return Check(area="homes", name="memory", level=level, told=text, remedy=remedy)  # type: ignore[arg-type]
+    level: Level = "bad" if homes.ram_available < GIB // 2 else "warn"
+    return check("homes", "memory", text, remedy if homes.ram_available < 2 * GIB else "", level=level)
 
 
 def _shm(homes: Homes) -> list[Check]:
     if homes.shm_total is None or homes.shm_free is None:
         return []
-    text = f"{size_text(homes.shm_free)} free of {size_text(homes.shm_total)} in /dev/shm"
-    if homes.shm_free >= GIB:
-        return [Check(area="homes", name="shared memory", told=text)]
-    text += ": workers of a DataLoader hand their batches over there, and end with a bus error where it is full"
-    remedy = "docker run --ipc=host or --shm-size=8g; Hasten's own loader needs none"
-    return [Check(area="homes", name="shared memory", level="warn", told=text, remedy=remedy)]
+    text, remedy = f"{size_text(homes.shm_free)} free of {size_text(homes.shm_total)} in /dev/shm", ""
+    if homes.shm_free < GIB:
+        text += ": workers of a DataLoader hand their batches over there, and end with a bus error where it is full"
+        remedy = "docker run --ipc=host or --shm-size=8g; Hasten's own loader needs none"
+    return [check("homes", "shared memory", text, remedy)]
 
 
 def _locked(homes: Homes) -> Check:
-    text = "no limit" if homes.locked is None else f"at most {size_text(homes.locked)}"
+    text, remedy = "no limit" if homes.locked is None else f"at most {size_text(homes.locked)}", ""
     # CUDA's pinned memory goes through its driver and is not counted here; network cards' is.
-    if homes.gpus and len(homes.gpus) > 1 and homes.locked is not None and homes.locked < GIB:
+    if len(homes.gpus) > 1 and homes.locked is not None and homes.locked < GIB:
         remedy = "ulimit -l unlimited, or docker run --ulimit memlock=-1, where several machines train together"
-        return Check(area="homes", name="locked memory", level="warn", told=text, remedy=remedy)
-    return Check(area="homes", name="locked memory", told=text)
+    return check("homes", "locked memory", text, remedy)
 
 
 def _gpu(gpu: Gpu, number: int) -> Check:
-    text = f"{gpu.name}: {size_text(gpu.free)} free of {size_text(gpu.total)}"
-    if gpu.free >= 0.8 * gpu.total:
-        return Check(area="homes", name=f"cuda:{number}", told=text)
-    text += "; another program holds the rest"
-    remedy = "see `nvidia-smi` for who does, or train.device=cuda:N for a free one"
-    return Check(area="homes", name=f"cuda:{number}", level="warn", told=text, remedy=remedy)
+    text, remedy = f"{gpu.name}: {size_text(gpu.free)} free of {size_text(gpu.total)}", ""
+    if gpu.free < 0.8 * gpu.total:
+        text += "; another program holds the rest"
+        remedy = "see `nvidia-smi` for who does, or train.device=cuda:N for a free one"
+    return check("homes", f"cuda:{number}", text, remedy)
 
 
 def homes_here(cache: Path) -> Homes:

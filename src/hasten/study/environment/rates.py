@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from hasten.engine.precision import DTYPES, tensor_cores
 from hasten.files import existing
-from hasten.study.environment.check import Check
+from hasten.study.environment.check import Check, check
 
 _FILE_BYTES = 64 * 2**20
 _BLOCK = 4 * 2**20
@@ -42,18 +42,24 @@ class Rates:
     pageable: float | None = None
 
 
-def best_of(call: Callable[[], object], *, seconds: float, device: torch.device | None = None) -> float:
-    """Shortest time of a call, after a warm-up call, over about `seconds` seconds (at least 3 calls)."""
-    times: list[float] = []
-    begun = time.perf_counter()
-    for number in range(1000):
+def times_of(call: Callable[[], object], device: torch.device | None = None) -> Iterator[float]:
+    """Seconds of one call after the other, behind one that isn't counted, as long as they are asked for."""
+    for number in itertools.count():
         start = time.perf_counter()
         call()
         if device is not None and device.type == "cuda":
             torch.cuda.synchronize(device)
         if number:
-            times.append(time.perf_counter() - start)
-        if len(times) >= 3 and time.perf_counter() - begun > seconds:
+            yield time.perf_counter() - start
+
+
+def best_of(call: Callable[[], object], *, seconds: float, device: torch.device | None = None) -> float:
+    """Shortest time of a call, after a warm-up call, over about `seconds` seconds (at least 3 calls)."""
+    times: list[float] = []
+    start = time.perf_counter()
+    for elapsed in itertools.islice(times_of(call, device), 999):
+        times.append(elapsed)
+        if len(times) >= 3 and time.perf_counter() - start > seconds:
             break
     return min(times)
 
@@ -185,60 +191,32 @@ _SLOW_DATA = 50e6
 
 def check_rates(rates: Rates) -> tuple[Check, ...]:
     """Checks of the rates. Only grossly low ones are reported: no rate is wrong by itself."""
-    disk_checks = [
-        _disk("disk of the cache", rates.cache_disk, _SLOW_CACHE, "cache.dir=/local/folder (or HASTEN_CACHE)"),
-        _disk("disk of the data", rates.data_disk, _SLOW_DATA, "data.source=/local/folder"),
-    ]
-    checks = [check for check in disk_checks if check is not None]
+    checks = []
+    for name, rate, least, setting in (
+        ("disk of the cache", rates.cache_disk, _SLOW_CACHE, "cache.dir=/local/folder (or HASTEN_CACHE)"),
+        ("disk of the data", rates.data_disk, _SLOW_DATA, "data.source=/local/folder"),
+    ):
+        if rate is not None:
+            slow = rate < least
+            text = f"{'only ' if slow else ''}{_mb(rate)}, read past the page cache"
+            checks.append(check("rates", name, text, f"move it to a local disk: {setting}" if slow else ""))
     if rates.gunzip is not None and rates.gunzip_plain is not None:
-        text = f"{_mb(rates.gunzip)} of one thread; the standard library {_mb(rates.gunzip_plain)}"
-        if rates.gunzip > 1.05 * rates.gunzip_plain:
-            checks.append(Check(area="rates", name="gunzip", told=text))
-        else:
-            remedy = "pip install isal"
-            checks.append(Check(area="rates", name="gunzip", level="warn", told=f"{text}: isal is missing or no faster",
-                                remedy=remedy))  # fmt: skip
+        text, remedy = f"{_mb(rates.gunzip)} of one thread; the standard library {_mb(rates.gunzip_plain)}", ""
+        if rates.gunzip <= 1.05 * rates.gunzip_plain:
+            text, remedy = f"{text}: isal is missing or no faster", "pip install isal"
+        checks.append(check("rates", "gunzip", text, remedy))
     if rates.copy is not None:
-        checks.append(Check(area="rates", name="memory copy", told=f"{rates.copy / 1e9:.1f} GB/s"))
+        checks.append(check("rates", "memory copy", f"{rates.copy / 1e9:.1f} GB/s"))
     if rates.matmul:
         text = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in rates.matmul.items())
-        checks.append(Check(area="rates", name="matrix product", told=f"{text} GFLOP/s"))
-    return (*checks, *_transfer(rates))
-
-
-def _disk(name: str, rate: float | None, least: float, setting: str) -> Check | None:
-    if rate is None:
-        return None
-    if rate >= least:
-        return Check(area="rates", name=name, told=f"{_mb(rate)}, read past the page cache")
-    text = f"only {_mb(rate)}, read past the page cache"
-    return Check(area="rates", name=name, level="warn", told=text, remedy=f"move it to a local disk: {setting}")
-
-
-def _transfer(rates: Rates) -> list[Check]:
-    if rates.pinned is None or rates.pageable is None:
-        return []
-    text = f"{rates.pinned / 1e9:.1f} GB/s from pinned memory, {rates.pageable / 1e9:.1f} GB/s from pageable"
-    if rates.pinned >= 4e9:
-        return [Check(area="rates", name="host to device", told=text)]
-    remedy = (
-        "check that the GPU has all its PCIe lanes (nvidia-smi -q -d PCIE); keep the cases on it: cache.home=device"
-    )
-    return [Check(area="rates", name="host to device", level="warn", told=text, remedy=remedy)]
+        checks.append(check("rates", "matrix product", f"{text} GFLOP/s"))
+    if rates.pinned is not None and rates.pageable is not None:
+        text = f"{rates.pinned / 1e9:.1f} GB/s from pinned memory, {rates.pageable / 1e9:.1f} GB/s from pageable"
+        lanes = "check that the GPU has all its PCIe lanes (nvidia-smi -q -d PCIE)"
+        remedy = f"{lanes}; keep the cases on it: cache.home=device" if rates.pinned < 4e9 else ""
+        checks.append(check("rates", "host to device", text, remedy))
+    return tuple(checks)
 
 
 def _mb(rate: float) -> str:
     return f"{rate / 1e6:,.0f} MB/s"
-
-
-def median_of(call: Callable[[], object], *, rounds: int, device: torch.device) -> float:
-    """Median seconds of a call, after one that isn't counted."""
-    times = []
-    for number in range(rounds + 1):
-        start = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if number:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section, Table
-from hasten.study.environment.check import AREAS, Check
+from hasten.study.environment.check import AREAS
 from hasten.study.environment.conv import Cell
 from hasten.study.environment.doctor import Environment
 
@@ -41,40 +41,29 @@ def lines(environment: Environment) -> list[str]:
 
 def write_page(environment: Environment, out: Path) -> Path:
     """The HTML page. Raises ValueError if it can't be written."""
-    facts = environment.facts
+    facts, matmul = environment.facts, environment.rates.matmul or {}
+    rates = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in matmul.items())
     levels = [check.level for check in environment.checks]
     cards = (
         ("Checks", f"{levels.count('ok')} ok", f"{levels.count('warn')} warn, {levels.count('bad')} bad"),
         ("Processor", f"{facts['cores_usable']} cores", str(facts["cpu"])),
         ("torch", environment.versions.torch, f"Python {environment.versions.python}"),
-        ("Device", str(facts["device"]), _device(environment)),
+        ("Device", str(facts["device"]), rates),
     )
-    wrong = [check for check in environment.checks if check.level != "ok"]
-    sections = [Section("What to do", table=_remedies(wrong))] if wrong else []
+    wrong = sorted((each for each in environment.checks if each.level != "ok"), key=lambda each: each.level != "bad")
+    rows = tuple((each.name, each.level, each.told, each.remedy) for each in wrong)
+    remedies = Table(("Check", "Level", "What was found", "Remedy"), rows)
+    sections = [Section("What to do", table=remedies)] if wrong else []
     for area, title in AREAS.items():
         checks = [check for check in environment.checks if check.area == area]
         if area == "conv3d":
             note = "Forward and backward of one layer. Errors are relative, against float64."
             sections.append(Section(title, table=_cells(environment.cells), note=note))
         elif checks:
-            sections.append(Section(title, table=_checks(checks)))
+            rows = tuple((each.name, each.level, each.told) for each in checks)
+            sections.append(Section(title, table=Table(("Check", "Level", "What was found"), rows)))
     page = Page(title="Environment", verdict=verdict(environment), cards=cards, sections=tuple(sections))
     return write_html(page, out)
-
-
-def _device(environment: Environment) -> str:
-    matmul = environment.rates.matmul or {}
-    return ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in matmul.items())
-
-
-def _remedies(checks: list[Check]) -> Table:
-    worst_first = sorted(checks, key=lambda check: check.level != "bad")
-    rows = tuple((check.name, check.level, check.told, check.remedy) for check in worst_first)
-    return Table(("Check", "Level", "What was found", "Remedy"), rows)
-
-
-def _checks(checks: list[Check]) -> Table:
-    return Table(("Check", "Level", "What was found"), tuple((check.name, check.level, check.told) for check in checks))
 
 
 def _cells(cells: tuple[Cell, ...]) -> Table:

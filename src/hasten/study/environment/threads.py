@@ -14,7 +14,7 @@ import torch
 
 from hasten.observe.cgroup import cpu_quota
 from hasten.observe.env import usable_cores
-from hasten.study.environment.check import Check
+from hasten.study.environment.check import Check, check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,18 +104,15 @@ def check_threads(threads: Threads) -> tuple[Check, ...]:
 
 def _number(threads: Threads, text: str) -> Check:
     expected = threads.wanted
-    if threads.torch > max(1, threads.usable if threads.quota is None else min(threads.usable, _up(threads.quota))):
+    allowed = threads.usable if threads.quota is None else min(threads.usable, math.ceil(threads.quota))
+    if threads.torch > max(1, allowed):
         text += ": they take turns, and those that wait spin"
     elif threads.torch < expected:
         set_by = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in threads.variables else "torch.set_num_threads"
         text += f": the rest stand idle in every step on the CPU ({set_by})"
     else:
-        return Check(area="threads", name="threads", told=text)
-    return Check(area="threads", name="threads", level="warn", told=text, remedy=f"export OMP_NUM_THREADS={expected}")
-
-
-def _up(quota: float) -> int:
-    return max(1, math.ceil(quota))
+        return check("threads", "threads", text)
+    return check("threads", "threads", text, f"export OMP_NUM_THREADS={expected}")
 
 
 def _affinity(threads: Threads) -> list[Check]:
@@ -123,15 +120,15 @@ def _affinity(threads: Threads) -> list[Check]:
     if threads.usable == 1 < threads.logical:
         text = f"this process is held to one of {threads.logical} cores: loading and training take turns"
         remedy = "ask the batch system for more cores (--cpus-per-task), or start it without taskset"
-        checks.append(Check(area="threads", name="affinity", level="warn", told=text, remedy=remedy))
+        checks.append(check("threads", "affinity", text, remedy))
     if threads.quota is not None and threads.quota < 1:
         text = f"the control group allows {threads.quota:g} of a core"
         remedy = "give the container more: docker run --cpus=4, resources.limits.cpu"
-        checks.append(Check(area="threads", name="quota", level="warn", told=text, remedy=remedy))
+        checks.append(check("threads", "quota", text, remedy))
     if len(threads.openmp) > 1:
         text = f"two OpenMP libraries are loaded, whose threads compete: {', '.join(threads.openmp)}"
         remedy = "install torch, numpy and scipy from one source (all pip, or all conda)"
-        checks.append(Check(area="threads", name="openmp", level="warn", told=text, remedy=remedy))
+        checks.append(check("threads", "openmp", text, remedy))
     return checks
 
 
@@ -142,12 +139,12 @@ def _settings(threads: Threads) -> list[Check]:
         text = ", ".join(f"{name}={value}" for name, value in counts.items()) + ": libraries disagree on the threads"
         first, value = next(iter(counts.items()))
         remedy = f"set only {first}={value}"
-        checks.append(Check(area="threads", name="thread variables", level="warn", told=text, remedy=remedy))
+        checks.append(check("threads", "thread variables", text, remedy))
     for trap in _TRAPS:
         value = threads.variables.get(trap.variable, "")
         if value and trap.is_harmful(value):
             text, remedy = f"{trap.variable}={value}: {trap.text}", f"unset {trap.variable}{trap.remedy}"
-            checks.append(Check(area="threads", name=trap.variable, level="warn", told=text, remedy=remedy))
+            checks.append(check("threads", trap.variable, text, remedy))
     return checks
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from hasten.observe.env import driver_version, installed_version
-from hasten.study.environment.check import Check, Level
+from hasten.study.environment.check import Check, Level, check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +148,7 @@ _VISION_MINORS = 15
 def check_versions(versions: Versions) -> tuple[Check, ...]:
     """A check for each installed component, and one for each rule of the table that applies to these versions."""
     checks = [
-        Check(area="versions", name=name, told=text)
+        check("versions", name, text)
         for name, text in (
             ("Python", versions.python),
             ("torch", f"{versions.torch}{f', CUDA {versions.cuda}' if versions.cuda else ', for the CPU'}"),
@@ -160,29 +160,18 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
         if text
     ]
     for rule in RULES:
-        if _holds(rule, versions):
-            text = f"{_of(rule, versions)}: {rule.problem} ({rule.source})"
-            checks.append(Check(area="versions", name=rule.name, level=rule.level, told=text, remedy=rule.remedy))
+        if (not rule.on or getattr(versions, rule.on)) and all(_within(versions, span) for span in rule.spans):
+            installed = ", ".join(f"{span.what} {getattr(versions, span.what)}" for span in rule.spans)
+            text = f"{installed}: {rule.problem} ({rule.source})"
+            checks.append(check("versions", rule.name, text, rule.remedy, level=rule.level))
     return (*checks, *_vision(versions), *_blind(versions))
 
 
-def _holds(rule: Rule, versions: Versions) -> bool:
-    if rule.on and not getattr(versions, rule.on):
+def _within(versions: Versions, span: Span) -> bool:
+    version = getattr(versions, span.what)
+    if version is None or numbers(version) < numbers(span.least):
         return False
-    return all(_within(getattr(versions, span.what), span) for span in rule.spans)
-
-
-def _within(version: str | None, span: Span) -> bool:
-    if version is None:
-        return False
-    here = numbers(version)
-    if span.least and here < numbers(span.least):
-        return False
-    return not span.below or here < numbers(span.below)
-
-
-def _of(rule: Rule, versions: Versions) -> str:
-    return ", ".join(f"{span.what} {getattr(versions, span.what)}" for span in rule.spans)
+    return not span.below or numbers(version) < numbers(span.below)
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -210,7 +199,7 @@ def _vision(versions: Versions) -> list[Check]:
     message = f"{why}; importing it, and timm, fails (`operator torchvision::nms does not exist`)"
     index = "https://download.pytorch.org/whl/" + (tags[1] or "cpu")
     remedy = f"pip install 'torchvision=={expected}.*' --index-url {index}, or pip uninstall torchvision"
-    return [Check(area="versions", name="torchvision-mismatch", level="warn", told=message, remedy=remedy)]
+    return [check("versions", "torchvision-mismatch", message, remedy)]
 
 
 def _blind(versions: Versions) -> list[Check]:
@@ -223,7 +212,7 @@ def _blind(versions: Versions) -> list[Check]:
     else:
         text = f"torch {versions.torch} sees no CUDA device, though there is a driver ({versions.driver})"
         remedy = "look at CUDA_VISIBLE_DEVICES and at what `python -c 'import torch; torch.cuda.init()'` says"
-    return [Check(area="versions", name="gpu-unused", level="bad", told=text, remedy=remedy)]
+    return [check("versions", "gpu-unused", text, remedy, level="bad")]
 
 
 def cudnn_text(number: int) -> str:

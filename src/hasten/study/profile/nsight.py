@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -27,12 +25,8 @@ def _ourselves() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "hasten"]
 
 
-def shown(command: Sequence[str]) -> str:
-    return shlex.join(command)
-
-
 def run_nsight(command: Sequence[str]) -> int | None:
     """Its exit code; None where `nsys` is not on the PATH and nothing was run."""
     if shutil.which(command[0]) is None:
         return None
-    return subprocess.run(list(command), check=False, env=dict(os.environ)).returncode
+    return subprocess.run(list(command), check=False).returncode

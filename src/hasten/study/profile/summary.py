@@ -7,6 +7,7 @@ from typing import Any
 from hasten.study.profile.recording import Recording, read
 from hasten.study.profile.tables import CPU, GPU, Tables, tables_of
 
+_TOPPED = ("transforms", "modules", "ops", "kernels")
 TOP = 20
 """Rows of each table in the summary; the tables' own reports have all."""
 
@@ -30,13 +31,6 @@ def summary_of(recording: Recording, tables: Tables, *, top: int = TOP) -> dict[
     return {
         "All Kernels": tables.kinds,
         "Phases": tables.phases,
-        "Transforms": _first(tables.transforms, top),
-        "Modules": _first(tables.modules, top),
-        "Ops": _first(tables.ops, top),
-        "Kernels": _first(tables.kernels, top),
+        **{name.title(): dict(list(getattr(tables, name).items())[:top]) for name in _TOPPED},
         "Wall": {CPU: recording.wall, GPU: sum(recording.device.values())},
     }
-
-
-def _first(table: dict[str, Any], count: int) -> dict[str, Any]:
-    return dict(list(table.items())[:count])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hasten.observe.ranges import LOADING, PHASES
@@ -28,17 +29,6 @@ Table = dict[str, Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """All runs of one kernel; ns."""
-
-    name: str
-    kind: str
-    calls: int
-    cpu: int
-    gpu: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tables:
     """By the name of a row; the largest first."""
 
@@ -53,53 +43,47 @@ class Tables:
 
 def tables_of(recording: Recording) -> Tables:
     kernels = _kernels(recording)
+    kind_of = {name: _kind(name, recording.on_device) for name in kernels}
     return Tables(
-        kernels=_largest({each.name: {CALLS: each.calls, CPU: each.cpu, GPU: each.gpu} for each in kernels}),
-        kinds=_kinds(kernels),
+        kernels=_largest(kernels),
+        kinds=_kinds(kernels, kind_of),
         phases=_phases(recording),
         transforms=_largest(_ranges(_loading(recording), lambda node: not node.name.startswith(MODULE))),
         modules=_largest(_ranges(recording.main, lambda node: node.name.startswith(MODULE))),
         ops=_largest(_ops(recording)),
-        kind_of={each.name: each.kind for each in kernels},
+        kind_of=kind_of,
     )
 
 
-def _kernels(recording: Recording) -> list[Kernel]:
+def _kernels(recording: Recording) -> Table:
     """On a device those that ran there, with the host's time in what launched them; else a CPU's own."""
-    cpu: dict[str, int] = {}
-    calls: dict[str, int] = {}
+    cpu: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for root in recording.roots():
         for node in root.below():
-            if recording.on_device:
-                for name, _ in node.launched:
-                    cpu[name] = cpu.get(name, 0) + node.own // len(node.launched)
-            elif recording.is_kernel(node):
-                cpu[node.name] = cpu.get(node.name, 0) + node.own
-                calls[node.name] = calls.get(node.name, 0) + 1
-    if not recording.on_device:
-        memory = {name: MEMORY if _HOST_MEMORY.search(name) else OTHER for name in cpu}
-        return [Kernel(name, memory[name], calls[name], cpu[name], 0) for name in cpu]
-    return [
-        Kernel(name, _kind(name), recording.device_calls[name], cpu.get(name, 0), recording.device[name])
-        for name in recording.device
-    ]
+            for name, _ in node.launched if recording.on_device else ():
+                cpu[name] += node.own // len(node.launched)
+            if not recording.on_device and recording.is_kernel(node):
+                cpu[node.name] += node.own
+                calls[node.name] += 1
+    calls = recording.device_calls if recording.on_device else calls
+    names = recording.device if recording.on_device else cpu
+    return {name: {CALLS: calls[name], CPU: cpu[name], GPU: recording.device[name]} for name in names}
 
 
-def _kind(name: str) -> str:
-    if _DEVICE_MEMORY.search(name):
+def _kind(name: str, on_device: bool) -> str:
+    if (_DEVICE_MEMORY if on_device else _HOST_MEMORY).search(name):
         return MEMORY
-    return TENSOR if _TENSOR_CORE.search(name) else OTHER
+    return TENSOR if on_device and _TENSOR_CORE.search(name) else OTHER
 
 
-def _kinds(kernels: Iterable[Kernel]) -> Table:
+def _kinds(kernels: Table, kind_of: dict[str, str]) -> Table:
     table: Table = {kind: {KERNELS: 0, CALLS: 0, CPU: 0, GPU: 0} for kind in (ALL, TENSOR, MEMORY, OTHER)}
-    for kernel in kernels:
-        for kind in (ALL, kernel.kind):
-            row = table[kind]
-            row[KERNELS] += 1
-            row[CALLS] += kernel.calls
-            row[CPU] += kernel.cpu
-            row[GPU] += kernel.gpu
+    for name, row in kernels.items():
+        for total in (table[ALL], table[kind_of[name]]):
+            total[KERNELS] += 1
+            for key, value in row.items():
+                total[key] += value
     return table
 
 
@@ -164,21 +148,23 @@ def _loading(recording: Recording) -> list[Node]:
     return [*inside, *recording.beside]
 
 
-def _ranges(roots: Iterable[Node], matches: object) -> Table:
+def _ranges(roots: Iterable[Node], matches: Callable[[Node], bool]) -> Table:
     """Every range's time without that of the ranges inside it."""
-    assert callable(matches)
     table: Table = {}
     for root in roots:
         for node in root.below():
             if not node.is_range or node.phase is not None or node.name == STEP or not matches(node):
                 continue
             inner, gpu = _inside(node)
-            row = table.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
-            row[CALLS] += 1
-            row[CPU] += max(0, node.time - inner)
-            row[TOTAL] += node.time
-            row[GPU] += gpu
+            _add(table, node, cpu=max(0, node.time - inner), gpu=gpu)
     return table
+
+
+def _add(table: Table, node: Node, *, cpu: int, gpu: int) -> None:
+    """A call of the node's own time `cpu`."""
+    row = table.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
+    for key, value in ((CALLS, 1), (CPU, cpu), (TOTAL, node.time), (GPU, gpu)):
+        row[key] += value
 
 
 def _inside(top: Node) -> tuple[int, int]:
@@ -199,13 +185,8 @@ def _ops(recording: Recording) -> Table:
     table: Table = {}
     for root in recording.roots():
         for node in root.below():
-            if node.is_range:
-                continue
-            row = table.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
-            row[CALLS] += 1
-            row[CPU] += node.own
-            row[TOTAL] += node.time
-            row[GPU] += sum(duration for _, duration in node.launched)
+            if not node.is_range:
+                _add(table, node, cpu=node.own, gpu=sum(duration for _, duration in node.launched))
     return table
 
 

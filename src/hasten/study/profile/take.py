@@ -16,17 +16,14 @@ import torch
 from torch import nn
 
 from hasten.config.schema import RunConfig
-from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.gc_control import collected_between_steps
-from hasten.engine.saver import Saver
-from hasten.engine.state import training_state
-from hasten.engine.validate import validate
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.ranges import Range
 from hasten.study.profile.recording import MODULE, STEP
+from hasten.study.run.rare import save_checkpoint, validate_some
 
 WARM_UP = 3
 """Steps before any that count: memory is allocated, libraries choose their algorithms."""
@@ -84,7 +81,6 @@ def _run_profiled(
     device, plain = parts.planned.device, min(steps, _PLAIN)
     total = parts.planned.config.train.steps
     last = WARM_UP + plain + steps
-    some = dataclasses.replace(parts.planned, validation=parts.planned.validation[:cases])
     with closing(iter(Feed(parts.program, last=last))) as feed:
 
         def run(first: int, count: int) -> list[float]:
@@ -108,12 +104,12 @@ def _run_profiled(
             with Range("waiting for the device") if device.type == "cuda" else nullcontext():
                 _wait(device)
             elapsed = time.perf_counter() - begin
-            validate(dataclasses.replace(parts, planned=some), parts.validated)
-            _save(parts, folder, last)
+            validate_some(parts, cases)
+            save_checkpoint(parts, folder)
             _wait(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Taken(
-        profiler=profiler if with_profiler else None, steps=steps, cases=len(some.validation),
+        profiler=profiler if with_profiler else None, steps=steps, cases=min(cases, len(parts.planned.validation)),
         plain_s=statistics.median(seconds), step_s=elapsed / steps, device=name, setting=_setting(parts), notes=notes,
     )  # fmt: skip
 
@@ -132,15 +128,6 @@ def _profiler(device: torch.device) -> Any:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _save(parts: RunComponents, folder: Path, step: int) -> None:
-    update = parts.step.update
-    content = training_state(
-        network=update.weights, optimizer=update.optimizer, step=step, average=update.average, scaler=update.scaler
-    )
-    with Saver() as saver:
-        saver.save(content, Checkpoints(folder).write)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.study.profile.recording import read
 from hasten.study.profile.summary import summary_of
-from hasten.study.profile.tables import CPU, GPU, Table, Tables, tables_of
+from hasten.study.profile.tables import CPU, GPU, tables_of
 from hasten.study.profile.take import Taken
 
 REPORTS = ("summary", "phases", "transforms", "ops", "kernels")
@@ -41,13 +41,22 @@ def write(
     """
     recording = read(profile.profiler)
     tables = tables_of(recording)
-    summary = {**summary_of(recording, tables), "Run": _run_of(profile)}
+    run = {
+        "Steps": profile.steps,
+        "Validation Cases": profile.cases,
+        "Step Time (ns)": round(1e9 * profile.step_s),
+        "Step Time without Profiler (ns)": round(1e9 * profile.plain_s),
+        "Device": profile.device,
+        "Settings": profile.setting,
+        "Notes": list(profile.notes),
+    }
+    summary = {**summary_of(recording, tables), "Run": run}
     contents: dict[str, Any] = {
         "summary": summary,
         "phases": tables.phases,
         "transforms": tables.transforms,
         "ops": tables.ops,
-        "kernels": _kernels(tables),
+        "kernels": {name: {"Kind": tables.kind_of[name], **row} for name, row in tables.kernels.items()},
     }
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -55,8 +64,8 @@ def write(
             if "json" in formats:
                 (out / f"{name}.json").write_text(json.dumps(contents[name], indent=2) + "\n", encoding="utf-8")
             if "csv" in formats:
-                text = _long_csv(summary) if name == "summary" else _csv(contents[name])
-                (out / f"{name}.csv").write_text(text, encoding="utf-8")
+                rows = _below(summary) if name == "summary" else _rows(contents[name])
+                (out / f"{name}.csv").write_text(_csv(rows), encoding="utf-8")
         profile.profiler.export_chrome_trace(str(out / TRACE))
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
@@ -67,37 +76,20 @@ def write(
     return out
 
 
-def _run_of(profile: Taken) -> dict[str, Any]:
-    return {
-        "Steps": profile.steps,
-        "Validation Cases": profile.cases,
-        "Step Time (ns)": round(1e9 * profile.step_s),
-        "Step Time without Profiler (ns)": round(1e9 * profile.plain_s),
-        "Device": profile.device,
-        "Settings": profile.setting,
-        "Notes": list(profile.notes),
-    }
+def _rows(table: dict[str, Any], **more: str) -> list[dict[str, Any]]:
+    return [{**more, "Name": name, **row} for name, row in table.items()]
 
 
-def _kernels(tables: Tables) -> dict[str, dict[str, Any]]:
-    return {name: {"Kind": tables.kind_of[name], **row} for name, row in tables.kernels.items()}
-
-
-def _csv(table: Table | dict[str, dict[str, Any]]) -> str:
-    return _text(["Name"], [([name], row) for name, row in table.items()])
-
-
-def _long_csv(summary: dict[str, Any]) -> str:
+def _below(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """All tables of the summary one below the other, with the table's name in front."""
     sections = ("All Kernels", "Phases", "Transforms", "Modules", "Ops", "Kernels")
-    rows = [([section, name], row) for section in sections for name, row in summary[section].items()]
-    return _text(["Table", "Name"], rows)
+    return [row for section in sections for row in _rows(summary[section], Table=section)]
 
 
-def _text(keys: list[str], rows: Sequence[tuple[list[str], dict[str, Any]]]) -> str:
-    columns = list(dict.fromkeys(name for _, row in rows for name in row)) or [CPU, GPU]
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
     into = io.StringIO()
-    writer = csv.writer(into, lineterminator="\n")
-    writer.writerow([*keys, *columns])
-    writer.writerows([*names, *(row.get(column, "") for column in columns)] for names, row in rows)
+    columns = dict.fromkeys(name for row in rows for name in row) or ("Name", CPU, GPU)
+    writer = csv.DictWriter(into, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return into.getvalue()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -98,41 +101,25 @@ def diagnose_run(
         report("putting the run together")
         run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
         bench = _Bench(run.parts, wrap_feed=_with_delay(run.parts, wrap_feed, read_delay_s))
-        measured = _measure(bench, run, Path(folder), steps, seconds, wrap_step, report)
-        facts = _facts(config, run, measured, read_delay_s, meter.others())
+        facts = _measure(bench, run, config, Path(folder), steps, seconds, wrap_step, report)
+        delayed = read_delay_s * facts.config.sample.batch_size if "file" in facts.home else 0.0
+        facts = dataclasses.replace(facts, disk_s=facts.disk_s + delayed, others=meter.others())
     return RunDiagnosis(
         split=facts.split,
         diagnosis=diagnose(facts.split),
         findings=tuple(findings(facts)),
         settings=_settings(run.parts),
         once=run.once,
-        rare=measured.rare,
+        rare=facts.rare,
         cold=run.cold,
-        arms=measured.arms,
-        operations=measured.operations,
-        variants=measured.variants,
-        notes=tuple(_notes(run, measured)),
+        arms=facts.arms,
+        operations=facts.operations,
+        variants=facts.variants,
+        notes=tuple(_notes(run, facts.captured)),
         others=facts.others,
         environment=environment(),
         seconds=time.perf_counter() - begin,
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Measurements:
-    """All measurements."""
-
-    ran: Ran
-    feed_alone_s: float
-    arms: Arms
-    rare: Rare
-    operations: dict[str, float]
-    variants: dict[str, float]
-    disk_s: float
-    copy_s: float
-    busy_s: float | None
-    captured_s: float | None
-    shares: tuple[float | None, float | None]
 
 
 class _Bench:
@@ -171,12 +158,18 @@ def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) 
 
 
 def _measure(
-    bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, report: Echo
-) -> _Measurements:
+    bench: _Bench,
+    run: Assembled,
+    given: RunConfig,
+    folder: Path,
+    steps: int,
+    seconds: float,
+    wrap_step: WrapStep | None,
+    report: Echo,
+) -> Facts:
     parts, device = bench.parts, bench.device
-    last = parts.planned.config.train.steps
-    disk_s = _disk_seconds(parts, bench.first)
-    captured_s = _captured(parts, steps, seconds * 0.1)
+    config, threads, cuda = parts.planned.config, threads_here(), device.type == "cuda"
+    disk_s, captured_s = _disk_seconds(parts, bench.first), _captured(parts, steps, seconds * 0.1)
     report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
@@ -184,7 +177,7 @@ def _measure(
             bench.feed(),
             steps=steps,
             seconds=seconds * 0.3,
-            last=last,
+            last=config.train.steps,
             wrap_step=wrap_step,
             wrap_feed=bench.wrap_feed,
         )
@@ -192,28 +185,37 @@ def _measure(
     alone = feed_alone(bench.feed(), bench.wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
     report("steps on a fixed batch, and on twice its samples")
     batch = bench.batch()
-    arms = run_arms(parts, batch, threads=threads_here().wanted, seconds=seconds * 0.25)
-    shares = _intensity(parts, batch, ran)
-    busy_s = device_busy(lambda: parts.step(*batch, 0), device)
+    arms = run_arms(parts, batch, threads=threads.wanted, seconds=seconds * 0.25)
     report("a validation and a checkpoint")
     rare = measure_rare(
         parts, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
     )
     report("the augmentation, operation by operation")
-    operations = operation_costs(parts, seconds=seconds * 0.08)
-    by_hand = _by_hand(parts, ran, seconds * 0.25)
-    return _Measurements(
-        ran=ran,
-        feed_alone_s=alone,
-        arms=arms,
+    split = split_of(
+        ran, inline=bench.inline, rare=rare, cold=run.cold, arms=arms, steps=rare.steps, feed_alone_s=alone, cuda=cuda,
+        busy_s=device_busy(lambda: parts.step(*batch, 0), device), copy_s=_copy_seconds(batch, device),
+        captured_s=captured_s, shares=_intensity(parts, batch, ran),
+    )  # fmt: skip
+    return Facts(
+        config=config,
+        given=given,
+        split=split,
+        cuda=cuda,
+        inline=bench.inline,
+        home=parts.arena.home,
         rare=rare,
-        operations=operations,
-        variants=by_hand,
+        cold=run.cold,
+        arms=arms,
+        operations=operation_costs(parts, seconds=seconds * 0.08),
+        probabilities={type(op).__name__: op.prob for op in parts.program.latest.chain.ops if hasattr(op, "prob")},
+        variants=_by_hand(parts, ran, seconds * 0.25),
+        variant=str(variant_of(config.train)),
+        threads=threads.torch,
+        cores=threads.wanted,
+        reads=ran.reads,
         disk_s=disk_s,
-        copy_s=_copy_seconds(batch, device),
-        busy_s=busy_s,
-        captured_s=captured_s,
-        shares=shares,
+        captured=captured_s is not None,
+        isal=importlib.util.find_spec("isal") is not None,
     )
 
 
@@ -230,57 +232,6 @@ def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]
     return slower_than(parts, step_s=step_s, seconds=seconds)
 
 
-def _facts(config: RunConfig, run: Assembled, measured: _Measurements, delay: float, others: float) -> Facts:
-    parts = run.parts
-    settled, device = parts.planned.config, parts.planned.device
-    inline = _Bench(parts, wrap_feed=None).inline
-    split = split_of(
-        measured.ran,
-        inline=inline,
-        rare=measured.rare,
-        cold=run.cold,
-        arms=measured.arms,
-        steps=measured.rare.steps,
-        feed_alone_s=measured.feed_alone_s,
-        copy_s=measured.copy_s,
-        busy_s=measured.busy_s,
-        captured_s=measured.captured_s,
-        cuda=device.type == "cuda",
-        shares=measured.shares,
-    )
-    threads = threads_here()
-    delayed = delay * settled.sample.batch_size if "file" in parts.arena.home else 0.0
-    return Facts(
-        config=settled,
-        given=config,
-        split=split,
-        cuda=device.type == "cuda",
-        inline=inline,
-        home=parts.arena.home,
-        rare=measured.rare,
-        cold=run.cold,
-        arms=measured.arms,
-        operations=measured.operations,
-        probabilities={type(op).__name__: op.prob for op in parts.program.latest.chain.ops if hasattr(op, "prob")},
-        variants=measured.variants,
-        variant=str(variant_of(settled.train)),
-        threads=threads.torch,
-        cores=threads.wanted,
-        reads=measured.ran.reads,
-        disk_s=measured.disk_s + delayed,
-        isal=_has_isal(),
-        others=others,
-    )
-
-
-def _has_isal() -> bool:
-    try:
-        import isal  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def _disk_seconds(parts: RunComponents, first: int) -> float:
     """Seconds of a batch that are gone when its voxels lie in the page cache; 0 where cases are not in the file."""
     segment = parts.program.latest
@@ -295,7 +246,7 @@ def _disk_seconds(parts: RunComponents, first: int) -> float:
             segment.rendered(draws)
             times.append(time.perf_counter() - begin)
         differences.append(times[0] - times[1])
-    return max(0.0, sorted(differences)[1])
+    return max(0.0, statistics.median(differences))
 
 
 def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
@@ -361,10 +312,10 @@ def _settings(parts: RunComponents) -> dict[str, Any]:
     }
 
 
-def _notes(run: Assembled, measured: _Measurements) -> Iterator[str]:
+def _notes(run: Assembled, captured: bool) -> Iterator[str]:
     if not run.whole:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
-    if measured.captured_s is not None:
+    if captured:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
     if run.parts.planned.config.train.validate_async:
         yield "Validation runs beside the training: its time is counted as if it stood in the training's place."

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedRun
-from hasten.study.finding import gain_of
+from hasten.study.finding import Finding, gain_of
 from hasten.study.run.assemble import Cold
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
@@ -44,22 +43,15 @@ class Facts:
     """Values of the device that are read in a step, outside the step itself."""
     disk_s: float = 0.0
     """Seconds of a batch that go into fetching its voxels from the disk."""
+    captured: bool = False
+    """Whether the step runs as a CUDA graph."""
     isal: bool = True
     others: float = 0.0
 
+    def seconds(self, *names: str) -> float:
+        """Of a step that these parts take."""
+        return sum(self.split.parts.get(name, 0.0) for name in names)
 
-def share(facts: Facts, *names: str) -> float:
-    """Of the wall time that these parts take."""
-    return sum(facts.split.parts.get(name, 0.0) for name in names) / facts.split.step_s
-
-
-class Cost(TypedDict):
-    """Of a finding."""
-
-    cost_s: float
-    gain: float
-
-
-def cost_of(facts: Facts, cost: float) -> Cost:
-    """Cost and gain of seconds that a cure would save."""
-    return {"cost_s": cost, "gain": gain_of(cost, facts.split.step_s)}
+    def finding(self, cost_s: float, **texts: str) -> Finding:
+        """What costs so many seconds of a step, all of which its cure saves."""
+        return Finding(cost_s=cost_s, gain=gain_of(cost_s, self.split.step_s), **texts)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding, gain_of, ranked
 from hasten.study.rules import CHECKPOINTS, DOUBLED, FASTER, READS, VALIDATION, WAITS, part
-from hasten.study.run.facts import Facts, cost_of, share
+from hasten.study.run.facts import Facts
 from hasten.study.words import ms
 
 _VALIDATION = 0.10
@@ -20,133 +20,80 @@ def findings(facts: Facts) -> list[Finding]:
     """Ranked by the gain to expect."""
     candidates = [
         *_cold(facts), *_feed(facts), *_augmentation(facts), *_transfer(facts), *_reads(facts), *_batch(facts),
-        *_launches(facts), *_pieces(facts), *_variant(facts), *_compiled(facts), *_threads(facts), *_validation(facts),
+        *_launches(facts), *_arms(facts), *_variant(facts), *_validation(facts),
         *_checkpoints(facts), *_busy(facts),
     ]  # fmt: skip
     return ranked(candidates)
 
 
 def _cold(facts: Facts) -> Iterator[Finding]:
-    cold = facts.cold
-    if cold is None or share(facts, "read", "prepare") < 0.05:
+    cold, cost = facts.cold, facts.seconds("read", "prepare")
+    if cold is None or cost < 0.05 * facts.split.step_s:
         return
-    parts = {"disk": cold.disk_s, "decode": cold.decode_s, "prepare": cold.prepare_s}
-    worst = max(parts, key=lambda name: parts[name])
     evidence = (
         f"of a case: {ms(cold.disk_s)} reading, {ms(cold.decode_s)} unpacking, {ms(cold.prepare_s)} preparing; "
         f"{cold.cases} cases on {cold.threads} threads take {cold.read_total_s + cold.prepare_total_s:.0f} s, once"
     )
-    cost = cost_of(facts, facts.split.parts.get("read", 0.0) + facts.split.parts.get("prepare", 0.0))
-    more = cold.threads < facts.cores
+    parts = {"disk": cold.disk_s, "decode": cold.decode_s, "prepare": cold.prepare_s}
+    worst = max(parts, key=lambda name: parts[name])
+    where = "data.source"
     if worst == "disk":
-        yield Finding(
-            name="slow-disk",
-            title="Reading the data set's files holds the start up",
-            where="data.source",
-            cure="copy the data set to a local disk and set data.source to it",
-            evidence=evidence,
-            **cost,
-        )
+        name, title = "slow-disk", "Reading the data set's files holds the start up"
+        cure = "copy the data set to a local disk and set data.source to it"
     elif worst == "decode" and not facts.isal:
-        yield Finding(
-            name="slow-gunzip",
-            title="Unpacking the files holds the start up",
-            where="data.source",
-            cure="pip install isal",
-            evidence=evidence,
-            **cost,
-        )
+        name, title, cure = "slow-gunzip", "Unpacking the files holds the start up", "pip install isal"
     else:
-        cure = f"prepare.num_threads={facts.cores}" if more else "keep the cache (cache.dir): later runs find the cases"
-        yield Finding(
-            name="cold-cache",
-            title="Preparing the cases takes long for a run this short",
-            where="prepare.num_threads" if more else "cache.dir",
-            cure=cure,
-            evidence=evidence,
-            **cost,
-        )
+        name, title = "cold-cache", "Preparing the cases takes long for a run this short"
+        where, cure = "cache.dir", "keep the cache (cache.dir): later runs find the cases"
+        if cold.threads < facts.cores:
+            where, cure = "prepare.num_threads", f"prepare.num_threads={facts.cores}"
+    yield facts.finding(cost, name=name, title=title, where=where, cure=cure, evidence=evidence)
 
 
 def _feed(facts: Facts) -> Iterator[Finding]:
-    wait = facts.split.parts.get("wait", 0.0)
+    wait, alone = facts.seconds("wait"), facts.split.feed_alone_s
     if wait < WAITS * facts.split.step_s:
         return
-    alone = facts.split.feed_alone_s
     evidence = f"a step waits {ms(wait)} for its batch"
     evidence += f"; with no step a batch takes {ms(alone)}" if alone is not None else ""
-    cost = cost_of(facts, wait)
+    where = "cache.home"
     if facts.disk_s > 0.3 * wait:
-        yield Finding(
-            name="cases-on-disk",
-            title="Batches wait for the disk",
-            where="cache.home",
-            cure="cache.home=ram",
-            evidence=f"{evidence}; {ms(facts.disk_s)} of it from the disk",
-            **cost,
-        )
+        name, title, cure = "cases-on-disk", "Batches wait for the disk", "cache.home=ram"
+        evidence += f"; {ms(facts.disk_s)} of it from the disk"
     elif facts.cuda and not facts.inline:
-        yield Finding(
-            name="host-batches",
-            title="The host makes batches more slowly than the GPU uses them",
-            where="cache.home",
-            cure="cache.home=device",
-            evidence=evidence,
-            **cost,
-        )
+        name, title = "host-batches", "The host makes batches more slowly than the GPU uses them"
+        cure = "cache.home=device"
     else:
-        yield Finding(
-            name="slow-feed",
-            title="The step stands still while its batch is made",
-            where="feed",
-            cure="make batches ahead in a thread (hasten.ThreadDataLoader), from cases held in memory",
-            evidence=evidence,
-            **cost,
-        )
+        name, title, where = "slow-feed", "The step stands still while its batch is made", "feed"
+        cure = "make batches ahead in a thread (hasten.ThreadDataLoader), from cases held in memory"
+    yield facts.finding(wait, name=name, title=title, where=where, cure=cure, evidence=evidence)
 
 
 def _augmentation(facts: Facts) -> Iterator[Finding]:
-    sample, batch = facts.split.parts.get("sample", 0.0), facts.operations.get("batch", 0.0)
+    costs = dict(facts.operations)
+    batch = costs.pop("batch", 0.0)
     # Where a thread makes the batches they cost the step only what it waits.
-    batch_s = sample if facts.inline else min(facts.split.parts.get("wait", 0.0), batch)
+    batch_s = facts.seconds("sample") if facts.inline else min(facts.seconds("wait"), batch)
     if batch_s < WAITS * facts.split.step_s:
         return
     evidence = f"a batch takes {ms(batch_s)} to crop and augment"
-    costs = {name: value for name, value in facts.operations.items() if name != "batch"}
-    if not costs:
-        cure = "sample.compile=true" if facts.cuda else "cache.home=ram"
-        yield Finding(
-            name="slow-augmentation",
-            title="Cropping and augmenting takes much of a step",
-            where="sample",
-            cure=cure,
-            evidence=evidence,
-            **cost_of(facts, 0.5 * batch_s),
-        )
-        return
-    worst = max(costs, key=lambda name: costs[name])
-    evidence += "; saved without " + ", ".join(f"{name}: {ms(costs[name])}" for name in costs)
-    now = facts.probabilities[worst]
-    less = _rounded(now / 3)
-    cure = f"augment.override='{{{worst}.prob: {less:g}}}'"
-    if facts.cuda and not facts.inline:
-        cure = "cache.home=device"
-    yield Finding(
-        name="slow-augmentation",
-        title=f"Augmentation takes much of a step, {worst} most",
-        where="augment",
-        cure=cure,
-        evidence=evidence,
-        **cost_of(facts, min(batch_s, costs[worst]) * (1 - less / now)),
-    )
-
-
-def _rounded(value: float) -> float:
-    return max(0.01, round(value, 2))
+    where, title, cost = "sample", "Cropping and augmenting takes much of a step", 0.5 * batch_s
+    cure = "sample.compile=true" if facts.cuda else "cache.home=ram"
+    if costs:
+        worst = max(costs, key=lambda name: costs[name])
+        evidence += "; saved without " + ", ".join(f"{name}: {ms(value)}" for name, value in costs.items())
+        now = facts.probabilities[worst]
+        less = max(0.01, round(now / 3, 2))
+        where, title = "augment", f"Augmentation takes much of a step, {worst} most"
+        cure = f"augment.override='{{{worst}.prob: {less:g}}}'"
+        if facts.cuda and not facts.inline:
+            cure = "cache.home=device"
+        cost = min(batch_s, costs[worst]) * (1 - less / now)
+    yield facts.finding(cost, name="slow-augmentation", title=title, where=where, cure=cure, evidence=evidence)
 
 
 def _transfer(facts: Facts) -> list[Finding]:
-    copies = facts.split.parts.get("host_to_device", 0.0)
+    copies = facts.seconds("host_to_device")
     return part(
         copies, facts.split.step_s, WAITS, name="host-to-device",
         title="Copying batches to the device takes much of a step", where="cache.home", cure="cache.home=device",
@@ -155,7 +102,7 @@ def _transfer(facts: Facts) -> list[Finding]:
 
 
 def _reads(facts: Facts) -> list[Finding]:
-    cost = facts.split.parts.get("device_reads", 0.0)
+    cost = facts.seconds("device_reads")
     return part(
         cost, facts.split.step_s, READS, name="device-reads",
         title="The host reads values of the device in every step", where="step",
@@ -193,12 +140,12 @@ def _fixed_share(facts: Facts, doubled: float) -> float:
     small, step = facts.arms.seconds.get("small"), facts.arms.seconds["fixed"]
     share = 2 - doubled
     if small is not None:
-        share = min(share, (small + facts.split.parts.get("optimizer", 0.0)) / step)
+        share = min(share, (small + facts.seconds("optimizer")) / step)
     return min(0.95, max(0.0, share))
 
 
 def _launches(facts: Facts) -> Iterator[Finding]:
-    cost = facts.split.parts.get("overhead", 0.0)
+    cost = facts.seconds("overhead")
     if cost < 0.15 * facts.split.step_s or any(_batch(facts)):  # each cause is reported once
         return
     train = facts.config.train
@@ -208,27 +155,47 @@ def _launches(facts: Facts) -> Iterator[Finding]:
         where, cure = "train.compile", "train.compile=true"
     else:
         where, cure = "sample.batch_size", f"sample.batch_size={2 * facts.config.sample.batch_size}"
-    yield Finding(
+    yield facts.finding(
+        0.5 * cost,
         name="launch-overhead",
         title="Interpreter and launches take much of a step",
         where=where,
         cure=cure,
         evidence=f"{ms(cost)} a step do not depend on the number of voxels",
-        **cost_of(facts, 0.5 * cost),
     )
 
 
-def _pieces(facts: Facts) -> Iterator[Finding]:
-    whole, now, pieces = facts.arms.seconds.get("whole"), facts.arms.seconds.get("fixed"), facts.config.train.accumulate
-    if pieces > 1 and whole is not None and now is not None and now > 1.03 * whole:
-        evidence = f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory"
-        yield Finding(
+def _arms(facts: Facts) -> Iterator[Finding]:
+    """Arms that are faster than the step as it is."""
+    seconds, pieces = facts.arms.seconds, facts.config.train.accumulate
+    now = seconds.get("fixed", 0.0)
+    whole, eager, threads = (seconds.get(name, math.inf) for name in ("whole", "eager", "threads"))
+    if pieces > 1 and now > 1.03 * whole:
+        yield facts.finding(
+            now - whole,
             name="needless-accumulate",
             title="The batch goes through in pieces though it fits whole",
             where="train.accumulate",
             cure="train.accumulate=1",
-            evidence=evidence,
-            **cost_of(facts, now - whole),
+            evidence=f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory",
+        )
+    if now > 1.05 * eager:
+        yield facts.finding(
+            now - eager,
+            name="slow-compile",
+            title="The compiled network is slower than the plain one",
+            where="train.compile",
+            cure="train.compile=false",
+            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
+        )
+    if now > FASTER * threads:
+        yield facts.finding(
+            now - threads,
+            name="few-threads",
+            title="torch uses fewer threads than there are cores",
+            where="OMP_NUM_THREADS",
+            cure=f"export OMP_NUM_THREADS={facts.cores}",
+            evidence=f"a step takes {ms(now)} on {facts.threads} threads and {ms(threads)} on {facts.cores}",
         )
 
 
@@ -246,47 +213,20 @@ def _variant(facts: Facts) -> Iterator[Finding]:
         ("train.channels_last", str(last).lower(), str(train.channels_last).lower()),
     ]
     changed = [(name, value) for name, value, is_now in changes if value != is_now]
-    compute = facts.split.parts.get("forward", 0.0) + facts.split.parts.get("backward", 0.0)
+    compute = facts.seconds("forward", "backward")
     timings = ", ".join(f"{name} {ms(value)}" for name, value in facts.variants.items())
-    yield Finding(
+    yield facts.finding(
+        compute * (1 - seconds / now),
         name="slow-precision",
         title="Precision or memory format are set to something slower than another",
         where=changed[0][0],
         cure=" ".join(f"{name}={value}" for name, value in changed),
         evidence=f"forward and backward of a probe: {timings}",
-        **cost_of(facts, compute * (1 - seconds / now)),
     )
 
 
-def _compiled(facts: Facts) -> Iterator[Finding]:
-    eager, now = facts.arms.seconds.get("eager"), facts.arms.seconds.get("fixed")
-    if eager is not None and now is not None and now > 1.05 * eager:
-        yield Finding(
-            name="slow-compile",
-            title="The compiled network is slower than the plain one",
-            where="train.compile",
-            cure="train.compile=false",
-            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
-            **cost_of(facts, now - eager),
-        )
-
-
-def _threads(facts: Facts) -> Iterator[Finding]:
-    more, now = facts.arms.seconds.get("threads"), facts.arms.seconds.get("fixed")
-    if more is not None and now is not None and now > FASTER * more:
-        evidence = f"a step takes {ms(now)} on {facts.threads} threads and {ms(more)} on {facts.cores}"
-        yield Finding(
-            name="few-threads",
-            title="torch uses fewer threads than there are cores",
-            where="OMP_NUM_THREADS",
-            cure=f"export OMP_NUM_THREADS={facts.cores}",
-            evidence=evidence,
-            **cost_of(facts, now - more),
-        )
-
-
 def _validation(facts: Facts) -> list[Finding]:
-    rare, cost = facts.rare, facts.split.parts.get("validation", 0.0)
+    rare, cost = facts.rare, facts.seconds("validation")
     every = facts.config.train.validate_every
     rest = facts.split.step_s - cost
     interval = _nice(rare.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else rare.steps
@@ -308,7 +248,7 @@ def _validation(facts: Facts) -> list[Finding]:
 
 
 def _checkpoints(facts: Facts) -> list[Finding]:
-    rare, cost = facts.rare, facts.split.parts.get("checkpoint", 0.0)
+    rare, cost = facts.rare, facts.seconds("checkpoint")
     every = facts.config.train.checkpoint_every
     rest = facts.split.step_s - cost
     alone = max(rare.write_s, rare.checkpoint_s) if rest <= 0 else rare.checkpoint_s
@@ -327,13 +267,8 @@ def _nice(value: float) -> int:
     if value <= 1:
         return 1
     power = 10 ** math.floor(math.log10(value))
-    return int(
-        next(
-            step * power
-            for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
-            if step * power >= value and (step * power) % 1 == 0
-        )
-    )
+    rounded = (step * power for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10))
+    return int(next(each for each in rounded if each >= value and each % 1 == 0))
 
 
 def _busy(facts: Facts) -> Iterator[Finding]:

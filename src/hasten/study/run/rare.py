@@ -47,24 +47,20 @@ def measure_rare(parts: RunComponents, folder: Path, *, cases: int, step_s: floa
     """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
     train = parts.planned.config.train
     validated_s, timed = _validation(parts, seconds)
-    stands, writes = _checkpoint(parts, folder)
+    stands, writes = save_checkpoint(parts, folder)
     # The next save waits for the one before it.
     stands += max(0.0, writes - train.checkpoint_every * step_s)
     scale = cases / len(parts.planned.validation)
     return Rare(
         validation_s=validated_s * scale,
         timed_cases=timed,
-        validations=_times(train.steps, train.validate_every),
+        # Every so many steps, and at the end.
+        validations=-(-train.steps // train.validate_every),
         checkpoint_s=stands,
         write_s=writes,
-        checkpoints=_times(train.steps, train.checkpoint_every),
+        checkpoints=-(-train.steps // train.checkpoint_every),
         steps=train.steps,
     )
-
-
-def _times(steps: int, every: int) -> int:
-    """Every so many steps, and at the end."""
-    return -(-steps // every)
 
 
 def _validation(parts: RunComponents, seconds: float) -> tuple[float, int]:
@@ -72,14 +68,15 @@ def _validation(parts: RunComponents, seconds: float) -> tuple[float, int]:
     cases = parts.planned.validation
     voxels = [parts.arena.label(case).numel() for case in parts.arena.index(tuple(case.id for case in cases))]
     count = 1
-    elapsed = _validated(parts, 1)  # warm-up: allocations and lookups of the first call don't count
+    elapsed = validate_some(parts, 1)  # warm-up: allocations and lookups of the first call don't count
     if elapsed < seconds:
         count = max(1, min(len(cases), 8, int((seconds - elapsed) / max(elapsed, 1e-6))))
-        elapsed = _validated(parts, count)
+        elapsed = validate_some(parts, count)
     return elapsed * sum(voxels) / sum(voxels[:count]), count
 
 
-def _validated(parts: RunComponents, count: int) -> float:
+def validate_some(parts: RunComponents, count: int) -> float:
+    """Seconds for the first `count` cases."""
     few = dataclasses.replace(parts.planned, validation=parts.planned.validation[:count])
     begin = time.perf_counter()
     validate(dataclasses.replace(parts, planned=few), parts.validated)
@@ -88,7 +85,7 @@ def _validated(parts: RunComponents, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def _checkpoint(parts: RunComponents, folder: Path) -> tuple[float, float]:
+def save_checkpoint(parts: RunComponents, folder: Path) -> tuple[float, float]:
     """Seconds that a save keeps the loop, and until it is written."""
     update = parts.step.update
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,11 +75,8 @@ class TimedStep:
 
     def __init__(self, step: TrainStep, marks: Marks) -> None:
         self.marks, self.running = marks, False
-        self._step = _Marked(
-            network=step.network, loss=step.loss, update=_TimedUpdate(step.update, marks), precision=step.precision,  # type: ignore[arg-type]
-            channels_last=step.channels_last, spatial_dims=step.spatial_dims, device=step.device,
-            accumulate=step.accumulate,
-        )  # fmt: skip
+        fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
+        self._step = _Marked(**{**fields, "update": _TimedUpdate(step.update, marks)})
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
         """As `TrainStep`."""
@@ -134,7 +132,7 @@ def run_steps(
     reads = _Reads(timed)
     start = begin = time.perf_counter()
     count, asked_s, index = 0, 0.0, 0
-    with reads.counted() if wrap_step is not None else _nothing():
+    with reads.counted() if wrap_step is not None else nullcontext():
         while True:
             if index == warmup:
                 _wait(step.device)
@@ -207,11 +205,6 @@ class _Reads:
             return plain(*args, **kwargs)
 
         return counting
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _wait(device: torch.device) -> None:

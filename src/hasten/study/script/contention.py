@@ -12,8 +12,6 @@ BUSY_SHARE = 0.3
 """Share of a worker's time in which it computes, below which it takes nothing from anybody."""
 _NETWORK = ("autocast", "channels_last", "doubled_batch", "conv_bias")
 """Experiments that time the script's forward and backward with nothing beside them."""
-
-
 LEAST = 0.3
 """Cores that the script's own workers must take, below which they take nothing from anybody."""
 
@@ -30,21 +28,21 @@ def _without_core_s(record: Record) -> float:
     """
     load, steps = record.listed_dict("load"), record.measured
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
-    if "cuda" in record.devices or record.world > 1 or workers < LEAST or not steps:
+    if record.on_gpu or record.world > 1 or workers < LEAST or not steps:
         return 0.0
     lost_s = statistics.fmean(
         step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
     )
     # Of others, those that run on these cores: what the training and its workers leave of them.
-    own_cores = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
-    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - own_cores - workers))
+    training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
+    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - training - workers))
     return max(0.0, lost_s) * workers / (workers + others)
 
 
 def _beyond_alone_s(record: Record) -> float:
     """Seconds of a step by which forward and backward are slower than alone, where computing workers explain it."""
     loader = record.experiments.get("workers") or {}
-    if "cuda" in record.devices or not loader.get("now") or loader.get("cpu_share", 0.0) < BUSY_SHARE:
+    if record.on_gpu or not loader.get("now") or loader.get("cpu_share", 0.0) < BUSY_SHARE:
         return 0.0
     alone = alone_s(record)
     beside = record.part("forward") + record.part("backward")

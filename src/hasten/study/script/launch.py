@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -69,7 +71,7 @@ def run_script(
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
         request |= {"experiments": experiments, "cuda": assume_cuda}
-        begun = time.perf_counter()
+        start = time.perf_counter()
         child = subprocess.Popen(
             runnable,
             env=_environment(env or {}, json.dumps(request), cures),
@@ -79,7 +81,7 @@ def run_script(
             start_new_session=True,
         )
         killed = _watch(child, out, seconds, budget, setup)
-        took = time.perf_counter() - begun
+        took_s = time.perf_counter() - start
         records = read_records(out)
         ended, code = _outcome(child.returncode, killed, records)
         return ScriptRun(
@@ -87,7 +89,7 @@ def run_script(
             exit_code=code,
             ended=ended,
             records=records,
-            seconds=took,
+            seconds=took_s,
             output=_tail(log) if quiet else "",
             torch_seen=any(out.glob("torch-*")),
         )
@@ -106,24 +108,24 @@ def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) ->
 def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float, setup: float) -> bool:
     """Wait for the end of the script, or bring it about. Returns whether it had to be killed."""
     start = time.monotonic()
-    trains: float | None = None
-    limit: float | None = None
+    trains, limit = math.inf, math.inf
     try:
         while child.poll() is None:
             now = time.monotonic()
             time.sleep(0.02 if now - start < 2 else 0.1)
             state = _state(out)
-            if trains is None and state:
-                trains = now
+            if state:
+                trains = min(trains, now)
             if state == "experiments":
-                limit = max(limit or 0.0, (trains or now) + seconds + 1.5 * budget + GRACE)
+                needed = trains + seconds + 1.5 * budget + GRACE
+                limit = needed if limit == math.inf else max(limit, needed)
             elif state == "bounded":
-                limit = min(limit or now + GRACE, now + GRACE)
-            elif limit is None and trains is not None and now - trains > seconds:
+                limit = min(limit, now + GRACE)
+            elif limit == math.inf and now - trains > seconds:
                 limit = now + GRACE / 2  # A step that has begun may end.
-            elif limit is None and trains is None and now - start > setup:
+            elif limit == math.inf and trains == math.inf and now - start > setup:
                 limit = now + 0.5
-            if limit is not None and now > limit:
+            if now > limit:
                 end_all(child)
                 return True
         return False
@@ -135,36 +137,28 @@ def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: fl
 
 def _state(out: Path) -> str:
     """`experiments`, `bounded` (every process that trained has come to its bound), `training` or ""."""
-    names = [path.name for path in out.iterdir()]
-    if any(name.startswith("experiments-") for name in names):
+    if any(out.glob("experiments-*")):
         return "experiments"
-    trained = {name.split("-")[1] for name in names if name.startswith("trains-")}
-    if trained and trained <= {name.split("-")[1] for name in names if name.startswith("bounded-")}:
-        return "bounded"
-    return "training" if trained else ""
+    trained, bounded = ({path.name.split("-")[1] for path in out.glob(f"{name}-*")} for name in ("trains", "bounded"))
+    if trained:
+        return "bounded" if trained <= bounded else "training"
+    return ""
 
 
 def _interrupt(child: subprocess.Popen[bytes]) -> None:
     """Pass Ctrl-C on, and give the script the time to end by itself."""
-    try:
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(child.pid, signal.SIGINT)
         child.wait(timeout=GRACE)
-    except (ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
-        pass
 
 
 def _outcome(returncode: int, killed: bool, records: list[Record]) -> tuple[Ended, int]:
     code = 128 - returncode if returncode < 0 else returncode
-    bounded = bool(records) and all(record.bounded for record in records)
-    if bounded:
+    if records and all(record.bounded for record in records):
         return "bounded", 0
-    if not records:
-        if killed:
-            return "never trained", code
-        return ("crashed" if code else "never trained"), code
     if killed:
-        return "timeout", code
-    return ("crashed" if code else "finished"), code
+        return ("timeout" if records else "never trained"), code
+    return ("crashed" if code else "finished" if records else "never trained"), code
 
 
 def _tail(log: IO[bytes]) -> str:

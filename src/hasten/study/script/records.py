@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hasten.study.finding import Finding, gain_of
+
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
 
@@ -29,7 +31,7 @@ class Record:
     experiments: dict[str, Any] = field(default_factory=dict)
     """As `hasten_probe.experiments.run` gave it."""
     cures: dict[str, Any] = field(default_factory=dict)
-    """By name of those asked for: what `hasten_probe.cures.apply` gave ("applied" if None), or its error's words."""
+    """By name of those asked for: what `hasten_probe.cures.apply` gave, or its error's words."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The whole JSON."""
 
@@ -38,9 +40,13 @@ class Record:
         return self.ended in ("steps", "seconds")
 
     @property
+    def on_gpu(self) -> bool:
+        return "cuda" in self.devices
+
+    @property
     def cuda(self) -> bool:
         """Whether to judge it as a training on a GPU."""
-        return self.assume_cuda or "cuda" in self.devices
+        return self.assume_cuda or self.on_gpu
 
     @property
     def steps(self) -> int:
@@ -56,8 +62,7 @@ class Record:
     @property
     def step_s(self) -> float:
         """Mean wall seconds of a measured step; 0 if none was."""
-        measured = self.measured
-        return sum(step["seconds"] for step in measured) / len(measured) if measured else 0.0
+        return sum(step["seconds"] for step in self.measured) / max(1, len(self.measured))
 
     @property
     def train_s(self) -> float:
@@ -66,20 +71,17 @@ class Record:
 
     def part(self, name: str) -> float:
         """Mean seconds of a measured step that went into a part of `study.split.PARTS`."""
-        measured = self.measured
-        return sum(step["parts"].get(name, 0.0) for step in measured) / len(measured) if measured else 0.0
+        return sum(step["parts"].get(name, 0.0) for step in self.measured) / max(1, len(self.measured))
 
     def per_step(self, count: float) -> float:
         """Of something counted since the end of the first step."""
         return count / max(1, self.steps - 1)
 
     def listed(self, name: str) -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = self.raw.get(name, [])
-        return entries
+        return list(self.raw.get(name, ()))
 
     def listed_dict(self, name: str) -> dict[str, Any]:
-        entries: dict[str, Any] = self.raw.get(name, {})
-        return entries
+        return dict(self.raw.get(name, {}))
 
     @property
     def training_loaders(self) -> list[dict[str, Any]]:
@@ -90,6 +92,27 @@ class Record:
     def root_site(self) -> str:
         """Where the network was made; "" if that isn't known."""
         return next((root["site"] for root in self.listed("roots") if root["site"]), "")
+
+    @property
+    def loader_site(self) -> str:
+        """Where the loader that trains was made; that of the network if there is none."""
+        return next((each["site"] for each in self.training_loaders), self.root_site)
+
+    def finding(
+        self, name: str, site: str, title: str, cure: str, *, cost_s: float | None = None, **more: Any
+    ) -> Finding:
+        """A finding at its place. Its cure gains all that it costs unless `more` gives another gain."""
+        gain = None if cost_s is None else gain_of(cost_s, self.step_s)
+        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **{"gain": gain, **more})
+
+
+def place(site: str) -> str:
+    """A probe's `/path/train.py:31` as seen from the working folder, where it lies below that."""
+    path, colon, line = site.rpartition(":")
+    try:
+        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
+    except ValueError:
+        return site
 
 
 def read_records(folder: Path) -> list[Record]:

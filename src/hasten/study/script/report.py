@@ -58,20 +58,12 @@ def summary(report: Report) -> list[str]:
     if report.diagnosis is None:
         few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
         return [ending(report.run), *few]
-    lines = [
-        ending(report.run),
-        "",
-        report.diagnosis.sentence,
-        *(f"  {line}" for line in report.diagnosis.evidence),
-        "",
-    ]
-    findings = [finding for finding in report.findings if finding.level == "finding"]
-    lines += finding_lines(report.findings)
+    evidence = (f"  {line}" for line in report.diagnosis.evidence)
+    lines = [ending(report.run), "", report.diagnosis.sentence, *evidence, "", *finding_lines(report.findings)]
     missing = untried(report.run)
-    if not findings and missing:
-        lines.append("no fault found so far, but not everything was tried")
-    elif not findings:
-        lines.append("no fault found: the script does what can be seen from outside as it should")
+    if all(finding.level == "note" for finding in report.findings):
+        nothing = "no fault found: the script does what can be seen from outside as it should"
+        lines.append("no fault found so far, but not everything was tried" if missing else nothing)
     return lines + missing + busy(report)
 
 
@@ -112,13 +104,12 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def amounts(finding: Finding) -> str:
-    """What it costs, and what the cure is predicted to gain."""
-    texts = []
-    if finding.cost_s is not None and finding.level == "finding":
-        texts.append(f"costs {ms(finding.cost_s)} a step")
-    if finding.gain is not None and finding.gain >= 1.005 and finding.level == "finding":
-        texts.append(f"predicted {finding.gain:.2f} times as fast without it")
-    return ", ".join(texts)
+    """What it costs, and what the cure is predicted to gain; nothing of a note."""
+    if finding.level == "note":
+        return ""
+    cost = "" if finding.cost_s is None else f"costs {ms(finding.cost_s)} a step"
+    gain = f"predicted {finding.gain:.2f} times as fast without it" if (finding.gain or 0.0) >= 1.005 else ""
+    return ", ".join(filter(None, (cost, gain)))
 
 
 def ending(run: ScriptRun) -> str:
@@ -127,27 +118,19 @@ def ending(run: ScriptRun) -> str:
 
 
 def _how(run: ScriptRun) -> str:
-    steps = sum(record.steps for record in run.records[:1])
     ranks = f" on each of {len(run.records)} ranks" if len(run.records) > 1 else ""
-    watched = f"{steps} training steps{ranks} in {run.seconds:.1f} s"
-    if run.ended == "bounded":
-        return f"watched {watched}, and stopped at the bound"
-    if run.ended == "finished":
-        return f"ended by itself after {watched}"
-    if run.ended == "timeout":
-        return f"had to be stopped after {watched}: it did not come to the end of a step in time"
-    if run.ended == "crashed":
-        return f"failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else "")
-    return f"never trained: {_why_never(run)}"
-
-
-def _why_never(run: ScriptRun) -> str:
+    watched = f"{run.records[0].steps if run.records else 0} training steps{ranks} in {run.seconds:.1f} s"
+    unseen = "torch was imported, but no torch.optim.Optimizer made a step"
     if not run.torch_seen:
-        return (
-            "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as given "
-            "(not python -I, nor in a container or on another machine)"
-        )
-    return "torch was imported, but no torch.optim.Optimizer made a step"
+        unseen = "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as "
+        unseen += "given (not python -I, nor in a container or on another machine)"
+    return {
+        "bounded": f"watched {watched}, and stopped at the bound",
+        "finished": f"ended by itself after {watched}",
+        "timeout": f"had to be stopped after {watched}: it did not come to the end of a step in time",
+        "crashed": f"failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else ""),
+        "never trained": f"never trained: {unseen}",
+    }[run.ended]
 
 
 def as_json(report: Report) -> dict[str, Any]:

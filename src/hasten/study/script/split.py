@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 from hasten.study.script.contention import contended_s
+from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.records import Record
 from hasten.study.split import PARTS, Split
 
@@ -24,14 +25,15 @@ def split_of(record: Record) -> Split:
     if total > 0:
         parts = {name: seconds * step_s / total for name, seconds in parts.items()}
     parts = _shared_with_workers(record, _waiting_for_ranks(record, _named(record, parts)))
-    tried = record.experiments
+    step, gain = step_of(record.experiments), (record.experiments.get("doubled_batch") or {}).get("gain")
     return Split(
         steps=len(measured),
         step_s=step_s,
         parts={name: parts[name] for name in PARTS if parts.get(name, 0.0) > 0},
-        doubled=_doubled(tried),
-        on_cpu="cuda" not in record.devices,
-        feed_alone_s=_feed_alone(tried),
+        # The experiment gives the gain in samples a second.
+        doubled=2 / gain if gain else None,
+        on_cpu=not record.on_gpu,
+        feed_alone_s=step.batch_s if step is not None else None,
     )
 
 
@@ -55,7 +57,7 @@ def _named(record: Record, parts: dict[str, float]) -> dict[str, float]:
 
 def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, float]:
     """Among several ranks on CPUs, backward's time in which its thread did nothing is the wait for the others."""
-    if record.world < 2 or "cuda" in record.devices or not record.measured:
+    if record.world < 2 or record.on_gpu or not record.measured:
         return parts
     idle = statistics.fmean(
         max(0.0, step.get("backward_wall", 0.0) - step.get("backward", 0.0)) for step in record.measured
@@ -76,16 +78,3 @@ def _shared_with_workers(record: Record, parts: dict[str, float]) -> dict[str, f
     scale = 1 - lost_s / both
     slowed = {name: scale * parts.get(name, 0.0) for name in ("forward", "backward")}
     return parts | slowed | {"sample": parts.get("sample", 0.0) + lost_s}
-
-
-def _doubled(tried: dict[str, Any]) -> float | None:
-    """The experiment gives the gain in samples a second."""
-    gain = (tried.get("doubled_batch") or {}).get("gain")
-    return 2 / gain if gain else None
-
-
-def _feed_alone(tried: dict[str, Any]) -> float | None:
-    from hasten.study.script.findings.experiments import step_of
-
-    step = step_of(tried) if tried else None
-    return step.batch_s if step is not None else None

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from hasten.observe.load import BUSY, LoadMeter
 from hasten.study.finding import Finding
@@ -48,19 +48,8 @@ _NUMBERS = {"no-workers": "workers", "few-workers": "workers", "no-prefetch": "p
 _ARGUMENT = {"workers": "num_workers", "prefetch": "prefetch_factor"}
 
 
-class Run(Protocol):
-    """As `run_script`."""
-
-    def __call__(
-        self,
-        command: Sequence[str],
-        *,
-        steps: int,
-        seconds: float,
-        cures: Sequence[str],
-        experiments: bool,
-        quiet: bool,
-    ) -> ScriptRun: ...
+Run = Callable[[tuple[str, ...]], ScriptRun]
+"""A run of the script with these cures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +101,7 @@ def try_cures(
     echo: Callable[[str], object],
     runs: int = 3,
     budget_s: float = 900.0,
-    run: Run = run_script,
+    run: Callable[..., ScriptRun] = run_script,
     meter: LoadMeter | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Tried]:
@@ -128,80 +117,70 @@ def try_cures(
         cure = cure_of(finding)
         if cure is not None:
             findings_by_cure.setdefault(cure, []).append(finding.name)
-    meter, begun = meter or LoadMeter(), clock()
+    meter, start = meter or LoadMeter(), clock()
 
-    def measure(cures: tuple[str, ...], names: tuple[str, ...]) -> Tried:
-        return _in_turns(command, cures, names, base_run, steps, seconds, runs, run, meter)
+    def run_with(cures: tuple[str, ...]) -> ScriptRun:
+        return run(command, steps=steps, seconds=seconds, cures=cures, experiments=False, quiet=True)
+
+    def measure(cures: tuple[str, ...], names: Sequence[str]) -> None:
+        tried.append(_in_turns(cures, tuple(names), base_run, runs, run_with, meter, steps))
+        echo(f"  {line(tried[-1])}")
 
     tried: list[Tried] = []
     for cure, names in findings_by_cure.items():
-        if clock() - begun > budget_s:
+        if clock() - start > budget_s:
             echo(f"no time left to try {cure}")
             continue
         echo(f"trying {cure}: {runs} runs with it and {runs} without, interleaved")
-        tried.append(measure((cure,), tuple(names)))
-        echo(f"  {line(tried[-1])}")
+        measure((cure,), names)
     winners = [one for one in tried if one.won]
-    if len(winners) > 1 and clock() - begun <= budget_s:
+    if len(winners) > 1 and clock() - start <= budget_s:
         cures = tuple(cure for one in winners for cure in one.cures)
         echo(f"trying all that gained together: {', '.join(cures)}")
-        tried.append(measure(cures, tuple(name for one in winners for name in one.findings)))
-        echo(f"  {line(tried[-1])}")
+        measure(cures, [name for one in winners for name in one.findings])
     return tried
 
 
 def _in_turns(
-    command: Sequence[str],
     cures: tuple[str, ...],
     names: tuple[str, ...],
     base_run: ScriptRun,
-    steps: int,
-    seconds: float,
     runs: int,
     run: Run,
     meter: LoadMeter,
+    steps: int,
 ) -> Tried:
-    base_s: list[float] = []
-    cured_s: list[float] = []
-    base_losses = [_losses(base_run)]
-    cured_losses: list[tuple[float, ...]] = []
-    why = late = ""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    losses = {False: [_losses(base_run)], True: []}
+    outcome: Outcome | None = None
+    why = ""
     meter.others()
-    for number in range(runs):
-        # The order turns, so that neither arm always comes onto a warm machine.
-        for cured in (False, True) if number % 2 == 0 else (True, False):
-            script_run = run(
-                command, steps=steps, seconds=seconds, cures=cures if cured else (), experiments=False, quiet=True
-            )
-            median = _median_step(script_run)
-            if cured:
-                why = why or _not_applied(script_run, cures)
-            if median is None and script_run.ended in _CUT_SHORT:
-                late = late or f"{'with' if cured else 'without'} it the script made {_few(script_run)}"
-            elif median is None:
-                why = why or f"{'with' if cured else 'without'} it the script {_ended(script_run)}"
-            if why or late:
-                break
-            assert median is not None
-            (cured_s if cured else base_s).append(median)
-            (cured_losses if cured else base_losses).append(_losses(script_run))
-        if why or late:
+    # The order turns, so that neither arm always comes onto a warm machine.
+    for cured in [arm for number in range(runs) for arm in ((False, True) if number % 2 == 0 else (True, False))]:
+        script_run = run(cures if cured else ())
+        median = _median_step(script_run)
+        arm = f"{'with' if cured else 'without'} it the script"
+        why = _not_applied(script_run, cures) if cured else ""
+        if why or median is None:
+            late = not why and script_run.ended in _CUT_SHORT
+            outcome = "unclear" if late else "failed"
+            why = why or f"{arm} {f'made {_few(script_run)}' if late else _ended(script_run)}"
             break
+        seconds[cured].append(median)
+        losses[cured].append(_losses(script_run))
     others = meter.others()
-    fields: dict[str, Any] = {"gain": None, "low": None, "high": None, "difference": None, "agreement": ""}
-    if why:
-        fields.update(outcome="failed")
-    elif late:
-        why = late
-        fields.update(outcome="unclear")
-    else:
-        gain, low, high, outcome, why = judged(base_s, cured_s, others)
+    gain = low = high = difference = None
+    agreement = ""
+    if outcome is None:
+        gain, low, high, outcome, why = judged(seconds[False], seconds[True], others)
         if outcome in ("same", "unclear") and any(cure.startswith("cache-") for cure in cures):
-            late = f"a cache gains from its second epoch on, and these runs had {steps} steps"
-            why = "; ".join(filter(None, (why, late)))
-        difference, agreement = agreed(base_losses, cured_losses, cures)
-        fields.update(gain=gain, low=low, high=high, outcome=outcome, difference=difference, agreement=agreement)
-    return Tried(cures=cures, findings=names, base_s=tuple(base_s), cured_s=tuple(cured_s), why=why, **fields)
+            epoch = f"a cache gains from its second epoch on, and these runs had {steps} steps"
+            why = "; ".join(filter(None, (why, epoch)))
+        difference, agreement = agreed(losses[False], losses[True], cures)
+    return Tried(
+        cures=cures, findings=names, outcome=outcome, gain=gain, low=low, high=high, base_s=tuple(seconds[False]),
+        cured_s=tuple(seconds[True]), difference=difference, agreement=agreement, why=why,
+    )  # fmt: skip
 
 
 def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tuple[float, float, float, Outcome, str]:

@@ -1,4 +1,4 @@
-"""What was tried, as a table: on the page, in Markdown, in plain text."""
+"""What was tried, as a table: on the page and in plain text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("Cure", "For", "Step without", "Step with", "Gain", "Outcome", "Losses")
 _NUMERIC = (2, 3, 4)
+_NOTHING = "None of the findings has a cure that can be put in from outside."
 
 
 def rows(tried: Sequence[Tried]) -> list[tuple[str, ...]]:
@@ -21,8 +22,7 @@ def rows(tried: Sequence[Tried]) -> list[tuple[str, ...]]:
         (
             ", ".join(one.cures),
             ", ".join(one.findings),
-            _step(one.base_s),
-            _step(one.cured_s),
+            *(ms(sorted(each)[len(each) // 2]) if each else "" for each in (one.base_s, one.cured_s)),
             "" if one.gain is None else f"{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})",
             f"{one.outcome}: {one.why}" if one.why else one.outcome,
             one.agreement,
@@ -31,36 +31,15 @@ def rows(tried: Sequence[Tried]) -> list[tuple[str, ...]]:
     ]
 
 
-def _step(seconds: Sequence[float]) -> str:
-    """The middle run."""
-    if not seconds:
-        return ""
-    return ms(sorted(seconds)[len(seconds) // 2])
-
-
-def markdown(tried: Sequence[Tried]) -> str:
-    """A table in Markdown; one line of words where nothing was tried."""
-    if not tried:
-        return "None of the findings has a cure that can be put in from outside.\n"
-    rule = ["---:" if number in _NUMERIC else "---" for number in range(len(COLUMNS))]
-    lines = [COLUMNS, rule, *rows(tried)]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
-
-
 def plain(tried: Sequence[Tried]) -> str:
-    """The same in columns of text."""
+    """Columns of text; one line of words where nothing was tried."""
     if not tried:
-        return "None of the findings has a cure that can be put in from outside.\n"
+        return f"{_NOTHING}\n"
     lines = [COLUMNS, *rows(tried)]
-    widths = [max(len(row[number]) for row in lines) for number in range(len(COLUMNS))]
-    out = []
-    for row in lines:
-        cells = [
-            cell.rjust(widths[number]) if number in _NUMERIC else cell.ljust(widths[number])
-            for number, cell in enumerate(row)
-        ]
-        out.append("  ".join(cells).rstrip() + "\n")
-    return "".join(out)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [">" if number in _NUMERIC else "<" for number in range(len(COLUMNS))]
+    cells = [[f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in lines]
+    return "".join("  ".join(row).rstrip() + "\n" for row in cells)
 
 
 def section(tried: Sequence[Tried]) -> Section:
@@ -68,7 +47,7 @@ def section(tried: Sequence[Tried]) -> Section:
     from hasten.report.model import Section, Table
 
     if not tried:
-        return Section("Cures tried", text=markdown(tried).strip())
+        return Section("Cures tried", text=_NOTHING)
     runs = max(len(one.base_s) for one in tried)
     return Section(
         "Cures tried",

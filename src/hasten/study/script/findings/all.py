@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from hasten.study.finding import Finding, ranked
 from hasten.study.script.findings import (
     algorithms,
+    experiments,
+    heavy_items,
     host_reads,
-    housekeeping,
     leftovers,
     lines,
     loading,
@@ -25,27 +26,20 @@ LEAST_STEPS = 4
 
 def findings_of(records: Sequence[Record]) -> list[Finding]:
     """records: of the processes that trained, by rank; the first one's code is what findings point into."""
-    from hasten.study.script.findings import experiments, heavy_items
-
     if not records or records[0].steps <= LEAST_STEPS:
         return []
     first = records[0]
     findings: list[Finding] = []
-    for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses, lines, tensors, nnunet):
-        findings += one.find(first)
-    findings += parallel.find_wrapper(first)
-    findings += parallel.find_balance(records)
+    for module in (loading, host_reads, leftovers, algorithms, pauses, lines, tensors, nnunet):
+        findings += module.find(first)
+    findings += parallel.find(records)
     if first.experiments:
-        findings += experiments.findings(first)
+        findings += experiments.findings(first.experiments)
         findings += heavy_items.find(first, findings)
-    return ranked(_once(findings))
-
-
-def _once(findings: Sequence[Finding]) -> list[Finding]:
-    """Of those with one name and place: what the experiments prove rather than a note."""
     by_place: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        key = finding.name, finding.where
-        if key not in by_place or (by_place[key].level, finding.level) == ("note", "finding"):
-            by_place[key] = finding
-    return list(by_place.values())
+        # Of those with one name and place: what the experiments prove rather than a note.
+        existing = by_place.setdefault((finding.name, finding.where), finding)
+        if (existing.level, finding.level) == ("note", "finding"):
+            by_place[finding.name, finding.where] = finding
+    return ranked(by_place.values())

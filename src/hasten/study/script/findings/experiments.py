@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
 from hasten.study.rules import DOUBLED, FASTER
 from hasten.study.script.findings.loader_experiments import LEAST, Results, Step, items, workers
-from hasten.study.script.findings.words import place
+from hasten.study.script.records import place
 from hasten.study.words import ms
 
 TOY_S = 0.015
@@ -25,30 +24,36 @@ BATCH_ROOM = 0.3
 """Share of the memory that must be free before a larger batch is advised."""
 
 
-def findings(record: Any) -> list[Finding]:
-    """Findings of a `Record`, or of the experiments' dict itself; none where there were no steps to judge by.
+def findings(results: Results) -> list[Finding]:
+    """Findings of the experiments of a record; none where there were no steps to judge by.
 
     Nothing is found where the interval of the measured rounds doesn't prove it. A note is what is found while other
     programs use the machine, unless it is gross, and what shortens the step but, beside long validations, not the time.
     """
-    results: Results = record if isinstance(record, Mapping) else record.experiments
     step = step_of(results)
     if step is None:
         return []
-    candidates = [
-        rule(results, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
-    ]
+    rules = (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
     others = results.get("others") or 0.0
-    return [_amid_load(_overall(finding, step), others) for finding in candidates if finding is not None]
+    return [_tempered(finding, step, others) for rule in rules if (finding := rule(results, step)) is not None]
 
 
-def costs(record: Any) -> dict[str, float]:
+def _tempered(finding: Finding, step: Step, others: float) -> Finding:
+    """With its gain on all of the time, and the doubt of a busy machine."""
+    if finding.gain is not None and step.rare_s:
+        gain = step.overall(finding.gain)
+        finding = replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
+    if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
+        return finding
+    evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
+    return replace(finding, level="note", evidence=evidence)
+
+
+def costs(results: Results) -> dict[str, float]:
     """Measured seconds a step of faults that are found by watching: "zero-grad-memset", "anomaly-detection",
     "cudnn-benchmark". Only where the interval says that there is a cost."""
-    results: Results = record if isinstance(record, Mapping) else record.experiments
     names = {"zero_grad": "zero-grad-memset", "anomaly": "anomaly-detection", "cudnn_benchmark": "cudnn-benchmark"}
-    arms = {name: _arm(results, key, 1.0) for key, name in names.items()}
-    return {name: arm["base_s"] - arm["arm_s"] for name, arm in arms.items() if arm is not None}
+    return {name: arm["base_s"] - arm["arm_s"] for key, name in names.items() if (arm := _arm(results, key, 1.0))}
 
 
 def step_of(results: Results) -> Step | None:
@@ -61,18 +66,18 @@ def step_of(results: Results) -> Step | None:
     count = int(loader.get("now") or 0)
     alone = (loader.get("seconds") or {}).get(str(count))
     wait_s = results.get("wait_s")
+    if wait_s is None and alone is None:
+        return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
     if wait_s is None:
-        if alone is None:
-            return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
-        wait_s = min(alone, 0.98 * step_s) if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
+        wait_s = alone if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
     wait_s = min(wait_s, 0.98 * step_s)
-    if count == 0:
-        return Step(step_s=step_s, batch_s=wait_s, compute_s=step_s - wait_s, workers=0, rare_s=rare_s)
-    if wait_s < HIDDEN * step_s:
+    hidden = count > 0 and wait_s < HIDDEN * step_s
+    # Where the loader rules, batches come as fast as steps are made, whatever they take with nobody computing beside.
+    batch_s = wait_s if count == 0 else step_s
+    if hidden:
         batch_s = None if alone is None else min(alone, step_s)
-        return Step(step_s=step_s, batch_s=batch_s, compute_s=step_s, workers=count, rare_s=rare_s)
-    # The loader rules: batches come as fast as steps are made, whatever they take with nobody computing beside them.
-    return Step(step_s=step_s, batch_s=step_s, compute_s=step_s - wait_s, workers=count, rare_s=rare_s)
+    compute_s = step_s if hidden else step_s - wait_s
+    return Step(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, rare_s=rare_s)
 
 
 def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
@@ -94,21 +99,6 @@ def _timing_text(arm: Results, what: str) -> str:
         f"{what} {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
         f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds)"
     )
-
-
-def _overall(finding: Finding, step: Step) -> Finding:
-    """With its gain on all of the time."""
-    if finding.gain is None or not step.rare_s:
-        return finding
-    gain = step.overall(finding.gain)
-    return replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
-
-
-def _amid_load(finding: Finding, others: float) -> Finding:
-    if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
-        return finding
-    evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
-    return replace(finding, level="note", evidence=evidence)
 
 
 def _autocast(results: Results, step: Step) -> Finding | None:
@@ -189,11 +179,11 @@ def _batch(results: Results, step: Step) -> Finding | None:
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
         return None
-    double = replace(step, batch_s=None if step.batch_s is None else 2 * step.batch_s)
     more = arm["arm_s"] - arm["base_s"]
-    gain = min(2.0, 2 * step.step_s / double.after(saved_s=-more))
-    if step.batch_s is None:
-        gain = min(2.0, 2 * step.step_s / (step.step_s + max(0.0, more)))
+    after = step.step_s + max(0.0, more)
+    if step.batch_s is not None:
+        after = replace(step, batch_s=2 * step.batch_s).after(saved_s=-more)
+    gain = min(2.0, 2 * step.step_s / after)
     if gain < 1.15:
         return None
     size = arm["size"]
@@ -217,18 +207,17 @@ def _biases(results: Results, step: Step) -> Finding | None:
     if not names or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
-    proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=arm["base_s"] - arm["arm_s"]) >= 1.02
-    evidence = (
-        _timing_text(arm, "forward and backward take") if "gain" in arm else "not timed: " + str(arm.get("skipped", ""))
-    )
+    saved_s = arm.get("base_s", 0.0) - arm.get("arm_s", 0.0)
+    proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=saved_s) >= 1.02
+    text = _timing_text(arm, "forward and backward take") if "gain" in arm else f"not timed: {arm.get('skipped', '')}"
     listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     return Finding(
         name="conv-bias-before-norm",
         title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
         where=sites[0] if sites else place(arm.get("site", "")),
         cure="bias=False for the convolutions before a norm",
-        evidence=f"modules {listed}; {evidence}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
-        cost_s=arm["base_s"] - arm["arm_s"] if proven else None,
-        gain=step.gain(saved_s=arm["base_s"] - arm["arm_s"]) if proven else None,
+        evidence=f"modules {listed}; {text}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
+        cost_s=saved_s if proven else None,
+        gain=step.gain(saved_s=saved_s) if proven else None,
         level="finding" if proven else "note",
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hasten.study.finding import Finding, gain_of
+from hasten.study.finding import Finding
 from hasten.study.script.contention import contended_s
 from hasten.study.script.findings.experiments import step_of
-from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
@@ -31,7 +30,7 @@ def find(record: Record, findings: list[Finding]) -> list[Finding]:
     cores = max(1, int(loader.get("cores") or 1))
     hidden = step is None or work_s / cores <= step.compute_s
     lanes = max(1, int(loaders[0]["num_workers"]))
-    gpu_waits = step is not None and "cuda" not in record.devices and work_s / lanes >= step.gpu_s(cores)
+    gpu_waits = step is not None and not record.on_gpu and work_s / lanes >= step.gpu_s(cores)
     if hidden and any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in findings):
         return []
     lost_s = contended_s(record)
@@ -47,15 +46,14 @@ def find(record: Record, findings: list[Finding]) -> list[Finding]:
             f"of {record.raw.get('cores')} cores"
         )
     return [
-        Finding(
-            name="heavy-items",
-            title="the items cost so much work that no number of workers hides all of it",
-            where=place(loaders[0]["site"]),
-            cure="cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
+        record.finding(
+            "heavy-items",
+            loaders[0]["site"],
+            "the items cost so much work that no number of workers hides all of it",
+            "cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
             "hasten.compile_transforms(chain)",
             evidence=evidence,
             cost_s=cost,
-            gain=gain_of(cost, record.step_s),
             level="note" if cost < SHARE * record.step_s else "finding",
         )
     ]

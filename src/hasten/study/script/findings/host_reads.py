@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hasten.study.finding import Finding, gain_of
 from hasten.study.rules import READS
-from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
@@ -16,40 +17,38 @@ MAPS = 64
 
 def find(record: Record) -> list[Finding]:
     """One host-read a line of code. On a CPU nothing is waited for, so that it is a note there unless it is costly."""
-    by_site: dict[str, list[dict[str, object]]] = {}
+    by_site: dict[str, list[dict[str, Any]]] = {}
     for read in record.listed("reads"):
-        on_cpu = read["device"] == "cpu"
-        if ("cuda" in record.devices and on_cpu) or read.get("validating"):
+        if (record.on_gpu and read["device"] == "cpu") or read.get("validating"):
             continue
         if read["steps"] >= OFTEN * max(1, record.steps - 1):
             by_site.setdefault(read["site"], []).append(read)
     return [_finding(record, site, reads) for site, reads in by_site.items()]
 
 
-def _cure(reads: list[dict[str, object]]) -> str:
+def _cure(reads: list[dict[str, Any]]) -> str:
     """What fits what is read: a map or a picture, a question, or a number."""
-    if any(int(str(read.get("elements", 0))) >= MAPS for read in reads):
+    if any(read.get("elements", 0) >= MAPS for read in reads):
         return "work on it on the device, and copy it only in the steps in which it is shown"
     if any(read.get("boolean") or read["kind"] == "bool()" for read in reads):
         return "ask every 50 steps, or let the device decide (torch.where, GradScaler, torch._assert_async)"
     return "keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch"
 
 
-def _finding(record: Record, site: str, reads: list[dict[str, object]]) -> Finding:
-    kinds = " and ".join(str(read["kind"]) for read in reads)
-    count = record.per_step(sum(int(str(read["count"])) for read in reads))
-    seconds = record.per_step(sum(float(str(read["seconds"])) for read in reads))
-    on_gpu = "cuda" in record.devices
+def _finding(record: Record, site: str, reads: list[dict[str, Any]]) -> Finding:
+    kinds = " and ".join(read["kind"] for read in reads)
+    count, seconds = (record.per_step(sum(read[name] for read in reads)) for name in ("count", "seconds"))
+    on_gpu = record.on_gpu
     # On a CPU it waits for nothing, but still copies.
     costly = seconds >= READS * record.step_s
     waits = f"the host waits {ms(seconds)} a step there" if on_gpu else f"{ms(seconds)} a step on this CPU"
-    return Finding(
-        name="host-read",
-        title=f"{kinds} in every step makes the host wait for the GPU, which then waits for the host"
+    return record.finding(
+        "host-read",
+        site,
+        f"{kinds} in every step makes the host wait for the GPU, which then waits for the host"
         if on_gpu or not costly
         else f"{kinds} in every step turns tensors into Python's own numbers",
-        where=place(site),
-        cure=_cure(reads),
+        _cure(reads),
         evidence=f"{count:.1f} a step; {waits}",
         cost_s=seconds if on_gpu or costly else None,
         gain=gain_of(seconds, record.step_s) if costly and not on_gpu else None,

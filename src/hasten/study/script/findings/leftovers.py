@@ -1,16 +1,37 @@
-"""Debugging tools that were left switched on."""
+"""What was left in the training loop: debugging tools that are on, and memory housekeeping."""
 
 from __future__ import annotations
 
-from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import place
+from hasten.study.finding import Finding
+from hasten.study.script.findings.experiments import costs
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
+OFTEN = 0.2
+"""Calls a step from which it belongs to the loop, not to the epoch."""
+SHARE = 0.02
+"""Of the step's time from which rarer calls count too."""
 MOST = 0.5
 """Share of the steps from which a profiler is left on: one with a schedule runs in a few."""
 
-_DESCRIPTIONS = {
+_CALLS = {
+    "empty_cache": (
+        "empty-cache",
+        "torch.cuda.empty_cache() in the loop gives memory back that the next step asks the driver for again",
+        "remove the call",
+    ),
+    "gc_collect": (
+        "gc-collect",
+        "gc.collect() in the loop looks at every object of the process",
+        "remove the call; tensors are freed when their last name goes",
+    ),
+    "zero_grad": (
+        "zero-grad-memset",
+        "gradients are filled with zeros, and then added to, rather than dropped",
+        "zero_grad(set_to_none=True), the default",
+    ),
+}
+_MODES = {
     "anomaly": (
         "anomaly-detection",
         "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
@@ -26,49 +47,32 @@ _DESCRIPTIONS = {
 
 
 def find(record: Record) -> list[Finding]:
-    """anomaly-detection, profiler-on, nvtx-on and gradcheck."""
-    findings = []
+    """empty-cache, gc-collect, zero-grad-memset, anomaly-detection, profiler-on, nvtx-on and gradcheck."""
+    measured, calls, findings = costs(record.experiments), record.listed("calls"), []
+    for call in calls:
+        cost, count = record.per_step(call["seconds"]), record.per_step(call["count"])
+        if call["kind"] not in _CALLS or (count < OFTEN and cost < SHARE * record.step_s):
+            continue
+        name, title, cure = _CALLS[call["kind"]]
+        evidence = f"{count:.1f} a step, {ms(cost)} of {ms(record.step_s)}"
+        more: dict[str, object] = {}
+        if name == "empty-cache" and not record.on_gpu:  # there the call returns at once
+            more = {"gain": None, "level": "finding" if record.cuda else "note"}
+        cost = measured.get(name, cost)
+        findings.append(record.finding(name, call["site"], title, cure, evidence=evidence, cost_s=cost, **more))
     sites = record.listed_dict("mode_sites")
     for kind, mode in record.listed_dict("modes").items():
-        if mode["steps"] < MOST * max(1, record.steps - 1):
-            continue
-        name, title, cure = _DESCRIPTIONS[kind]
-        cost = _measured(record, name)
-        findings.append(
-            Finding(
-                name=name,
-                title=title,
-                where=place(sites[kind]) if sites.get(kind) else "",
-                cure=cure,
-                evidence=f"on in {mode['steps']} of {record.steps - 1} steps",
-                cost_s=cost,
-                gain=None if cost is None else gain_of(cost, record.step_s),
-            )
-        )
-    return findings + _gradcheck(record)
-
-
-def _measured(record: Record, name: str) -> float | None:
-    from hasten.study.script.findings.experiments import costs
-
-    return costs(record).get(name)
-
-
-def _gradcheck(record: Record) -> list[Finding]:
-    findings = []
-    for call in record.listed("calls"):
-        if call["kind"] != "gradcheck":
-            continue
-        cost = record.per_step(call["seconds"])
-        findings.append(
-            Finding(
-                name="gradcheck",
-                title="gradients are checked against finite differences while training",
-                where=place(call["site"]),
-                cure="move torch.autograd.gradcheck into a test",
-                evidence=f"{call['count']} times, {ms(call['seconds'])} in all",
-                cost_s=cost,
-                gain=gain_of(cost, record.step_s),
-            )
-        )
+        if mode["steps"] >= MOST * max(1, record.steps - 1):
+            name, title, cure = _MODES[kind]
+            evidence = f"on in {mode['steps']} of {record.steps - 1} steps"
+            cost_s = measured.get(name)
+            findings.append(record.finding(name, sites.get(kind, ""), title, cure, evidence=evidence, cost_s=cost_s))
+    title, cure = (
+        "gradients are checked against finite differences while training",
+        "move torch.autograd.gradcheck into a test",
+    )
+    for call in calls:
+        if call["kind"] == "gradcheck":
+            cost, evidence = record.per_step(call["seconds"]), f"{call['count']} times, {ms(call['seconds'])} in all"
+            findings.append(record.finding("gradcheck", call["site"], title, cure, evidence=evidence, cost_s=cost))
     return findings

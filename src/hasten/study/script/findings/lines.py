@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
+from hasten.study.finding import Finding
 from hasten.study.script.findings.host_reads import MAPS
-from hasten.study.script.findings.words import place
-from hasten.study.script.records import Record
+from hasten.study.script.records import Record, place
 from hasten.study.words import ms
 
 SHARE = 0.05
@@ -34,17 +34,20 @@ HOST = (
 PLOTS = ("matplotlib", "seaborn", "plotly")
 
 
+_METRIC_CURE = "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown"
+
+
 def find(record: Record) -> list[Finding]:
     """histograms, sync-plot, host-metric, no-workers and heavy-items of the loop itself, and python-loop."""
-    findings = _histograms(record)
+    findings = list(_histograms(record))
     places = {finding.where for finding in findings}
     for where in ("step", "validation"):
         for site, packages in _by_site(record, where).items():
             if place(site) in places:
                 continue
-            matches = _plot(record, site, packages) + _metric(record, site, packages, where)
+            matches = [*_plot(record, site, packages), *_metric(record, site, packages, where)]
             if not matches and where == "step":
-                matches = _loading(record, site, packages)
+                matches = list(_loading(record, site, packages))
             findings += matches
             places |= {finding.where for finding in matches}
     return findings + [each for each in (*_copied_maps(record), *_loops(record)) if each.where not in places]
@@ -68,129 +71,104 @@ def _cost(record: Record, seconds: float) -> float | None:
     return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
 
 
-def _finding(record: Record, cost: float | None, **texts: str) -> Finding:
-    gain = None if cost is None else gain_of(cost, record.step_s)
+def _finding(record: Record, cost: float | None, *texts: str, evidence: str) -> Finding:
+    """texts: as `Record.finding` takes them."""
     level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
-    return Finding(cost_s=cost, gain=gain, level=level, **texts)  # type: ignore[arg-type]
+    return record.finding(*texts, evidence=evidence, cost_s=cost, level=level)
 
 
-def _seconds(record: Record, site: str) -> float:
-    return sum(line["seconds"] for line in record.listed("lines") if line["site"] == site)
-
-
-def _histograms(record: Record) -> list[Finding]:
-    findings = []
+def _histograms(record: Record) -> Iterator[Finding]:
     for call in record.listed("calls"):
-        if call["kind"] != "histogram" or call["count"] < HISTOGRAMS:
-            continue
-        cost = _cost(record, max(call["seconds"], _seconds(record, call["site"])))
-        findings.append(_finding(
-            record, cost, name="histograms", where=place(call["site"]),
-            title="histograms of many tensors are made on the host, where the training waits for them",
-            cure="make them every epoch, of a few layers, with torch.histc on the device",
-            evidence=f"{call['count']} histograms in {record.steps} steps",
-        ))  # fmt: skip
-    return findings
+        if call["kind"] == "histogram" and call["count"] >= HISTOGRAMS:
+            sampled = sum(line["seconds"] for line in record.listed("lines") if line["site"] == call["site"])
+            yield _finding(
+                record, _cost(record, max(call["seconds"], sampled)), "histograms", call["site"],
+                "histograms of many tensors are made on the host, where the training waits for them",
+                "make them every epoch, of a few layers, with torch.histc on the device",
+                evidence=f"{call['count']} histograms in {record.steps} steps",
+            )  # fmt: skip
 
 
-def _plot(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
+def _plot(record: Record, site: str, packages: Counter[str]) -> Iterator[Finding]:
     cost = _cost(record, sum(packages[name] for name in PLOTS))
-    if cost is None:
-        return []
-    return [_finding(
-        record, cost, name="sync-plot", where=place(site), title="the training waits while figures are drawn",
-        cure="draw less often, or copy the arrays and draw them in another process", evidence=f"{ms(cost)} a step",
-    )]  # fmt: skip
+    if cost is not None:
+        yield _finding(
+            record, cost, "sync-plot", site, "the training waits while figures are drawn",
+            "draw less often, or copy the arrays and draw them in another process", evidence=f"{ms(cost)} a step",
+        )  # fmt: skip
 
 
-def _metric(record: Record, site: str, packages: Counter[str], where: str) -> list[Finding]:
+def _metric(record: Record, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
     """Maps that are read from the device at this line, and what the host then does with them."""
     validating = where == "validation"
-    reads = [
-        read for read in record.listed("reads")
-        if read.get("loop") == site and read.get("elements", 0) >= MAPS and read.get("validating", False) == validating
-    ]  # fmt: skip
+    reads = any(
+        read.get("loop") == site and read.get("elements", 0) >= MAPS and read.get("validating", False) == validating
+        for read in record.listed("reads")
+    )
     host = sum(packages[name] for name in HOST)
-    if not reads and not (validating and host):
-        return []
     cost = _cost(record, sum(packages.values()) if reads else host)
-    if cost is None:
-        return []
-    return [_finding(
-        record, cost, name="host-metric", where=place(site),
-        title="score maps are copied to the host and worked on there, while the network waits",
-        cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
-        evidence=f"{ms(cost)} a step{' of validation rounds' if validating else ''}",
-    )]  # fmt: skip
+    if cost is not None and (reads or (validating and host)):
+        yield _finding(
+            record, cost, "host-metric", site,
+            "score maps are copied to the host and worked on there, while the network waits", _METRIC_CURE,
+            evidence=f"{ms(cost)} a step{' of validation rounds' if validating else ''}",
+        )  # fmt: skip
 
 
-def _copied_maps(record: Record) -> list[Finding]:
+def _copied_maps(record: Record) -> Iterator[Finding]:
     """On a GPU each copy is waited for, whatever the host then does with it."""
-    least = COPIES * max(1, len(record.listed("validations")))
+    rounds = len(record.listed("validations"))
     sites: dict[str, int] = {}
     for read in record.listed("reads") if record.cuda else ():
-        if read.get("validating") and read.get("elements", 0) >= MAPS and read["count"] >= least:
+        many = read.get("elements", 0) >= MAPS and read["count"] >= COPIES * max(1, rounds)
+        if read.get("validating") and many:
             sites[read["site"]] = max(sites.get(read["site"], 0), read["count"])
-    return [
-        Finding(
-            name="host-metric", where=place(site), level="note",
-            title="score maps are copied to the host one after another in validation rounds",
-            cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
-            evidence=f"{count} copies in {len(record.listed('validations'))} rounds",
-        )
-        for site, count in sites.items()
-    ]  # fmt: skip
+    for site, count in sites.items():
+        yield record.finding(
+            "host-metric", site, "score maps are copied to the host one after another in validation rounds",
+            _METRIC_CURE, evidence=f"{count} copies in {rounds} rounds", level="note",
+        )  # fmt: skip
 
 
-def _again(record: Record, site: str, cost: float) -> list[Finding]:
-    """Files that this line reads more than once."""
-    opened = next((each for each in record.listed("opened") if each["site"] == site), None)
-    if opened is None or opened["opens"] < AGAIN * opened["files"] or record.per_step(opened["opens"]) < 1:
-        return []
-    return [_finding(
-        record, cost, name="uncached-items", where=place(site),
-        title="the same files are read and unpacked again and again", cure="read each once, and keep it in memory",
-        evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
-    )]  # fmt: skip
-
-
-def _loading(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
+def _loading(record: Record, site: str, packages: Counter[str]) -> Iterator[Finding]:
     cost = _cost(record, sum(packages[name] for name in HOST))
     if cost is None:
-        return []
+        return
     names = ", ".join(name for name, _ in packages.most_common(3) if name in HOST)
     evidence = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
-    findings = []
     waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
     if record.per_step(waits) < cost / 2:
-        findings.append(_finding(
-            record, cost, name="no-workers", where=place(site), evidence=evidence,
-            title="the training's own process prepares data at this line, and the network waits for it",
-            cure="do it in the Dataset of a DataLoader(..., num_workers=2) or more",
-        ))  # fmt: skip
-    findings += _again(record, site, cost)
+        yield _finding(
+            record, cost, "no-workers", site,
+            "the training's own process prepares data at this line, and the network waits for it",
+            "do it in the Dataset of a DataLoader(..., num_workers=2) or more", evidence=evidence,
+        )  # fmt: skip
+    opened = next((each for each in record.listed("opened") if each["site"] == site), None)
+    if opened and opened["opens"] >= AGAIN * opened["files"] and record.per_step(opened["opens"]) >= 1:
+        yield _finding(
+            record, cost, "uncached-items", site, "the same files are read and unpacked again and again",
+            "read each once, and keep it in memory",
+            evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
+        )  # fmt: skip
     if cost >= HEAVY * record.step_s:
-        findings.append(_finding(
-            record, cost, name="heavy-items", where=place(site), evidence=evidence,
-            title="making the data takes much of the time, and where there are few cores workers don't hide it",
-            cure="keep what is the same each time, uncompressed, and transform a batch at a time with torch",
-        ))  # fmt: skip
-    return findings
+        yield _finding(
+            record, cost, "heavy-items", site,
+            "making the data takes much of the time, and where there are few cores workers don't hide it",
+            "keep what is the same each time, uncompressed, and transform a batch at a time with torch",
+            evidence=evidence,
+        )  # fmt: skip
 
 
-def _loops(record: Record) -> list[Finding]:
+def _loops(record: Record) -> Iterator[Finding]:
     calls: dict[str, dict[str, Any]] = {}
     for call in record.listed("torch_calls"):
         if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
             calls[call["site"]] = call
     # The probe's own work between the operations can't be separated from their time: reported, but not timed.
-    return [
-        Finding(
-            name="python-loop", where=place(site), level="note",
-            title="a loop of Python over tensors launches a small operation for each of them",
-            cure="take them all at once: torch._foreach_lerp_ and the like, torch.nn.utils, or a stacked tensor",
-            evidence=f"{call['count']} calls of {call['function']} in a step",
-        )
-        for site, call in calls.items()
-        if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_")
-    ]  # fmt: skip
+    for site, call in calls.items():
+        if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_"):
+            yield record.finding(
+                "python-loop", site, "a loop of Python over tensors launches a small operation for each of them",
+                "take them all at once: torch._foreach_lerp_ and the like, torch.nn.utils, or a stacked tensor",
+                evidence=f"{call['count']} calls of {call['function']} in a step", level="note",
+            )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hasten.study.finding import Finding
-from hasten.study.script.findings.words import place
+from hasten.study.script.records import place
 from hasten.study.words import ms
 
 LEAST = 1.05
@@ -95,18 +95,23 @@ def workers(results: Results, step: Step) -> Finding | None:
     if step.workers and times[step.workers] < 1.2 * times[best]:
         return None
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
-    none = step.workers == 0
+    name, title = _too_few(step.workers)
     return Finding(
-        name="no-workers" if none else "few-workers",
-        title="the loader reads in the training's own process, which waits for each batch"
-        if none
-        else f"{step.workers} workers are too few for this dataset: the training waits for its batches",
+        name=name,
+        title=title,
         where=place(loader.get("site", "")),
         cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
         evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
         cost_s=max(0.0, step.step_s - predicted[best]),
         gain=gain,
     )
+
+
+def _too_few(workers: int) -> tuple[str, str]:
+    """Name and title."""
+    if workers == 0:
+        return "no-workers", "the loader reads in the training's own process, which waits for each batch"
+    return "few-workers", f"{workers} workers are too few for this dataset: the training waits for its batches"
 
 
 def _beside(results: Results, step: Step, times: dict[int, float], count: int) -> float:
@@ -140,26 +145,29 @@ def items(results: Results, step: Step) -> Finding | None:
     least_s = math.inf if sound else WORK * step.gpu_s(int(results.get("cores") or 1))
     if gain < LEAST and each * size / lanes < least_s:
         return None
-    effect: dict[str, Any] = {"cost_s": max(0.0, step.step_s - after), "gain": gain}
-    if gain < LEAST:
-        effect = {"level": "note"}
+    cost_s = max(0.0, step.step_s - after)
+    effect: dict[str, Any] = {"level": "note"} if gain < LEAST else {"cost_s": cost_s, "gain": gain}
+    where = place(items.get("site", ""))
     if items["kind"] in _PARTS:
-        too_little = items["kind"] == "before-draw" and each < BEFORE_DRAW * items["item_s"]
-        return None if too_little else _of_part(items, effect)
+        title, cure = _PARTS[items["kind"]]
+        evidence = f"{ms(each)} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch"
+        if items["kind"] == "before-draw" and each < BEFORE_DRAW * items["item_s"]:
+            return None
+        return Finding(name="uncached-items", title=title, where=where, cure=cure, evidence=evidence, **effect)
     whole = items["kind"] == "whole"
     num_bytes = items.get("bytes", 0) * count
     fits = num_bytes < 0.5 * (items.get("free_bytes") or 0)
     room = f"all {count} results take {num_bytes / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
     evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
-    names = items.get("transforms")
+    names = items.get("transforms") or ()
     if names:
         evidence += f"; the transforms before the first random one: {', '.join(names)}"
     return Finding(
         name="uncached-items" if whole else "uncached-transforms",
         title="each item is made anew in every epoch, with the same result"
         if whole
-        else f"{len(names or ())} of {items.get('all_transforms')} transforms do the same work in every epoch",
-        where=place(items.get("site", "")),
+        else f"{len(names)} of {items.get('all_transforms')} transforms do the same work in every epoch",
+        where=where,
         cure=_cache_cure(whole and not names, fits),
         evidence=evidence,
         **effect,
@@ -188,14 +196,9 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Fin
         return None
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
-    fewer = best < now or not proven
-    name, title = (
-        ("many-workers", f"{now} workers on {cores} cores take them from the network and from each other")
-        if fewer
-        else ("no-workers", "the loader reads in the training's own process, which waits for each batch")
-        if now == 0
-        else ("few-workers", f"{now} workers are too few for this dataset: the training waits for its batches")
-    )
+    name, title = _too_few(now)
+    if best < now or not proven:
+        name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
     suggested = best if proven else min(now, cores)
     return Finding(
         name=name,
@@ -212,15 +215,3 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Fin
 def _slower(times: list[float], others: list[float]) -> bool:
     """In every round."""
     return all(one > LEAST * other for one, other in zip(times, others, strict=False))
-
-
-def _of_part(items: Results, effect: dict[str, Any]) -> Finding:
-    title, cure = _PARTS[items["kind"]]
-    return Finding(
-        name="uncached-items",
-        title=title,
-        where=place(items.get("site", "")),
-        cure=cure,
-        evidence=f"{ms(items['cached_s'])} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch",
-        **effect,
-    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from hasten.study.finding import Finding, gain_of
 from hasten.study.rules import WAITS, part
 from hasten.study.script.contention import contended_s
-from hasten.study.script.findings.words import place
-from hasten.study.script.records import Record
+from hasten.study.script.records import Record, place
 from hasten.study.words import ms
 
 LEAST_WAIT_S = 0.0005
@@ -18,65 +18,53 @@ RESTARTS = 0.05
 """Share of the time that goes into starting the workers again for each pass."""
 
 
-def find(record: Record) -> list[Finding]:
+def find(record: Record) -> Iterator[Finding]:
     """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory, where training draws from."""
-    findings: list[Finding] = []
     for loader in record.training_loaders:
-        findings += _workers(record, loader)
-        findings += _many(record, loader)
-        findings += _prefetch(record, loader)
-        findings += _persistent(record, loader)
-        findings += _pinned(record, loader)
-    return findings
+        for rule in (_workers, _many, _prefetch, _persistent, _pinned):
+            yield from rule(record, loader)
 
 
-def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
+def _workers(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
     wait, step_s = record.part("wait"), record.step_s
-    if loader["num_workers"] or loader["own_thread"]:
-        return []
-    if wait < LEAST_WAIT_S or wait < WAITS * record.train_s:
-        return []
+    if loader["num_workers"] or loader["own_thread"] or wait < max(LEAST_WAIT_S, WAITS * record.train_s):
+        return
     fetches = max(1, loader["fetches"])
     evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
     if loader["fetches"]:
         evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
     # On a CPU the workers take cores from the training itself, so that only a part of the wait can be hidden. Where
     # other counts were measured, the experiments say what they gain here; more cores would still hide the wait.
-    hidden = wait if "cuda" in record.devices else wait / 2
     measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
-    return [
-        Finding(
-            name="no-workers",
-            title="the main process loads the data, and the training waits for it",
-            where=place(loader["site"]),
-            cure=f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
-            evidence=evidence,
-            cost_s=wait,
-            gain=None if measured else gain_of(hidden, step_s),
-            level="note" if measured or wait < WAITS * step_s else "finding",
-        )
-    ]
+    yield record.finding(
+        "no-workers",
+        loader["site"],
+        "the main process loads the data, and the training waits for it",
+        f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
+        evidence=evidence,
+        cost_s=wait,
+        gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
+        level="note" if measured or wait < WAITS * step_s else "finding",
+    )
 
 
-def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
+def _many(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
     """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
-    cores = int(record.raw.get("cores") or 0)
+    workers, cores = loader["num_workers"], int(record.raw.get("cores") or 0)
     loops = (record.experiments.get("workers") or {}).get("loop") or {}
-    measured = len(loops) > 1 and len(loops.get(str(loader["num_workers"]), ())) > 1
-    if measured or not cores or loader["num_workers"] <= cores or "cuda" in record.devices:
-        return []
+    measured = len(loops) > 1 and len(loops.get(str(workers), ())) > 1
+    if measured or not cores or workers <= cores or record.on_gpu:
+        return
     lost_s = contended_s(record)
     suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
-    return [
-        Finding(
-            name="many-workers",
-            title=f"{loader['num_workers']} workers on {cores} cores take them from the network and from each other",
-            where=place(loader["site"]),
-            cure=f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
-            evidence=f"{cores} cores{suffix}",
-            level="note",
-        )
-    ]
+    yield record.finding(
+        "many-workers",
+        loader["site"],
+        f"{workers} workers on {cores} cores take them from the network and from each other",
+        f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
+        evidence=f"{cores} cores{suffix}",
+        level="note",
+    )
 
 
 def _prefetch(record: Record, loader: dict[str, Any]) -> list[Finding]:
@@ -105,22 +93,20 @@ def _persistent(record: Record, loader: dict[str, Any]) -> list[Finding]:
     )  # fmt: skip
 
 
-def _pinned(record: Record, loader: dict[str, Any]) -> list[Finding]:
+def _pinned(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
     if loader["pin_memory"] or loader["own_thread"] or not record.cuda:
-        return []
-    copies = record.listed_dict("copies")
-    if "cuda" in record.devices and (not copies.get("count") or copies["pinned"] >= copies["count"] / 2):
-        return []
-    cost = record.per_step(copies.get("seconds", 0.0)) if "cuda" in record.devices else None
-    return [
-        Finding(
-            name="unpinned-memory",
-            title="batches are copied to the GPU from pageable memory, and the host waits for each copy",
-            where=place(loader["site"]),
-            cure="DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
-            evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
-            cost_s=cost,
-            gain=None if cost is None else gain_of(cost, record.step_s),
-            level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
-        )
-    ]
+        return
+    copies, cost = record.listed_dict("copies"), None
+    if record.on_gpu:
+        if not copies.get("count") or copies["pinned"] >= copies["count"] / 2:
+            return
+        cost = record.per_step(copies.get("seconds", 0.0))
+    yield record.finding(
+        "unpinned-memory",
+        loader["site"],
+        "batches are copied to the GPU from pageable memory, and the host waits for each copy",
+        "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
+        evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
+        cost_s=cost,
+        level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
+    )

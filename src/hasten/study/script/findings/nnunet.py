@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.loading import WAITS
+from hasten.study.rules import WAITS
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
 
 def find(record: Record) -> list[Finding]:
     """nnunet-loader: with the command of Hasten's trainer for the same training."""
-    seen = record.listed_dict("nnunet")
-    if not seen or seen["hasten"]:
-        return []
+    trainer = record.listed_dict("nnunet")
     wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s
-    # On a CPU the batches are then made by the cores that train, which costs about half of what was waited.
-    saved = wait + reads if "cuda" in record.devices else wait / 2
-    if wait + reads < WAITS * step_s:
+    if not trainer or trainer["hasten"] or wait + reads < WAITS * step_s:
         return []
-    training = " ".join(_without_trainer(seen["arguments"]))
+    # On a CPU the batches are then made by the cores that train, which costs about half of what was waited.
+    saved = wait + reads if record.on_gpu else wait / 2
+    arguments = " ".join(_without_trainer(trainer["arguments"]))
     return [
-        Finding(
-            name="nnunet-loader",
-            title="nnU-Net waits for its loader processes, and reads the loss in every step",
-            where="nnUNetTrainer.train_step",
-            cure=f"pip install 'hasten[nnunet]', then: hasten nnunet train {training}",
+        record.finding(
+            "nnunet-loader",
+            "nnUNetTrainer.train_step",
+            "nnU-Net waits for its loader processes, and reads the loss in every step",
+            f"pip install 'hasten[nnunet]', then: hasten nnunet train {arguments}",
             evidence=f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device",
             cost_s=wait + reads,
             gain=gain_of(saved, step_s),
@@ -38,5 +36,5 @@ def _without_trainer(arguments: list[str]) -> list[str]:
         return arguments
     at = arguments.index("-tr")
     name = arguments[at + 1] if at + 1 < len(arguments) else ""
-    own = name.replace("nnUNetTrainer", "nnUNetTrainerHasten", 1)
-    return [*arguments[:at], *([] if name == "nnUNetTrainer" else ["-tr", own]), *arguments[at + 2 :]]
+    ours = name.replace("nnUNetTrainer", "nnUNetTrainerHasten", 1)
+    return [*arguments[:at], *([] if name == "nnUNetTrainer" else ["-tr", ours]), *arguments[at + 2 :]]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import place
+from hasten.study.finding import Finding
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
@@ -14,31 +13,31 @@ UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
 
 
-def find_wrapper(record: Record) -> list[Finding]:
-    """data-parallel; with at most one GPU it does nothing, and is a note."""
-    site = record.listed_dict("mode_sites").get("data_parallel")
-    if site is None:
-        return []
-    several = record.raw.get("cuda_devices", 0) > 1 or record.assume_cuda
-    return [
-        Finding(
-            name="data-parallel",
-            title="DataParallel copies the network to every GPU in each step, and one process drives them all",
-            where=place(site) if site else "",
-            cure="torchrun --nproc-per-node=N, with DistributedDataParallel and a DistributedSampler",
-            evidence=f"{record.raw.get('cuda_devices', 0)} GPUs here",
-            level="finding" if several else "note",
+def find(records: Sequence[Record]) -> list[Finding]:
+    """data-parallel, which is a note with at most one GPU, as it does nothing there; and unequal-ranks."""
+    return [*_wrapper(records[0]), *_balance(records)]
+
+
+def _wrapper(record: Record) -> Iterator[Finding]:
+    sites, gpus = record.listed_dict("mode_sites"), record.raw.get("cuda_devices", 0)
+    if "data_parallel" in sites:
+        yield record.finding(
+            "data-parallel",
+            sites["data_parallel"],
+            "DataParallel copies the network to every GPU in each step, and one process drives them all",
+            "torchrun --nproc-per-node=N, with DistributedDataParallel and a DistributedSampler",
+            evidence=f"{gpus} GPUs here",
+            level="finding" if gpus > 1 or record.assume_cuda else "note",
         )
-    ]
 
 
-def work(record: Record) -> float:
+def _work(record: Record) -> float:
     """Median seconds a step that a rank is busy itself: waiting for data counts, waiting for other ranks doesn't.
 
     On a CPU that is the thread's processor time. On a GPU, where the host's time is no measure, the forward pass stands
     for it, as there are no collectives in it.
     """
-    if "cuda" in record.devices:
+    if record.on_gpu:
         steps = [step for step in record.measured if step.get("synced")] or record.measured
         return statistics.median(step["parts"].get("forward", 0.0) + step["parts"].get("wait", 0.0) for step in steps)
     return statistics.median(
@@ -46,28 +45,19 @@ def work(record: Record) -> float:
     )
 
 
-def find_balance(records: Sequence[Record]) -> list[Finding]:
-    """unequal-ranks: one rank has more to do than the others in most steps."""
-    measured = [record for record in records if record.measured]
+def _balance(records: Sequence[Record]) -> Iterator[Finding]:
+    """One rank has more to do than the others in most steps."""
+    measured = [(_work(record), record) for record in records if record.measured]
     if len(measured) < 2:
-        return []
-    by_rank = {record.rank: work(record) for record in measured}
-    busiest = max(by_rank, key=lambda rank: by_rank[rank])
-    mean = statistics.fmean(by_rank.values())
-    if mean <= 0 or by_rank[busiest] < UNEQUAL * mean:
-        return []
-    slow = next(record for record in measured if record.rank == busiest)
-    loaders = slow.training_loaders
-    cost = by_rank[busiest] - mean
-    ranks = ", ".join(f"rank {rank} {ms(seconds)}" for rank, seconds in sorted(by_rank.items()))
-    return [
-        Finding(
-            name="unequal-ranks",
-            title=f"rank {busiest} has more work in a step than the others, which wait for it",
-            where=place(loaders[0]["site"] if loaders else slow.root_site),
-            cure="give every rank the same number of samples of the same size: DistributedSampler, fixed crops",
-            evidence=f"work a step: {ranks}",
-            cost_s=cost,
-            gain=gain_of(cost, slow.step_s),
+        return
+    most, slow = max(measured, key=lambda pair: pair[0])
+    mean = statistics.fmean(seconds for seconds, _ in measured)
+    if mean > 0 and most >= UNEQUAL * mean:
+        yield slow.finding(
+            "unequal-ranks",
+            slow.loader_site,
+            f"rank {slow.rank} has more work in a step than the others, which wait for it",
+            "give every rank the same number of samples of the same size: DistributedSampler, fixed crops",
+            evidence="work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured),
+            cost_s=most - mean,
         )
-    ]

@@ -6,8 +6,7 @@ import statistics
 
 from hasten.study.finding import Finding
 from hasten.study.rules import CHECKPOINTS, VALIDATION, part
-from hasten.study.script.findings.words import place
-from hasten.study.script.records import WARMUP, Record
+from hasten.study.script.records import WARMUP, Record, place
 from hasten.study.words import ms
 
 
@@ -25,7 +24,7 @@ def _validation(record: Record) -> list[Finding]:
     return part(
         cost, step_s, VALIDATION, saved_s=0.8 * cost, name="validation-share",
         title="validation takes a large part of the time",
-        where=place(validations[-1]["site"]) if validations[-1]["site"] else "",
+        where=place(validations[-1]["site"]),
         cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
         evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
     )  # fmt: skip
@@ -41,7 +40,7 @@ def _checkpoints(record: Record) -> list[Finding]:
     return part(
         usual * len(saves) / measured, record.step_s, CHECKPOINTS, name="checkpoint-stall",
         title="the training stands still while checkpoints are written",
-        where=place(saves[-1]["site"]) if saves[-1]["site"] else "",
+        where=place(saves[-1]["site"]),
         cure="save less often, or copy the state to the host and write it from a thread",
         evidence=f"{len(saves)} saves of {ms(usual)} in {measured} steps",
     )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
+from hasten.study.finding import Finding
 from hasten.study.script.findings.host_reads import OFTEN
-from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 
 SAME = 2
@@ -37,72 +37,48 @@ def find(record: Record) -> list[Finding]:
     """needless-forward, needless-grad, late-cast, recreate, sync-copy, and unpinned-memory of what no loader made."""
     findings = []
     for call in record.listed("calls"):
-        if call["kind"] in _CALLS and record.per_step(call["count"]) >= OFTEN:
-            name, title, cure = _CALLS[call["kind"]]
-            findings.append(_note(name, title, call["site"], cure, f"{record.per_step(call['count']):.1f} a step"))
-        if call["kind"] == "needless_forward" and record.per_step(call["count"]) >= OFTEN:
-            findings.append(_needless_forward(record, call))
+        kind, count = call["kind"], record.per_step(call["count"])
+        if kind in _CALLS and count >= OFTEN:
+            name, title, cure = _CALLS[kind]
+            findings.append(
+                record.finding(name, call["site"], title, cure, evidence=f"{count:.1f} a step", level="note")
+            )
+        if kind == "needless_forward" and count >= OFTEN:
+            findings.append(record.finding(
+                "needless-forward", call["site"],
+                "a network is run in every step, and neither the loss nor anything else takes what it gives",
+                "run it only in the steps whose loss has a weight for it",
+                evidence=f"{count:.1f} a step; its outputs of the second step were followed",
+                # On a GPU the host's time in the network is that of its launches.
+                cost_s=None if record.cuda else record.per_step(call["seconds"]),
+            ))  # fmt: skip
     by_site: dict[str, list[dict[str, Any]]] = {}
     for sent in record.listed("sent"):
         by_site.setdefault(sent["site"], []).append(sent)
     for site, group in by_site.items():
-        findings += _transfers(record, site, group)
+        evidence = f"{record.per_step(sum(one['count'] for one in group)):.1f} a step"
+        for name, title, cure, level in _transfers(record, group):
+            findings.append(record.finding(name, site, title, cure, evidence=evidence, level=level))
     return findings
 
 
-def _needless_forward(record: Record, call: dict[str, Any]) -> Finding:
-    # On a GPU the host's time in the network is that of its launches.
-    cost = None if record.cuda else record.per_step(call["seconds"])
-    return Finding(
-        name="needless-forward",
-        title="a network is run in every step, and neither the loss nor anything else takes what it gives",
-        where=place(call["site"]),
-        cure="run it only in the steps whose loss has a weight for it",
-        evidence=f"{record.per_step(call['count']):.1f} a step; its outputs of the second step were followed",
-        cost_s=cost,
-        gain=None if cost is None else gain_of(cost, record.step_s),
-    )
-
-
-def _note(name: str, title: str, site: str, cure: str, evidence: str, cuda: bool = False) -> Finding:
-    level = "finding" if cuda else "note"
-    return Finding(name=name, title=title, where=place(site), cure=cure, evidence=evidence, level=level)  # type: ignore[arg-type]
-
-
-def _transfers(record: Record, site: str, sent: list[dict[str, Any]]) -> list[Finding]:
-    count = sum(one["count"] for one in sent)
-    evidence = f"{record.per_step(count):.1f} a step"
-    findings = []
-    again = sum(one["again"] for one in sent)
+def _transfers(record: Record, sent: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+    """Name, title, cure and level of what is wrong with the copies that one line makes."""
+    count, again, waits, of_batch = (sum(one[name] for one in sent) for name in ("count", "again", "waits", "batch"))
     constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
-    if constant or (record.cuda and again >= OFTEN * count):
-        findings.append(_note(
-            "recreate", "the same tensor is made and sent to the device again and again", site,
-            "make it once before the loop, on the device (register_buffer in a module)",
-            evidence, record.cuda and again > 0,
-        ))  # fmt: skip
-    if not record.cuda or record.per_step(count) < OFTEN or "cuda" in record.devices:
-        return findings  # On a GPU the copies themselves are measured.
+    recreated = constant or (record.cuda and again >= OFTEN * count)
+    if recreated:
+        title = "the same tensor is made and sent to the device again and again"
+        cure = "make it once before the loop, on the device (register_buffer in a module)"
+        yield "recreate", title, cure, "finding" if record.cuda and again > 0 else "note"
+    if not record.cuda or record.per_step(count) < OFTEN or record.on_gpu:
+        return  # On a GPU the copies themselves are measured.
     loaders = record.training_loaders
-    pinned = any(loader["pin_memory"] for loader in loaders)
-    of_batch = sum(one["batch"] for one in sent)
-    if pinned and of_batch and sum(one["waits"] for one in sent) >= OFTEN * count:
-        findings.append(_note(
-            "sync-copy", "the batch lies in pinned memory, and the host waits for its copy all the same", site,
-            "batch.to(device, non_blocking=True)", evidence, True,
-        ))  # fmt: skip
+    if any(loader["pin_memory"] for loader in loaders) and of_batch and waits >= OFTEN * count:
+        title = "the batch lies in pinned memory, and the host waits for its copy all the same"
+        yield "sync-copy", title, "batch.to(device, non_blocking=True)", "finding"
     large = max(one["elements"] for one in sent) >= LARGE
-    waits = any(one["waits"] for one in sent)
-    if (
-        not findings
-        and not loaders
-        and large
-        and waits
-        and not constant
-        and not all(one["count"] == one["again"] for one in sent)
-    ):
-        findings.append(_note(
-            "unpinned-memory", "tensors are sent to the GPU from pageable memory, and the host waits for it", site,
-            "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)", evidence, True,
-        ))  # fmt: skip
-    return findings
+    if not recreated and not loaders and large and waits and not all(one["count"] == one["again"] for one in sent):
+        title = "tensors are sent to the GPU from pageable memory, and the host waits for it"
+        cure = "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)"
+        yield "unpinned-memory", title, cure, "finding"

@@ -6,6 +6,7 @@ import copy
 import sys
 from typing import Any
 
+from .exp_items import first_random
 from .exp_time import memory
 
 _ROOM = 0.2
@@ -50,10 +51,7 @@ def kept_prefix(dataset: Any) -> Any:
     plain = kind._transform is monai_data.Dataset._transform
     if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_kept"):
         return dataset
-    end = compose.get_index_of_first(
-        lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
-    )
-    end = len(compose.transforms) if end is None else end
+    end = first_random(compose, transforms)
 
     def _transform(self: Any, index: int) -> Any:
         cached = self._hasten_kept

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .exp_net import mapped
-
-_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+from .nested import in_channels_last, mapped
 
 
 def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple, dict], Any]) -> None:
@@ -38,34 +36,31 @@ def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple, dict], A
 
 def autocast(dtype: str) -> str:
     """Forward under autocast, the outputs given in float32 so that the script's loss sees what it did before."""
-    torch_dtype = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16}.get(dtype)
-    if torch_dtype is None:
+    if dtype not in ("", "bf16", "bfloat16"):
         raise ValueError(f"autocast={dtype}: only bfloat16 can be put in from outside, as float16 needs a GradScaler")
 
     def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
         kind = next(module.parameters()).device.type
-        cast = contextlib.nullcontext() if torch.is_autocast_enabled(kind) else torch.autocast(kind, dtype=torch_dtype)
+        cast = (
+            contextlib.nullcontext() if torch.is_autocast_enabled(kind) else torch.autocast(kind, dtype=torch.bfloat16)
+        )
         with cast:
             outputs = original(module, *args, **kwargs)
-        return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype is torch_dtype else tensor)
+        return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
 
     _around_roots(call)
     return "networks run under autocast in bfloat16, outputs in float32"
 
 
-def channels_last() -> str:
+def channels_last(value: str) -> str:
     converted: set[int] = set()
-
-    def laid(tensor: torch.Tensor) -> torch.Tensor:
-        layout = _LAYOUTS.get(tensor.dim())
-        return tensor if layout is None else tensor.contiguous(memory_format=layout)
 
     def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
         if id(module) not in converted:
             converted.add(id(module))
             for parameter in module.parameters():
-                parameter.data = laid(parameter.data)
-        return original(module, *mapped(args, laid), **mapped(kwargs, laid))
+                parameter.data = in_channels_last(parameter.data)
+        return original(module, *mapped(args, in_channels_last), **mapped(kwargs, in_channels_last))
 
     _around_roots(call)
     return "networks and their inputs are laid out in channels_last"

@@ -65,23 +65,19 @@ def _workers(value: str) -> str:
     return f"every map-style loader gets num_workers={count}, persistent_workers=True"
 
 
+def _with_workers(name: str, value: Any) -> None:
+    """Set this option of loaders that have workers."""
+    _loader_options(lambda options: options.update({name: value} if options.get("num_workers") else {}))
+
+
 def _prefetch(value: str) -> str:
     count = int(value or 8)
-
-    def change(options: dict[str, Any]) -> None:
-        if options.get("num_workers"):
-            options["prefetch_factor"] = count
-
-    _loader_options(change)
+    _with_workers("prefetch_factor", count)
     return f"loaders with workers get prefetch_factor={count}"
 
 
 def _persistent_workers(value: str) -> str:
-    def change(options: dict[str, Any]) -> None:
-        if options.get("num_workers"):
-            options["persistent_workers"] = True
-
-    _loader_options(change)
+    _with_workers("persistent_workers", True)
     return "loaders with workers keep them between passes"
 
 
@@ -93,18 +89,12 @@ def _pin_memory(value: str) -> str:
 
 
 def _cache_items(value: str) -> str:
-    def change(options: dict[str, Any]) -> None:
-        options["dataset"] = cure_data.kept_items(options["dataset"])
-
-    _loader_options(change)
+    _loader_options(lambda options: options.update(dataset=cure_data.kept_items(options["dataset"])))
     return "the items of map-style datasets are kept once made"
 
 
 def _cache_transforms(value: str) -> str:
-    def change(options: dict[str, Any]) -> None:
-        options["dataset"] = cure_data.kept_prefix(options["dataset"])
-
-    _loader_options(change)
+    _loader_options(lambda options: options.update(dataset=cure_data.kept_prefix(options["dataset"])))
     return "MONAI datasets keep what their transforms before the first random one made"
 
 
@@ -124,7 +114,6 @@ def _fuse(kind: type) -> None:
 
     @functools.wraps(original)
     def __init__(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        params = list(params)
         # AdamW's constructor is Adam's: what it asks for itself stays.
         # A generator of parameters within a group can be read once only.
         params = [_listed(group) for group in params]
@@ -182,16 +171,15 @@ def _no_gc_collect(value: str) -> str:
 
 
 def _no_anomaly(value: str) -> str:
-    def never(original: Any) -> Any:
-        @functools.wraps(original)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            torch.set_anomaly_enabled(False)
-
-        return __init__
-
     detect, switch = torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly
-    switch.__init__ = never(switch.__init__)  # type: ignore[method-assign]
+    original = switch.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        torch.set_anomaly_enabled(False)
+
+    switch.__init__ = __init__  # type: ignore[method-assign]
     detect.__enter__ = lambda self: None  # type: ignore[method-assign]
     return "anomaly detection stays off"
 
@@ -202,14 +190,13 @@ class _Off:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __enter__(self) -> _Off:
+    def __call__(self, *args: Any, **kwargs: Any) -> _Off:
         return self
+
+    __enter__ = __call__
 
     def __exit__(self, *args: Any) -> None:
         pass
-
-    def __call__(self, *args: Any, **kwargs: Any) -> _Off:
-        return self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -238,14 +225,6 @@ def _no_gradcheck(value: str) -> str:
     return "gradcheck is left out"
 
 
-def _autocast(value: str) -> str:
-    return cure_net.autocast(value or "bfloat16")
-
-
-def _channels_last(value: str) -> str:
-    return cure_net.channels_last()
-
-
 CURES: dict[str, Callable[[str], str]] = {
     "workers": _workers,
     "prefetch": _prefetch,
@@ -253,8 +232,8 @@ CURES: dict[str, Callable[[str], str]] = {
     "pin-memory": _pin_memory,
     "cache-items": _cache_items,
     "cache-transforms": _cache_transforms,
-    "autocast": _autocast,
-    "channels-last": _channels_last,
+    "autocast": cure_net.autocast,
+    "channels-last": cure_net.channels_last,
     "cudnn-benchmark": _cudnn_benchmark,
     "fused-optimizer": _fused_optimizer,
     "set-to-none": _set_to_none,

@@ -14,6 +14,7 @@ import torch
 
 from .exp_loader import index_batches, on_device, training_loader
 from .exp_time import memory, random_mark
+from .nested import leaves
 
 _DRAWS = 4
 """Times that an item is made before it counts as always the same."""
@@ -23,10 +24,9 @@ _CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDatas
 
 def items(session: Any, seconds: float) -> dict[str, Any]:
     """Is the work on an item, or its first part, the same each time? What does it cost, and would its result fit?"""
-    loader_and_site = training_loader(session)
-    if loader_and_site is None:
+    loader, site = training_loader(session)
+    if loader is None:
         return {"skipped": "no DataLoader"}
-    loader, site = loader_and_site
     dataset = loader.dataset
     if isinstance(dataset, torch.utils.data.IterableDataset):
         return {"skipped": "an iterable dataset has no items"}
@@ -34,9 +34,7 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
     if loader.batch_sampler is not None:
         indices = [index for batch in indices for index in batch]
     indices = list(dict.fromkeys(indices))[:8]
-    result = _prefix(dataset, indices, seconds)
-    if result is None:
-        result = _whole(dataset, indices, seconds)
+    result = _prefix(dataset, indices, seconds) or _whole(dataset, indices, seconds)
     result.update(site=site, batch_size=loader.batch_size or 1, workers=loader.num_workers)
     if "bytes" in result:
         result.update(items=len(dataset), free_bytes=memory()[0])
@@ -69,13 +67,8 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
         size = max(size, bytes_of(first))
     if not checked:
         return {"skipped": "one item takes too long to be made twice"}
-    return {
-        "kind": "whole",
-        "item_s": statistics.median(times),
-        "cached_s": statistics.median(times),
-        "bytes": size,
-        "checked": checked,
-    }
+    item_s = statistics.median(times)
+    return {"kind": "whole", "item_s": item_s, "cached_s": item_s, "bytes": size, "checked": checked}
 
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
@@ -120,11 +113,8 @@ def _first_draw() -> Iterator[list[float]]:
 
     # NumPy's are no functions of C to a profiler, so they are replaced for the moment.
     holder = numpy.random if numpy is not None else None
-    originals = (
-        {name: each for name, each in vars(holder).items() if callable(each) and hasattr(each, "__self__")}
-        if holder
-        else {}
-    )
+    functions = vars(holder).items() if holder is not None else ()
+    originals = {name: each for name, each in functions if callable(each) and hasattr(each, "__self__")}
     previous = sys.getprofile()
     try:
         for name, each in originals.items():
@@ -149,14 +139,7 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
     if not isinstance(compose, transforms.Compose) or not plain:
         return None
     count = len(compose.transforms)
-    end = next(
-        (
-            number
-            for number, step in enumerate(compose.transforms)
-            if isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
-        ),
-        count,
-    )
+    end = first_random(compose, transforms)
     if end == 0:
         return {"kind": "random", "item_s": None}
     begin, prefixes, wholes, size = time.perf_counter(), [], [], 0
@@ -182,6 +165,14 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
         "bytes": size,
         "checked": len(prefixes),
     }
+
+
+def first_random(compose: Any, transforms: Any) -> int:
+    """Number of the first transform that draws, or may; that of all if none does. transforms: MONAI's module."""
+    end = compose.get_index_of_first(
+        lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
+    )
+    return len(compose.transforms) if end is None else int(end)
 
 
 def _foreground(dataset: Any) -> dict[str, Any] | None:
@@ -219,7 +210,8 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and bool(_equal(one, other))
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
@@ -232,15 +224,5 @@ def same(one: Any, other: Any) -> bool:
     return type(one).__eq__ is not object.__eq__ and bool(one == other)
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
-
-
 def bytes_of(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, dict):
-        return sum(bytes_of(part) for part in value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(bytes_of(part) for part in value)
-    return int(getattr(value, "nbytes", 64))
+    return sum(int(getattr(each, "nbytes", 64)) for each in leaves(value))

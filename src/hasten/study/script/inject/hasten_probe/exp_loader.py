@@ -13,22 +13,19 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from .exp_time import usable_cores
+from .nested import tensors_in
 
 
-def training_loader(session: Any) -> tuple[Any, str] | None:
-    """The first loader that draws at random; else the first. None without any."""
+def training_loader(session: Any) -> tuple[Any, str]:
+    """The first loader that draws at random, else the first, and where it was made; (None, "") without any."""
     pairs = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
     shuffled = [pair for pair in pairs if isinstance(pair[0].sampler, RandomSampler)]
-    return next(iter(shuffled or pairs), None)
+    return next(iter(shuffled or pairs), (None, ""))
 
 
 def on_device(value: Any) -> bool:
     """Is any tensor in `value` on another device than the CPU?"""
-    if isinstance(value, torch.Tensor):
-        return value.device.type != "cpu"
-    if isinstance(value, dict):
-        return any(on_device(part) for part in value.values())
-    return isinstance(value, (list, tuple)) and any(on_device(part) for part in value)
+    return any(tensor.device.type != "cpu" for tensor in tensors_in(value))
 
 
 def unfit(loader: Any) -> str:
@@ -78,16 +75,36 @@ def rebuilt(loader: Any, batches: list[Any], workers: int, timeout: float) -> An
     return DataLoader(loader.dataset, **options)
 
 
+@contextlib.contextmanager
+def _batches_of(loader: Any, batches: list[Any], workers: int, timeout: float) -> Iterator[Any]:
+    """200 batches for each worker. No worker outlives the block, which the last batch or a timeout ends."""
+    many = list(itertools.islice(itertools.cycle(batches), 200 * max(1, workers)))
+    iterator = iter(rebuilt(loader, many, workers, timeout))
+    try:
+        yield iterator
+    except StopIteration:
+        pass
+    except RuntimeError as error:
+        if "timed out" not in str(error):
+            raise
+    finally:
+        processes = list(getattr(iterator, "_workers", []))
+        with contextlib.suppress(Exception):
+            iterator._shutdown_workers()
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join(2.0)
+
+
 def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: float) -> float | None:
     """Steady seconds a batch with nobody computing meanwhile; None if none came within `seconds`.
 
     Workers deliver in bursts of one each, so the clock starts after the first burst and stops after a whole one.
     """
-    burst = max(1, workers)
+    burst, best = max(1, workers), None
     begin = time.perf_counter()
-    iterator = iter(rebuilt(loader, list(itertools.islice(itertools.cycle(batches), 200 * burst)), workers, seconds))
-    best = None
-    try:
+    with _batches_of(loader, batches, workers, seconds) as iterator:
         for _ in range(burst):
             next(iterator)
         start = time.perf_counter()
@@ -98,32 +115,14 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
             best = (now - start) / (bursts * burst)
             if now - begin > seconds or (bursts >= 3 and now - start > 0.5):
                 break
-    except StopIteration:
-        pass
-    except RuntimeError as error:
-        if "timed out" not in str(error):
-            raise
-    finally:
-        _ended(iterator)
     return best
-
-
-def _ended(iterator: Any) -> None:
-    """No worker outlives its measurement."""
-    workers = list(getattr(iterator, "_workers", []))
-    with contextlib.suppress(Exception):
-        iterator._shutdown_workers()
-    for worker in workers:
-        if worker.is_alive():
-            worker.kill()
-        worker.join(2.0)
 
 
 def _processor_share(dataset: Any, batches: list[Any]) -> float:
     """Of the time that an item takes, what a core computes: the rest is waiting for disks and the like."""
-    flat = [index for batch in batches for index in (batch if isinstance(batch, (list, tuple)) else [batch])]
     wall, work = time.perf_counter(), time.thread_time()
-    for index in flat[:64]:
+    flat = (index for batch in batches for index in (batch if isinstance(batch, (list, tuple)) else [batch]))
+    for index in itertools.islice(flat, 64):
         dataset[index]
         if time.perf_counter() - wall > 0.2:
             break
@@ -137,12 +136,9 @@ def step_beside(
 
     The batches that the workers made ahead are worked off first. None if that takes longer than `limit` seconds.
     """
-    many = itertools.islice(itertools.cycle(batches), 200 * max(1, workers))
-    begin = time.perf_counter()
-    iterator = iter(rebuilt(loader, list(many), workers, max(1.0, limit)))
-    ahead = workers * (loader.prefetch_factor or 2)
-    start, steps = begin, 0
-    try:
+    ahead, steps = workers * (loader.prefetch_factor or 2), 0
+    begin = start = time.perf_counter()
+    with _batches_of(loader, batches, workers, max(1.0, limit)) as iterator:
         while True:
             next(iterator)
             cycle()
@@ -153,14 +149,7 @@ def step_beside(
                 return (now - start) / (steps - ahead)
             if now - begin > limit:
                 return (now - start) / (steps - ahead) if steps >= ahead + max(2, workers // 2) else None
-    except StopIteration:
-        return None
-    except RuntimeError as error:
-        if "timed out" not in str(error):
-            raise
-        return None
-    finally:
-        _ended(iterator)
+    return None
 
 
 def whole_loop(
@@ -182,29 +171,27 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
 
     cycle: forward and backward, on a CPU that they share with the workers: "loop" then has seconds of whole steps.
     """
-    loader_and_site = training_loader(session)
-    if loader_and_site is None:
+    loader, site = training_loader(session)
+    if loader is None:
         return {"skipped": "no DataLoader"}
-    loader, site = loader_and_site
+    result: dict[str, Any] = {"site": site, "now": loader.num_workers}
     reason = unfit(loader)
     if reason:
-        return {"skipped": reason, "site": site, "now": loader.num_workers}
+        return {"skipped": reason, **result}
     begin, whole = time.perf_counter(), seconds
     seconds = seconds if cycle is None else seconds / 2  # The rest is for whole steps.
     batches = index_batches(loader, 64)
     first = batches[0][0] if loader.batch_sampler is not None else batches[0]
     if on_device(loader.dataset[first]):
-        return {"skipped": "the items are on the device already", "site": site, "now": loader.num_workers}
+        return {"skipped": "the items are on the device already", **result}
     slow = (time.perf_counter() - begin) * (loader.batch_size or 1)
     if slow > seconds / 4:
-        why = f"a batch takes {slow:.1f} s"
-        return {"skipped": why, "needs_s": 16 * slow, "site": site, "now": loader.num_workers}
+        return {"skipped": f"a batch takes {slow:.1f} s", "needs_s": 16 * slow, **result}
     cores = usable_cores()
     share = _processor_share(loader.dataset, batches)
     counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
     counts = [loader.num_workers, *(n for n in (0, *counts) if n != loader.num_workers)]
-    result: dict[str, Any] = {"site": site, "now": loader.num_workers, "cores": cores, "batch_size": loader.batch_size}
-    result.update(cpu_share=share, threads=torch.get_num_threads())
+    result.update(cores=cores, batch_size=loader.batch_size, cpu_share=share, threads=torch.get_num_threads())
     times: dict[int, float] = {}
     for number, count in enumerate(counts):
         remaining = seconds - (time.perf_counter() - begin)

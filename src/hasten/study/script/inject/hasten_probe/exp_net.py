@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .exp_time import memory, versus
+from .nested import in_channels_last, mapped, tensors_in
 
 
 class Net:
@@ -75,19 +76,13 @@ def forget_gradients(module: nn.Module) -> None:
         parameter.grad = None
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
+def floats_in(value: Any) -> list[torch.Tensor]:
     """The floating-point tensors in nested outputs."""
-    if isinstance(value, torch.Tensor):
-        return [value] if value.is_floating_point() else []
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        value = vars(value).values() if hasattr(value, "__dataclass_fields__") else ()
-    return [tensor for part in value for tensor in tensors_of(part)]
+    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
 
 
 def mean_square(outputs: Any) -> torch.Tensor:
-    means = [tensor.float().pow(2).mean() for tensor in tensors_of(outputs)]
+    means = [tensor.float().pow(2).mean() for tensor in floats_in(outputs)]
     if not means or not any(value.requires_grad for value in means):
         raise RuntimeError("the outputs hold no tensor to go backward from")
     return torch.stack(means).sum()
@@ -96,28 +91,17 @@ def mean_square(outputs: Any) -> torch.Tensor:
 def difference(one: Any, other: Any) -> float:
     """Largest difference of two outputs, relative to the largest value of the first."""
     worst = 0.0
-    for expected, actual in zip(tensors_of(one), tensors_of(other)):  # noqa: B905
+    for expected, actual in zip(floats_in(one), floats_in(other)):  # noqa: B905
         scale = max(float(expected.detach().abs().max()), 1e-12) if expected.numel() else 1.0
         worst = max(worst, float((expected.detach().float() - actual.detach().float()).abs().max()) / scale)
     return worst
 
 
-def _seeded(call: Callable[[], Any]) -> Any:
+def _outputs(model: nn.Module, args: Any, kwargs: Any) -> Any:
     """Dropout and the like draw the same in both arms."""
     torch.manual_seed(0)
     with torch.no_grad():
-        return call()
-
-
-def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Nested arguments with every tensor changed."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: mapped(part, change) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(mapped(part, change) for part in value)
-    return value
+        return model(*args, **kwargs)
 
 
 def autocast(net: Net, session: Any, seconds: float) -> dict[str, Any]:
@@ -145,10 +129,9 @@ def autocast(net: Net, session: Any, seconds: float) -> dict[str, Any]:
         result["dtype"] = str(dtype).rsplit(".", 1)[-1]
         if not best or result.get("gain", 0.0) > best.get("gain", 0.0):
             best = result
-    plain = _seeded(lambda: clone(*net.args, **net.kwargs))
+    plain = _outputs(clone, net.args, net.kwargs)
     with torch.autocast(kind, dtype=getattr(torch, best["dtype"])):
-        lower = _seeded(lambda: clone(*net.args, **net.kwargs))
-    best["difference"] = difference(plain, lower)
+        best["difference"] = difference(plain, _outputs(clone, net.args, net.kwargs))
     return best
 
 
@@ -156,30 +139,21 @@ def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     convs = [m for m in net.module.modules() if isinstance(m, (nn.Conv2d, nn.Conv3d))]
     if not convs:
         return {"skipped": "no 2-D or 3-D convolution"}
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
     # A 1x1 kernel is in both layouts at once.
-    wide = [m for m in convs if m.weight[0, 0].numel() > 1 and m.weight.shape[1] > 1]
-    if wide and all(m.weight.is_contiguous(memory_format=layouts[m.weight.dim()]) for m in wide):
+    wide = [m.weight for m in convs if m.weight[0, 0].numel() > 1 and m.weight.shape[1] > 1]
+    if wide and all(in_channels_last(weight) is weight for weight in wide):
         return {"skipped": "the network is in channels_last already"}
     clone, other = net.copied(), net.copied()
     for parameter in other.parameters():
-        if parameter.dim() in layouts:
-            parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
-    name = "channels_last_3d" if isinstance(convs[0], nn.Conv3d) else "channels_last"
+        parameter.data = in_channels_last(parameter.data)
 
-    def laid(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous(memory_format=layouts[tensor.dim()]) if tensor.dim() in layouts else tensor
+    def laid() -> tuple[Any, Any]:
+        return mapped(net.args, in_channels_last), mapped(net.kwargs, in_channels_last)
 
-    def run() -> None:
-        # The batch arrives in the plain layout each step: its conversion belongs to the cost.
-        net.cycle(other, mapped(net.args, laid), mapped(net.kwargs, laid))()
-
-    result = versus(net.cycle(clone), run, seconds, net.sync)
-    result["layout"] = name
-    result["difference"] = difference(
-        _seeded(lambda: clone(*net.args, **net.kwargs)),
-        _seeded(lambda: other(*mapped(net.args, laid), **mapped(net.kwargs, laid))),
-    )
+    # The batch arrives in the plain layout each step: its conversion belongs to the cost.
+    result = versus(net.cycle(clone), lambda: net.cycle(other, *laid())(), seconds, net.sync)
+    result["layout"] = "channels_last_3d" if isinstance(convs[0], nn.Conv3d) else "channels_last"
+    result["difference"] = difference(_outputs(clone, net.args, net.kwargs), _outputs(other, *laid()))
     return result
 
 
@@ -232,22 +206,20 @@ def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
 
 
 def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    clone, other = net.copied(), net.copied()
-    names = idle_biases(net, clone)
-    others = [other for other in nets(session) if other.module is not net.module]
-    while not names and others:  # A GAN's discriminator, say.
-        net = others.pop(0)
+    others = [each for each in nets(session) if each.module is not net.module]  # A GAN's discriminator, say.
+    for each in (net, *others):
+        net = each
         clone, other = net.copied(), net.copied()
         names = idle_biases(net, clone)
-    if not names:
+        if names:
+            break
+    else:
         return {"skipped": "no convolution with a bias right before a norm"}
     live = dict(net.module.named_modules())
     sites = [session.conv_sites.get(id(live[name]), "") for name in names]
     for name in names:
         other.get_submodule(name).register_parameter("bias", None)
-    deviation = difference(
-        _seeded(lambda: clone(*net.args, **net.kwargs)), _seeded(lambda: other(*net.args, **net.kwargs))
-    )
+    deviation = difference(_outputs(clone, net.args, net.kwargs), _outputs(other, net.args, net.kwargs))
     result = versus(net.cycle(clone), net.cycle(other), seconds, net.sync)
     result.update(modules=names, sites=sites, difference=deviation)
     return result
@@ -255,7 +227,7 @@ def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
 
 def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     """The gain is in samples a second, on the batch twice along its first dimension."""
-    sizes = {t.shape[0] for t in _all_tensors((net.args, net.kwargs)) if t.dim() > 1}
+    sizes = {t.shape[0] for t in tensors_in((net.args, net.kwargs)) if t.dim() > 1}
     if len(sizes) != 1:
         return {"skipped": "no single batch size in the arguments"}
     size = sizes.pop()
@@ -270,10 +242,8 @@ def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     result = versus(
         net.cycle(clone), net.cycle(clone, mapped(net.args, twice), mapped(net.kwargs, twice)), seconds, net.sync
     )
-    if "gain" in result:
-        # Two arms' work in one call.
-        for key in ("gain", "low", "high"):
-            result[key] = 2 * result[key]
+    # Two arms' work in one call.
+    result.update({key: 2 * result[key] for key in ("gain", "low", "high") if key in result})
     result.update(size=size, free_share=free / total if total else None)
     return result
 
@@ -292,14 +262,6 @@ def cudnn_benchmark(net: Net, session: Any, seconds: float) -> dict[str, Any]:
             torch.backends.cudnn.benchmark = False
 
     return versus(cycle, searched, seconds, net.sync)
-
-
-def _all_tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [t for part in value for t in _all_tensors(part)] if isinstance(value, (list, tuple)) else []
 
 
 def free_memory(device: torch.device) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, 
         return {"skipped": "fused already"}
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return {"skipped": "differentiable, which `fused` isn't"}
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = _parameters(optimizer)
     if any(p.is_sparse or not p.is_floating_point() for p in parameters):
         return {"skipped": "parameters that `fused` doesn't take"}
     num_bytes = sum(p.numel() * p.element_size() for p in parameters)
@@ -37,16 +36,9 @@ def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, 
         for one, other in zip(_parameters(plain), _parameters(fast))  # noqa: B905
     )
     result = versus(plain.step, fast.step, seconds, sync)
-    result.update(
-        {
-            "class": kind.__name__,
-            "site": site,
-            "tensors": len(parameters),
-            "difference": deviation,
-            "foreach": optimizer.param_groups[0].get("foreach"),
-        }
-    )
-    return result
+    foreach = optimizer.param_groups[0].get("foreach")
+    result.update(site=site, tensors=len(parameters), difference=deviation, foreach=foreach)
+    return {**result, "class": kind.__name__}
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
@@ -67,9 +59,8 @@ def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
             clones.append(clone)
         groups.append({**options, "params": clones})
     accepted = inspect.signature(type(optimizer).__init__).parameters
-    options = {key: value for key, value in optimizer.defaults.items() if key in accepted}
-    options.update(changed)
-    return type(optimizer)(groups, **{key: value for key, value in options.items() if key in accepted})
+    options = {key: value for key, value in {**optimizer.defaults, **changed}.items() if key in accepted}
+    return type(optimizer)(groups, **options)
 
 
 def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
@@ -80,14 +71,13 @@ def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
     sync = torch.cuda.synchronize if parameters[0].is_cuda else None
 
     def forget() -> None:
-        for number, parameter in enumerate(parameters):
+        for parameter, gradient in zip(parameters, gradients):  # noqa: B905
             parameter.grad = None
             # As a backward does: it hands its tensor over where there is none, and adds where there is one.
-            parameter.grad = gradients[number]
+            parameter.grad = gradient
 
     def write() -> None:
-        for number, parameter in enumerate(parameters):
-            gradient = gradients[number]
+        for parameter, gradient in zip(parameters, gradients):  # noqa: B905
             assert gradient is not None
             gradient.zero_()
             gradient.add_(0.0)
@@ -98,8 +88,7 @@ def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
 
 def anomaly(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     """Forward and backward under anomaly detection, the base, against without."""
-    clone = net.copied()
-    cycle: Callable[[], object] = net.cycle(clone)
+    cycle = net.cycle(net.copied())
 
     def watched() -> None:
         with torch.autograd.set_detect_anomaly(True):

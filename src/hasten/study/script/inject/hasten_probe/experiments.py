@@ -127,7 +127,6 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
         calls["fused"] = lambda seconds: exp_step.fused(optimizer, site, session, seconds)
         calls["zero_grad"] = lambda seconds: exp_step.zero_grad(optimizer, session, seconds)
     nets = exp_net.nets(session)
-    reason = "not called for in this script"
     if not nets:
         return calls, "no network that trains was called with a batch", "cpu"
     net = nets[0]
@@ -139,7 +138,8 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
         calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
     if anomaly:
         calls["anomaly"] = _on_net(exp_step.anomaly, net, session)
-    return {name: calls[name] for name in SHARES if name in calls}, reason, net.device.type
+    calls = {name: calls[name] for name in SHARES if name in calls}
+    return calls, "not called for in this script", net.device.type
 
 
 def _cycle(session: Any) -> Callable[[], object] | None:
@@ -165,7 +165,7 @@ def _step(session: Any) -> dict[str, Any]:
 
     Means, as workers deliver in bursts: most steps wait for nothing, and some for long.
     """
-    seconds = list(session.step_seconds)
+    seconds = session.step_seconds
     first = max(1, len(seconds) // 5) if len(seconds) > 2 else 0
     steady = seconds[first:]
     if not steady:

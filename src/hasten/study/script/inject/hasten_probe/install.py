@@ -22,14 +22,13 @@ def install() -> None:
 
 
 def _apply_cures(session: Session) -> None:
-    names = [name for name in os.environ.get("HASTEN_DOCTOR_CURES", "").split(",") if name]
+    names = os.environ.get("HASTEN_DOCTOR_CURES", "")
     if not names:
         return
     from . import cures
 
-    for name in names:
+    for name in names.split(","):
         try:
-            outcome = cures.apply(name)
-            session.cures[name] = "applied" if outcome is None else outcome
+            session.cures[name] = cures.apply(name)
         except Exception as error:
             session.cures[name] = f"{type(error).__name__}: {error}"

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.utils.data import DataLoader
+from torch.utils.data import _utils as utils
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from .on_tensors import keep_batch
 from .session import Session
 from .sites import nearest
-from .wrap import wrap
+from .wrap import around
 
 
 def install(session: Session) -> None:
-    from torch.utils.data import DataLoader
-    from torch.utils.data import _utils as utils
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-    own_iter = DataLoader.__iter__
     patched: set[type] = {DataLoader}
 
-    def making(original: Callable[..., Any]) -> Callable[..., Any]:
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            if not session.live():
-                return
-            _note(session, self, nearest())
-            # A subclass may wait for its batches in a generator of its own, such as MONAI's ThreadDataLoader.
-            for kind in type(self).__mro__:
-                if "__iter__" in vars(kind) and kind not in patched and issubclass(kind, DataLoader):
-                    patched.add(kind)
-                    wrap(kind, "__iter__", lambda inner: _iterating(session, inner, own_thread=True))
+    def make(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _note(session, self, nearest())
+        # A subclass may wait for its batches in a generator of its own, such as MONAI's ThreadDataLoader.
+        for kind in type(self).__mro__:
+            if "__iter__" in vars(kind) and kind not in patched and issubclass(kind, DataLoader):
+                patched.add(kind)
+                around(session, kind, "__iter__", functools.partial(_iterate, True))
 
-        return __init__
-
-    wrap(DataLoader, "__init__", making)
-    wrap(DataLoader, "__iter__", lambda _: _iterating(session, own_iter, own_thread=False))
-    wrap(_BaseDataLoaderIter, "__next__", lambda original: _next(session, original))
-    wrap(utils.fetch._MapDatasetFetcher, "__init__", lambda original: _fetching(session, original))
+    around(session, DataLoader, "__init__", make)
+    around(session, DataLoader, "__iter__", functools.partial(_iterate, False))
+    around(session, _BaseDataLoaderIter, "__next__", _next)
+    around(session, utils.fetch._MapDatasetFetcher, "__init__", _make_fetcher)
 
 
 def _note(session: Session, loader: Any, site: str) -> None:
@@ -68,36 +63,28 @@ def settings(loader: Any) -> dict[str, Any]:
     return {name: getattr(loader, name, None) for name in names}
 
 
-def _iterating(session: Session, original: Callable[..., Any], own_thread: bool) -> Callable[..., Any]:
-    def __iter__(self: Any) -> Any:
-        facts = session.loader_facts.get(id(self)) if session.live() else None
-        if facts is None:
-            return original(self)
-        facts["settings"] = settings(self)
-        session.line.push("wait")
-        start = time.perf_counter()
-        try:
-            iterator = original(self)
-        finally:
-            facts["starts"].append(time.perf_counter() - start)
-            facts["fresh"] = True
-            session.line.pop()
-        if own_thread:
-            facts["own_thread"] = True
-            return _Timed(session, iterator, id(self))
-        iterator._hasten_loader = id(self)
-        return iterator
-
-    return __iter__
+def _iterate(own_thread: bool, session: Session, original: Callable[..., Any], self: Any) -> Any:
+    facts = session.loader_facts.get(id(self))
+    if facts is None:
+        return original(self)
+    facts["settings"] = settings(self)
+    session.line.push("wait")
+    start = time.perf_counter()
+    try:
+        iterator = original(self)
+    finally:
+        facts["starts"].append(time.perf_counter() - start)
+        facts["fresh"] = True
+        session.line.pop()
+    if own_thread:
+        facts["own_thread"] = True
+        return _Timed(session, iterator, id(self))
+    iterator._hasten_loader = id(self)
+    return iterator
 
 
-def _next(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __next__(self: Any) -> Any:
-        if not session.live():
-            return original(self)
-        return _wait(session, getattr(self, "_hasten_loader", None), lambda: original(self))
-
-    return __next__
+def _next(session: Session, original: Callable[..., Any], self: Any) -> Any:
+    return wait_for(session, getattr(self, "_hasten_loader", None), lambda: original(self))
 
 
 class _Timed:
@@ -114,13 +101,13 @@ class _Timed:
     def __next__(self) -> Any:
         if not self._session.live():
             return next(self._inner)
-        return _wait(self._session, self._loader, lambda: next(self._inner))
+        return wait_for(self._session, self._loader, lambda: next(self._inner))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-def _wait(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
+def wait_for(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
     line = session.line
     nested = line.stack[-1] == "wait"
     line.push("wait")
@@ -150,34 +137,27 @@ def _wait(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
     return batch
 
 
-def _fetching(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_fetcher(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
     """Time items and collate, where the main process itself loads."""
+    original(self, *args, **kwargs)
+    collate, fetch, collate_s = self.collate_fn, self.fetch, 0.0
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if not session.live():
-            return
-        collate, fetch = self.collate_fn, self.fetch
-        total = {"collate": 0.0}
+    def timed_collate(data: Any) -> Any:
+        nonlocal collate_s
+        start = time.perf_counter()
+        try:
+            return collate(data)
+        finally:
+            collate_s += time.perf_counter() - start
 
-        def timed_collate(data: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return collate(data)
-            finally:
-                total["collate"] += time.perf_counter() - start
+    def timed_fetch(indices: Any) -> Any:
+        start, before = time.perf_counter(), collate_s
+        batch = fetch(indices)
+        facts = session.loader_facts.get(session.last_loader or -1)
+        if session.live() and facts is not None and session.validating is None:
+            facts["fetches"] += 1
+            facts["collate_s"] += collate_s - before
+            facts["items_s"] += time.perf_counter() - start - (collate_s - before)
+        return batch
 
-        def timed_fetch(indices: Any) -> Any:
-            start, before = time.perf_counter(), total["collate"]
-            batch = fetch(indices)
-            facts = session.loader_facts.get(session.last_loader or -1)
-            if session.live() and facts is not None and session.validating is None:
-                collating = total["collate"] - before
-                facts["fetches"] += 1
-                facts["collate_s"] += collating
-                facts["items_s"] += time.perf_counter() - start - collating
-            return batch
-
-        self.collate_fn, self.fetch = timed_collate, timed_fetch
-
-    return __init__
+    self.collate_fn, self.fetch = timed_collate, timed_fetch

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 from torch.utils import _python_dispatch as dispatch
 
-from .on_tensors import tensors_in
+from .nested import tensors_in
 from .session import Session
 from .sites import nearest
 

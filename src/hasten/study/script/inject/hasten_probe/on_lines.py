@@ -7,8 +7,10 @@ import threading
 import time
 from typing import Any
 
+import torch
+
 from .session import Session
-from .sites import is_user, site_of
+from .sites import is_user, site_of, user_frame
 
 EVERY = 0.005
 """Seconds between two samples."""
@@ -65,20 +67,18 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
 def watch_files(session: Session) -> None:
     """Count how often the training's own thread opens each file between its steps, by the line of the loop."""
 
-    def heard(event: str, args: Any) -> None:
+    def on_event(event: str, args: Any) -> None:
         if event != "open" or not session.on or session.index == 0 or not session.live():
             return
         path = args[0]
         if not isinstance(path, str) or "w" in str(args[1] or "") or path.startswith(("/proc", "/sys", "/dev")):
             return
-        frame: Any = sys._getframe(1)
-        while frame is not None and not is_user(frame.f_code.co_filename):
-            frame = frame.f_back
+        frame = user_frame(sys._getframe(1))
         if frame is not None and session.line.stack[-1] != "wait" and session.validating is None:
             files = session.opened.setdefault(loop_line(session, frame), {})
             files[path] = files.get(path, 0) + 1
 
-    sys.addaudithook(heard)
+    sys.addaudithook(on_event)
 
 
 def loop_line(session: Session, frame: Any) -> str:
@@ -95,16 +95,12 @@ def loop_line(session: Session, frame: Any) -> str:
 
 def keep_loop(session: Session) -> None:
     """At the end of a step: whose code made it."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not is_user(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = user_frame(sys._getframe(1))
     session.loop_code = frame.f_code if frame is not None else None
 
 
 def count_calls(session: Session) -> None:
     """Until the end of this step, count torch's functions by the line that calls them; a profiler is left alone."""
-    import torch
-
     if sys.getprofile() is not None or session.compiled_functions:
         return
 
@@ -125,8 +121,6 @@ def stop_counting(session: Session) -> None:
 
 def note_histogram(session: Session, seconds: float) -> None:
     """A histogram that training or validation made: the line of the loop, and its time."""
-    frame: Any = sys._getframe(2)
-    while frame is not None and not is_user(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = user_frame(sys._getframe(1))
     if frame is not None:
         session.called("histogram", loop_line(session, frame), seconds)

@@ -8,88 +8,66 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from .session import Session
 from .sites import made_at, nearest
-from .wrap import wrap
+from .wrap import around
 
 Handles = list[Any]
 
 
 def install(session: Session) -> None:
-    import torch
-
-    wrap(torch.nn.Module, "__init__", lambda original: _making(session, original))
-    wrap(torch.nn.Module, "train", lambda original: _switching(session, original))
-    wrap(torch.nn.Module, "zero_grad", lambda original: _zeroing(session, original))
-    wrap(torch, "compile", lambda original: _compiling(session, original))
+    around(session, torch.nn.Module, "__init__", _make)
+    around(session, torch.nn.Module, "train", _switch)
+    around(session, torch.nn.Module, "zero_grad", zero_grad)
+    around(session, torch, "compile", _compile)
 
 
-def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if session.live() and session.index == 0:
-            with contextlib.suppress(TypeError):
-                session.module_sites[id(self)] = (weakref.ref(self), made_at(self))
-
-    return __init__
+def _make(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if session.index == 0:
+        with contextlib.suppress(TypeError):
+            session.module_sites[id(self)] = (weakref.ref(self), made_at(self))
 
 
-def _switching(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def train(self: Any, mode: bool = True) -> Any:
-        if session.live() and id(self) in session.tops:
-            if mode:
-                session.leave_validation()
-            else:
-                session.enter_validation(nearest())
-        return original(self, mode)
-
-    return train
+def _switch(session: Session, original: Callable[..., Any], self: Any, mode: bool = True) -> Any:
+    if id(self) in session.tops:
+        if mode:
+            session.leave_validation()
+        else:
+            session.enter_validation(nearest())
+    return original(self, mode)
 
 
-def _zeroing(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def zero_grad(self: Any, set_to_none: bool = True) -> Any:
-        if not session.live():
-            return original(self, set_to_none)
-        return timed_zeroing(session, lambda: original(self, set_to_none), set_to_none)
-
-    return zero_grad
-
-
-def timed_zeroing(session: Session, zero: Callable[[], Any], to_none: bool) -> Any:
-    """`zero()` as a part of the optimizer's time, noted with its place if it writes zeros."""
-    import time
-
+def zero_grad(session: Session, original: Callable[..., Any], self: Any, set_to_none: bool = True) -> Any:
+    """Timed as a part of the optimizer's, and noted with its place if it writes zeros."""
     session.line.push("optimizer")
     start = time.perf_counter()
     try:
-        return zero()
+        return original(self, set_to_none)
     finally:
         session.line.pop()
-        if not to_none:
+        if not set_to_none:
             session.called("zero_grad", nearest(), time.perf_counter() - start)
 
 
-def _compiling(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
+def _compile(session: Session, original: Callable[..., Any], model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if model is None:
+        decorate = original(model, *args, **kwargs)
 
-    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if model is not None and not isinstance(model, torch.nn.Module):
-            session.compiled_functions += 1
-        elif model is None:
-            decorate = original(model, *args, **kwargs)
+        def decorated(function: Any) -> Any:
+            session.compiled_functions += not isinstance(function, torch.nn.Module)
+            return decorate(function)
 
-            def decorated(function: Any) -> Any:
-                session.compiled_functions += not isinstance(function, torch.nn.Module)
-                return decorate(function)
-
-            return decorated
-        return original(model, *args, **kwargs)
-
-    return compile
+        return decorated
+    session.compiled_functions += not isinstance(model, torch.nn.Module)
+    return original(model, *args, **kwargs)
 
 
 def site_of_module(session: Session, module: Any) -> str:
@@ -102,8 +80,6 @@ def site_of_module(session: Session, module: Any) -> str:
 
 def find_roots(session: Session) -> None:
     """After the first step: the modules above the optimizers' weights that are within no other, and their children."""
-    import torch
-
     parameter_ids = {
         id(p) for optimizer, _ in session.optimizers for group in optimizer.param_groups for p in group["params"]
     }
@@ -141,8 +117,6 @@ def _holds(module: Any, parameter_ids: set[int]) -> bool:
 
 
 def _keep_conv_sites(session: Session, tops: list[Any]) -> None:
-    import torch
-
     norms = (torch.nn.modules.batchnorm._NormBase, torch.nn.GroupNorm, torch.nn.LayerNorm)
     for top in tops:
         for module in top.modules():
@@ -207,8 +181,6 @@ def hooks_off(session: Session) -> Iterator[None]:
 
 
 def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    import torch
-
     if torch.compiler.is_compiling() or not session.live() or id(module) not in session.hooked:
         return
     session.depth += 1
@@ -226,8 +198,6 @@ def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _after(session: Session, module: Any) -> None:
-    import torch
-
     if torch.compiler.is_compiling() or not session.live() or session.depth == 0:
         return
     if id(module) not in session.hooked:
@@ -241,8 +211,6 @@ def _after(session: Session, module: Any) -> None:
 
 
 def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    import torch
-
     detached = tuple(_detached(each) for each in args), {name: _detached(each) for name, each in kwargs.items()}
     session.last_batches[id(module)] = detached
     for each in (*args, *kwargs.values()):
@@ -263,6 +231,4 @@ def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _detached(value: Any) -> Any:
-    import torch
-
     return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value

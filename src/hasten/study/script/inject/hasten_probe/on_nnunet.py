@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .on_data import _wait
+from .on_data import wait_for
 from .session import Session
-from .wrap import wrap
+from .wrap import around
 
 _LOADERS = {
     "nondet_multi_threaded_augmenter": "NonDetMultiThreadedAugmenter",
@@ -23,15 +23,9 @@ def watch(session: Session) -> None:
         return
     for module, name in _LOADERS.items():
         loader = getattr(sys.modules.get(f"batchgenerators.dataloading.{module}"), name, None)
-        if loader is not None:
-            wrap(loader, "__next__", lambda original: _next(session, original))
+        around(session, loader, "__next__", _next)
     session.uses["nnunet"] = {"arguments": sys.argv[1:], "hasten": "hasten.nnunet.batches" in sys.modules}
 
 
-def _next(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __next__(self: Any) -> Any:
-        if not session.live():
-            return original(self)
-        return _wait(session, None, lambda: original(self))
-
-    return __next__
+def _next(session: Session, original: Callable[..., Any], self: Any) -> Any:
+    return wait_for(session, None, lambda: original(self))

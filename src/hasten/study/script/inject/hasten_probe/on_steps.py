@@ -7,45 +7,36 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
 from . import on_lines, on_nnunet, stop
-from .on_modules import find_roots, keep_called, timed_zeroing
+from .exp_time import Others, children_s
+from .on_modules import find_roots, keep_called, zero_grad
 from .session import Session
 from .sites import nearest
-from .wrap import wrap
+from .wrap import around
 
 
 def install(session: Session) -> None:
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    wrap(torch.optim.Optimizer, "__init__", lambda original: _making(session, original))
-    wrap(torch.optim.Optimizer, "zero_grad", lambda original: _zeroing(session, original))
+    around(session, torch.optim.Optimizer, "__init__", _make)
+    around(session, torch.optim.Optimizer, "zero_grad", _zero_grad)
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before(session))
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after(session, optimizer))
 
 
-def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if session.live() and not any(existing is self for existing, _ in session.optimizers):
-            session.optimizers.append((self, nearest()))
-
-    return __init__
+def _make(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if not any(existing is self for existing, _ in session.optimizers):
+        session.optimizers.append((self, nearest()))
 
 
-def _zeroing(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def zero_grad(self: Any, set_to_none: bool = True) -> Any:
-        if not session.live():
-            return original(self, set_to_none)
-        _note_waste(session, self)
-        return timed_zeroing(session, lambda: original(self, set_to_none), set_to_none)
-
-    return zero_grad
+def _zero_grad(session: Session, original: Callable[..., Any], self: Any, set_to_none: bool = True) -> Any:
+    _note_waste(session, self)
+    return zero_grad(session, original, self, set_to_none)
 
 
 def _before(session: Session) -> None:
-    import torch
-
     if torch.compiler.is_compiling():
         return
     stop.again(session)
@@ -55,8 +46,6 @@ def _before(session: Session) -> None:
 
 
 def _after(session: Session, optimizer: Any) -> None:
-    import torch
-
     if torch.compiler.is_compiling() or not session.live():
         return
     session.sync()
@@ -78,14 +67,12 @@ def _note_waste(session: Session, optimizer: Any) -> None:
     """Gradients that came after the optimizer's last step, and are thrown away before the next."""
     at_step, now = session.gradients.get(id(optimizer)), _gradients(optimizer)
     if at_step is not None and now != at_step and any(now):
-        session.called("unused_gradients", nearest(1))
+        session.called("unused_gradients", nearest())
     session.gradients.pop(id(optimizer), None)
 
 
 def _load(session: Session) -> None:
     """Cores that this process's own children, such as workers, and other programs took since the first step."""
-    from .exp_time import Others, children_s
-
     now = time.perf_counter()
     if "load_at" not in session.uses:
         session.uses["load_at"] = now, children_s(), Others()
@@ -105,15 +92,8 @@ def _follow(session: Session) -> None:
 def _end_step(session: Session) -> None:
     now = time.perf_counter()
     parts, cpu = session.line.cut(), time.thread_time()
-    session.steps.append(
-        {
-            "seconds": now - session.step_at,
-            "parts": parts,
-            "cpu": cpu - session.cpu_at,
-            **session.cpu,
-            "synced": session.syncing,
-        }
-    )
+    step = {"seconds": now - session.step_at, "parts": parts, "cpu": cpu - session.cpu_at, "synced": session.syncing}
+    session.steps.append({**step, **session.cpu})
     session.cpu = {}
     session.index += 1
     session.sent_in_step.clear()

@@ -37,7 +37,6 @@ class Session:
         self.thread = threading.get_ident()
         self.on = True
         self.finished = self.failed = False
-        self.lock = threading.Lock()
         self.line = Timeline()
         self.index = 0
         self.step_at = time.perf_counter()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
 from typing import Any
-
-_known: dict[str, bool] = {}
 
 
 def _libraries() -> tuple[str, ...]:
@@ -24,15 +23,9 @@ def _libraries() -> tuple[str, ...]:
     return tuple(folder + os.sep for folder in both)
 
 
+@functools.cache
 def is_user(filename: str) -> bool:
     """Whether a code object's file is neither of the standard library nor of an installed package."""
-    cached = _known.get(filename)
-    if cached is None:
-        cached = _known[filename] = _look(filename)
-    return cached
-
-
-def _look(filename: str) -> bool:
     if filename.startswith("<"):
         return filename in ("<string>", "<stdin>")
     path = os.path.abspath(filename)  # noqa: PTH100
@@ -47,22 +40,30 @@ def site_of(frame: Any) -> str:
     return f"{filename if filename.startswith('<') else os.path.abspath(filename)}:{frame.f_lineno}"  # noqa: PTH100
 
 
+def caller() -> Any:
+    """The frame that called what is wrapped: the innermost outside this package."""
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get("__package__") == __package__:
+        frame = frame.f_back
+    return frame
+
+
+def user_frame(frame: Any) -> Any:
+    """The innermost frame of user code from `frame` on outwards; None if there is none."""
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
 def made_at(new: Any) -> str:
     """Site of the innermost user code that makes `new`: constructors of its own classes aren't that."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        own_init = frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is new
-        if not own_init and is_user(frame.f_code.co_filename):
-            return site_of(frame)
-        frame = frame.f_back
-    return ""
+    frame = user_frame(sys._getframe(1))
+    while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is new:
+        frame = user_frame(frame.f_back)
+    return site_of(frame) if frame is not None else ""
 
 
-def nearest(depth: int = 1) -> str:
-    """Site of the innermost frame of user code, `depth` frames above the caller's; "" if there is none."""
-    frame: Any = sys._getframe(depth + 1)
-    while frame is not None:
-        if is_user(frame.f_code.co_filename):
-            return site_of(frame)
-        frame = frame.f_back
-    return ""
+def nearest() -> str:
+    """Site of the innermost frame of user code; "" if there is none."""
+    frame = user_frame(sys._getframe(1))
+    return site_of(frame) if frame is not None else ""

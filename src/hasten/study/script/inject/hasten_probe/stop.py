@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .session import Session
 
 
@@ -94,9 +96,7 @@ def _close(session: Session, why: str, experiments: bool) -> None:
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
-    results = _experiments(session)
-    if results is not None:
-        write(session, why, experiments=results)
+    write(session, why, experiments=_experiments(session))
 
 
 def prepare(session: Session) -> None:
@@ -110,18 +110,12 @@ def prepare(session: Session) -> None:
 
 def rank() -> tuple[int, int]:
     """Rank and number of processes that train together."""
-    import torch
-
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1)
 
 
-def _experiments(session: Session) -> dict[str, Any] | None:
-    import importlib.util
-
-    if importlib.util.find_spec("hasten_probe.experiments") is None:
-        return None
+def _experiments(session: Session) -> dict[str, Any]:
     from . import experiments
     from .on_modules import hooks_off
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -9,14 +10,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from . import on_data, stop
 from .exp_time import usable_cores
 from .session import Session
 
+_COPIED = (
+    "assume_cuda", "steps", "step_losses", "shapes", "devices", "autocast", "subclass", "load", "modes", "mode_sites",
+    "saves", "copies", "validations", "compiled_functions", "cures",
+)  # fmt: skip
+"""What the record has from the session as it is."""
+
 
 def write(session: Session, ended: str, experiments: dict[str, Any] | None = None) -> None:
     """Write `record-PID.json` into the session's folder, in one piece; never raise because of one odd value."""
-    record = gather(session, ended) | {"experiments": experiments} if experiments else gather(session, ended)
+    record = gather(session, ended) | ({"experiments": experiments} if experiments else {})
     path = Path(session.out, f"record-{os.getpid()}.json")
     half = path.with_suffix(".half")
     half.write_text(json.dumps(plain(record)), encoding="utf-8")
@@ -24,8 +33,6 @@ def write(session: Session, ended: str, experiments: dict[str, Any] | None = Non
 
 
 def gather(session: Session, ended: str) -> dict[str, Any]:
-    import torch
-
     rank, world = stop.rank()
     return {
         "version": 1,
@@ -38,11 +45,8 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cuda": torch.cuda.is_available(),
         "cuda_devices": torch.cuda.device_count(),
-        "assume_cuda": session.assume_cuda,
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
-        "steps": list(session.steps),
-        "step_losses": session.step_losses,
         "losses": [float(loss) for loss in list(session.losses)],
         "loaders": [_loader(facts) for facts in list(session.loader_facts.values())],
         "optimizers": [_optimizer(optimizer, site) for optimizer, site in list(session.optimizers)],
@@ -51,29 +55,16 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
             for root, site in list(session.roots)
         ],
         "convolutions": session.has_convolutions,
-        "shapes": dict(session.shapes),
-        "devices": dict(session.devices),
-        "autocast": dict(session.autocast),
-        "reads": list(session.reads.values()),
-        "calls": list(session.calls.values()),
-        "lines": list(session.lines.values()),
+        **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
         "torch_calls": [{"site": s, "function": f, "count": n} for (s, f), n in list(session.torch_calls.items())],
         "sent": list(session.sent.values()),
         "opened": [
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
         ],
-        "subclass": session.subclass,
-        "load": dict(session.load),
-        "nnunet": dict(session.uses.get("nnunet", {})),
+        "nnunet": session.uses.get("nnunet", {}),
         "cores": usable_cores(),
-        "modes": dict(session.modes),
-        "mode_sites": dict(session.mode_sites),
-        "saves": list(session.saves),
-        "copies": dict(session.copies),
-        "validations": list(session.validations),
-        "compiled_functions": session.compiled_functions,
-        "cures": dict(session.cures),
+        **{name: copy.copy(getattr(session, name)) for name in _COPIED},
     }
 
 
