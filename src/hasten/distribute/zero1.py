@@ -16,9 +16,9 @@ from torch import Tensor, distributed
 from hasten.distribute.balance import partition
 from hasten.distribute.ddp import Ddp
 from hasten.distribute.part_optimizer import PartOptimizer, put_together, taken_apart
+from hasten.optim.base import Amp
 from hasten.optim.lamb import Lamb
 from hasten.optim.layout import innermost
-from hasten.optim.own import Amp
 
 
 class Zero1(Ddp):
