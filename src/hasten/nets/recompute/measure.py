@@ -58,8 +58,7 @@ def memory_curve(
     draws = {block.name for block in profile.blocks if block.draws}
 
     def forward() -> Tensor:
-        value: Tensor = loss(network_copy(image), label)
-        return value
+        return loss(network_copy(image), label)
 
     with random_state_kept(image.device):
         measured: list[tuple[int, int]] = []
@@ -91,7 +90,7 @@ def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int
         return after_forward, torch.cuda.max_memory_allocated(device) - before
     with HostBytes() as counted:
         value = forward()
-        after_forward = counted.held
+        after_forward = counted.live
         value.backward()
     return after_forward, counted.peak
 
@@ -114,7 +113,7 @@ class HostBytes(TorchDispatchMode):
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
         self.limit = limit
-        self.held = self.peak = 0
+        self.live = self.peak = 0
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(
@@ -127,7 +126,7 @@ class HostBytes(TorchDispatchMode):
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
                 self._note(tensor, created=True)
-        if self.limit is not None and self.held > self.limit:
+        if self.limit is not None and self.live > self.limit:
             raise MemoryError(f"a step holds more than {self.limit / 2**20:.0f} MiB")
         return output
 
@@ -140,9 +139,9 @@ class HostBytes(TorchDispatchMode):
         # An input that no operation in here created existed before.
         size = storage.nbytes() if created else 0
         self._sizes[storage._cdata] = size
-        self.held += size
-        self.peak = max(self.peak, self.held)
+        self.live += size
+        self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._freed, storage._cdata).atexit = False
 
     def _freed(self, key: int) -> None:
-        self.held -= self._sizes.pop(key)
+        self.live -= self._sizes.pop(key)
