@@ -123,8 +123,15 @@ class ConfusionMatrixMetric(CountedMetric):
         super().__init__(include_background, reduction, get_not_nans, num_classes)
         self.metric_name = (metric_name,) if isinstance(metric_name, str) else tuple(metric_name)
         self.compute_sample = compute_sample
+        from monai.metrics.confusion_matrix import check_confusion_matrix_metric_name
+
         for name in self.metric_name:
-            _check_name(name)
+            try:
+                check_confusion_matrix_metric_name(name)
+            except NotImplementedError:
+                raise ValueError(
+                    f"metric_name: {name!r} is none; such are accuracy, sensitivity, specificity, precision, f1_score"
+                ) from None
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         if y_pred.ndim == 2 or (y_pred.ndim == 3 and y_pred.shape[-1] == 1):
@@ -156,17 +163,6 @@ class ConfusionMatrixMetric(CountedMetric):
         results = [scores[0] if self.get_not_nans else scores for scores in self.aggregate()]
         numbers = [scores.squeeze().tolist() for scores in results]
         return numbers[0] if len(numbers) == 1 else dict(zip(self.metric_name, numbers, strict=True))
-
-
-def _check_name(name: str) -> None:
-    from monai.metrics.confusion_matrix import check_confusion_matrix_metric_name
-
-    try:
-        check_confusion_matrix_metric_name(name)
-    except NotImplementedError:
-        raise ValueError(
-            f"metric_name: {name!r} is none; such are accuracy, sensitivity, specificity, precision, f1_score"
-        ) from None
 
 
 REDUCTIONS = ("none", "mean", "sum", "mean_batch", "sum_batch", "mean_channel", "sum_channel")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.engine.metrics.counts import masks, plain
-from hasten.engine.metrics.gather import counts_over_ranks
-from hasten.engine.metrics.streamed import StreamedMetric
+from hasten.engine.metrics.counts import masks
+from hasten.engine.metrics.streamed import StreamedMetric, counts_over_ranks
+from hasten.nets.losses.overlap import plain
 
 _AVERAGES = ("macro", "weighted", "micro", "none")
 
@@ -28,7 +28,7 @@ class ROCAUCMetric(StreamedMetric):
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         """(B, K, 2): score, and 1, 0, or -1 for a label that is neither."""
-        score, label = (plain(side).double() for side in (y_pred, y))
+        score, label = (plain(side).detach().double() for side in (y_pred, y))
         if max(score.ndim, label.ndim) > 2:
             raise ValueError(
                 f"y_pred, y: shapes {tuple(score.shape)}, {tuple(label.shape)} have space, and every score would be "
@@ -49,8 +49,7 @@ class ROCAUCMetric(StreamedMetric):
         return _averaged(auc_of(score, label), label.clamp(min=0).sum(0), chosen)
 
     def compute(self) -> float | list[float]:
-        areas: float | list[float] = self.aggregate().tolist()
-        return areas
+        return self.aggregate().tolist()
 
 
 class VoxelROCAUC:
@@ -73,7 +72,7 @@ class VoxelROCAUC:
 
     def __call__(self, y_pred: Any, y: Any) -> None:
         for score, label in zip(y_pred, y, strict=True):
-            self._count(plain(score), plain(label))
+            self._count(plain(score).detach(), plain(label).detach())
 
     def _count(self, score: Tensor, label: Tensor) -> None:
         classes = len(score)
@@ -94,7 +93,7 @@ class VoxelROCAUC:
         return place.add_(positive, alpha=self.bins).reshape(-1)
 
     def _total(self, average: str) -> Tensor:
-        counts = counts_over_ranks(self._counts, torch.int64)
+        counts = counts_over_ranks(self._counts)
         if counts is None:
             raise ValueError("VoxelROCAUC: no case was counted since reset(); call it on a batch first")
         return (counts.sum(0, keepdim=True) if average == "micro" else counts).double()
@@ -114,8 +113,7 @@ class VoxelROCAUC:
         return _averaged(tied / (positive.sum(1) * negative.sum(1)), positive.sum(1), self.average)
 
     def compute(self) -> float | list[float]:
-        areas: float | list[float] = self.aggregate().tolist()
-        return areas
+        return self.aggregate().tolist()
 
 
 def auc_of(score: Tensor, label: Tensor) -> Tensor:
