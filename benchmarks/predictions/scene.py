@@ -78,8 +78,7 @@ def write_organs(out: Path, count: int, shape: Triple) -> Path:
 
 def members_of(job: dict[str, Any]) -> list[Member]:
     """The job's run with the job's windows."""
-    from hasten.engine.ensemble import read_members
-    from hasten.engine.infer_settings import with_infer
+    from hasten.engine.ensemble import read_members, with_infer
 
     return with_infer(read_members(job["run"]), [f"infer.overlap={job['overlap']}"])
 

@@ -64,7 +64,8 @@ def choose_scale(planned: RunPlan, clock: Clock) -> Scale | None:
 
     def steps_of(candidate: RunPlan) -> int:
         steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, _MEASURE_SHARE * remaining_s)))
-        timed.append(f"{_text(candidate)} {steps}")
+        network = candidate.config.network
+        timed.append(f"{' '.join(map(str, (network.name, *network.channels[:1])))} {steps}")
         return steps
 
     network, width, steps = name, 1.0, steps_of(planned)
@@ -131,11 +132,6 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
     if network_mistake(config.network, planned.case_set.spatial_dims):
         return None
     return dataclasses.replace(planned, config=config, decisions=decisions)
-
-
-def _text(planned: RunPlan) -> str:
-    network = planned.config.network
-    return f"{network.name} {network.channels[0]}" if network.channels else network.name
 
 
 def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hasten.cache.bus_error import bus_error_explained
+from hasten.config.decision import GIVEN
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
@@ -24,7 +25,7 @@ from hasten.distribute.consensus import by_first, from_first, on_all
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
-from hasten.engine.checkpoints import Checkpoints, Found
+from hasten.engine.checkpoints import Checkpoint, Checkpoints
 from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.custom_network import with_code
@@ -249,7 +250,7 @@ def make_loop(
     return on_all(world, restored)
 
 
-def _newest(out: Path) -> Found | None:
+def _newest(out: Path) -> Checkpoint | None:
     """The checkpoint to resume from; None, with a warning, where the run stopped before it wrote one."""
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()
@@ -284,7 +285,7 @@ def _keep_reasons(out: Path, parts: RunComponents) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     for name, now in parts.engaged.items():
-        if name in earlier and earlier[name].on == now.on and now.why.startswith("set in the configuration"):
+        if name in earlier and earlier[name].on == now.on and now.why.startswith(GIVEN):
             parts.engaged[name] = earlier[name]
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,6 +22,7 @@ from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
+from hasten.config.decision import GIVEN
 from hasten.distribute.parts import CaseParts
 from hasten.engine.job import RunPlan
 from hasten.engine.measure import Switch, certainly_faster, compared
@@ -33,7 +34,6 @@ from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)
 
-_SET_BY_USER = "set in the configuration"
 _COMPARE_SECONDS = 10.0
 """Time limit, in seconds, of comparing an eager and a compiled program."""
 _COMPILE_SECONDS = {"cuda": 10.0}
@@ -51,7 +51,7 @@ def settle_program(
     augmentation that can't be had with these cases.
     """
     config = planned.config
-    requested, why = config.sample.compile, _SET_BY_USER
+    requested, why = config.sample.compile, GIVEN
     marker = _kernel_marker(planned)
     if requested is None and share.size > 1 and planned.device.type == "cpu":
         # Each rank would measure separately, and the results might differ.
@@ -82,16 +82,12 @@ def _faster(eager: Program, compiled: Program, why: str) -> tuple[Program, str]:
     if not compiled.compiled:
         return compiled, why
     programs = {"eager": eager, "compiled": compiled}
-    arms = {name: partial(_next_batch, each.latest, count()) for name, each in programs.items()}
+    arms = {name: partial(next, map(each.latest, count())) for name, each in programs.items()}
     comparison = compared(arms, eager.device, base="eager", seconds=_COMPARE_SECONDS)
     gain = comparison.arms["compiled"]
     if certainly_faster(comparison, "compiled", eager.device):
         return compiled, f"{why}; measured {gain}"
     return eager, f"{why}, but it is not certainly faster: {gain}"
-
-
-def _next_batch(segment: Segment, numbers: Iterator[int]) -> None:
-    segment(next(numbers))
 
 
 def _fused(planned: RunPlan, program: Program) -> dict[str, Switch]:
@@ -153,7 +149,6 @@ def _program(planned: RunPlan, arena: Arena, share: Share, parts: CaseParts | No
 
 
 def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> Cases:
-    """The prepared cases, or what transforms make of whole ones."""
     if not run.transforms:
         return cases_of_arena(arena, planned.case_set.spatial_dims)
     if isinstance(cases, Dealt):
@@ -171,7 +166,7 @@ def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...]
 def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     """Of the whole run; one where patches keep their size."""
     sample, train = planned.config.sample, planned.config.train
-    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `_deepest`
+    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)
     return stage_plan(
         sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
