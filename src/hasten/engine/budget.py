@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from hasten.engine.job import RunPlan, augmentation_of, with_train
 from hasten.engine.measure import variant_of
 from hasten.engine.step import memory_format
 from hasten.nets.random_state import random_state_kept
+from hasten.nets.recompute.measure import seconds_of
 from hasten.observe.clock import Clock
 from hasten.optim.build import build_optimizer
 
@@ -162,14 +162,5 @@ def _step_seconds(planned: RunPlan, budget_s: float) -> float:
         for parameter in network.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.ones_like(parameter)
-        _wait(planned.device)
-        begin = time.perf_counter()
-        optimizer.step()
-        _wait(planned.device)
-        times.append(time.perf_counter() - begin)
+        times.append(seconds_of(optimizer.step, planned.device))
     return passes + min(times)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import time
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,6 +26,7 @@ from hasten.engine.job import RunPlan
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
+from hasten.nets.recompute.measure import seconds_of
 from hasten.sample.dealt import Dealt
 from hasten.sample.schedule import PatchStage, Rounds, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -112,20 +111,12 @@ def per_sample_seconds(segment: Segment) -> float:
     )  # fmt: skip
     whole, without, on_cases = [], [], []
     for draws, bare in zip(segment.draws(0, 3), fused.draws(0, 3), strict=True):
-        whole.append(_seconds(partial(segment.rendered, draws), segment.device))
-        without.append(_seconds(partial(fused.rendered, bare), segment.device))
+        whole.append(seconds_of(partial(segment.rendered, draws), segment.device))
+        without.append(seconds_of(partial(fused.rendered, bare), segment.device))
         if segment.whole_cases is not None:
-            on_cases.append(_seconds(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
+            on_cases.append(seconds_of(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
     extra_s = sorted(whole)[1] - sorted(without)[1] + (sorted(on_cases)[1] if on_cases else 0.0)
     return max(0.0, extra_s)
-
-
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    begin = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
 
 
 def _program(planned: RunPlan, arena: Arena, share: Share, parts: CaseParts | None, *, compile: bool) -> Program:
@@ -175,7 +166,7 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
 
 def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:
     """Compare what compiling saves over the whole run with what it costs."""
-    _, *later = [_seconds(partial(eager, 0), device) for _ in range(3)]
+    _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
     seconds = min(later)
     saved = _SAVED.get(device.type, 0.8) * seconds * steps
     cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from hasten.config.size import size_text
 from hasten.engine.bands import available_bytes
 from hasten.engine.infer import Inference, network_scores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
+from hasten.nets.recompute.measure import seconds_of
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +76,5 @@ def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> Tri
     torch.cuda.reset_peak_memory_stats(how.device)
     network_scores(network, batch, how)  # libraries choose their algorithms for this shape
     num_bytes = torch.cuda.max_memory_allocated(how.device) - before
-    seconds = []
-    for _ in range(_PASSES):
-        torch.cuda.synchronize(how.device)
-        began = time.perf_counter()
-        network_scores(network, batch, how)
-        torch.cuda.synchronize(how.device)
-        seconds.append(time.perf_counter() - began)
+    seconds = [seconds_of(lambda: network_scores(network, batch, how), how.device) for _ in range(_PASSES)]
     return Trial(min(seconds), num_bytes)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
-from hasten.engine.metrics.streamed import StreamedMetric
+from hasten.engine.metrics.streamed import StreamedMetric, choice
 
 
 class CountedMetric(StreamedMetric):
@@ -32,7 +32,7 @@ class CountedMetric(StreamedMetric):
     ) -> None:
         super().__init__()
         self.include_background, self.num_classes = include_background, num_classes
-        self.reduction, self.get_not_nans = reduction_of(reduction), get_not_nans
+        self.reduction, self.get_not_nans = choice("reduction", reduction, REDUCTIONS), get_not_nans
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         counts = confusion_counts(y_pred, y, self.num_classes)
@@ -62,7 +62,7 @@ class OverlapMetric(CountedMetric):
 
     def aggregate(self, reduction: object = None) -> Any:
         """The metric over all cases of all ranks, float64 on the device. Raises ValueError without a case."""
-        chosen = self.reduction if reduction is None else reduction_of(reduction)
+        chosen = self.reduction if reduction is None else choice("reduction", reduction, REDUCTIONS)
         scores, number = reduce_values(self.get_buffer(), chosen)
         named = self._named(scores) if self.return_with_label and chosen == "mean_batch" else scores
         return (named, number) if self.get_not_nans else named
@@ -146,7 +146,7 @@ class ConfusionMatrixMetric(CountedMetric):
         """One float64 tensor on the device for each metric name, or (metric, number) with get_not_nans."""
         from monai.metrics import compute_confusion_matrix_metric
 
-        chosen = self.reduction if reduction is None else reduction_of(reduction)
+        chosen = self.reduction if reduction is None else choice("reduction", reduction, REDUCTIONS)
         counts = self.get_buffer()
         results = []
         for name in self.metric_name:
@@ -168,14 +168,6 @@ class ConfusionMatrixMetric(CountedMetric):
 REDUCTIONS = ("none", "mean", "sum", "mean_batch", "sum_batch", "mean_channel", "sum_channel")
 
 
-def reduction_of(reduction: object) -> str:
-    """MONAI's enum or its text, as text. Raises ValueError for another."""
-    name = str(reduction)
-    if name not in REDUCTIONS:
-        raise ValueError(f"reduction: {name!r}; use one of {', '.join(REDUCTIONS)}")
-    return name
-
-
 def reduce_values(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """values (N, C, ...) float64, nan where a case does not count, reduced; and how many counted, of the same shape.
 
@@ -193,14 +185,11 @@ def reduce_values(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
             return _mean(_sum_of_cases(each), counting), counting.double()
         case "sum":
             return _sum_of_cases(values.sum(1)), valid.sum((0, 1)).double()
-        case "mean_batch":
-            return _mean(_sum_of_cases(values), valid.sum(0)), valid.sum(0).double()
-        case "sum_batch":
-            return _sum_of_cases(values), valid.sum(0).double()
-        case "mean_channel":
-            return _mean(values.sum(1), valid.sum(1)), valid.sum(1).double()
+        case "mean_batch" | "sum_batch":
+            total, number = _sum_of_cases(values), valid.sum(0)
         case _:
-            return values.sum(1), valid.sum(1).double()
+            total, number = values.sum(1), valid.sum(1)
+    return _mean(total, number) if reduction.startswith("mean") else total, number.double()
 
 
 def _mean(total: Tensor, number: Tensor) -> Tensor:

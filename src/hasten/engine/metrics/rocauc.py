@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import masks
-from hasten.engine.metrics.streamed import StreamedMetric, counts_over_ranks
+from hasten.engine.metrics.streamed import StreamedMetric, choice, counts_over_ranks
 from hasten.nets.losses.overlap import plain
 
 _AVERAGES = ("macro", "weighted", "micro", "none")
@@ -24,7 +24,7 @@ class ROCAUCMetric(StreamedMetric):
 
     def __init__(self, average: object = "macro") -> None:
         super().__init__()
-        self.average = _average_of(average)
+        self.average = choice("average", average, _AVERAGES)
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         """(B, K, 2): score, and 1, 0, or -1 for a label that is neither."""
@@ -42,7 +42,7 @@ class ROCAUCMetric(StreamedMetric):
 
     def aggregate(self, average: object = None) -> Tensor:
         """() float64 on the device, or (K,) with "none". Raises ValueError without a case."""
-        chosen = self.average if average is None else _average_of(average)
+        chosen = self.average if average is None else choice("average", average, _AVERAGES)
         score, label = self.gathered().unbind(2)
         if chosen == "micro":
             score, label = score.reshape(-1, 1), label.reshape(-1, 1)
@@ -64,7 +64,7 @@ class VoxelROCAUC:
     def __init__(self, average: object = "macro", bins: int = 8192, low: float = 0.0, high: float = 1.0) -> None:
         if bins < 2 or not low < high:
             raise ValueError(f"bins, low, high: {bins}, {low}, {high}; give 2 bins or more, and low below high")
-        self.average, self.bins, self.low, self.high = _average_of(average), bins, low, high
+        self.average, self.bins, self.low, self.high = choice("average", average, _AVERAGES), bins, low, high
         self._counts: Tensor | None = None
 
     def reset(self) -> None:
@@ -100,7 +100,7 @@ class VoxelROCAUC:
 
     def aggregate(self, average: object = None) -> Tensor:
         """() float64 on the device, or (K,) with "none", over all ranks. Raises ValueError without a case."""
-        chosen = self.average if average is None else _average_of(average)
+        chosen = self.average if average is None else choice("average", average, _AVERAGES)
         negative, positive = self._total(chosen).unbind(1)
         below = negative.cumsum(1) - negative
         won = (positive * (below + negative / 2)).sum(1)
@@ -147,10 +147,3 @@ def _averaged(area: Tensor, positives: Tensor, average: str) -> Tensor:
     if average == "weighted" and len(area) > 1:
         return (area * positives).sum() / positives.sum()
     return area if average == "none" and len(area) > 1 else area.mean()
-
-
-def _average_of(average: object) -> str:
-    name = str(average)
-    if name not in _AVERAGES:
-        raise ValueError(f"average: {name!r}; use one of {', '.join(_AVERAGES)}")
-    return name

@@ -68,6 +68,13 @@ class StreamedMetric:
         return self.values(self.gathered())
 
 
+def choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """MONAI's enum or its text, as text. Raises ValueError for another than those allowed."""
+    if str(value) not in allowed:
+        raise ValueError(f"{name}: {str(value)!r}; use one of {', '.join(allowed)}")
+    return str(value)
+
+
 def gather_rows(rows: Tensor | None) -> Tensor | None:
     """(n, ...) of this rank, n different on each, as (sum of n, ...) in the order of the ranks; None if none has any.
 

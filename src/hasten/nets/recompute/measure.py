@@ -68,7 +68,7 @@ def memory_curve(
                 undo(network_copy)
                 recompute_modules(network_copy, report.modules, draws=draws)
                 if number:
-                    times[place].append(_milliseconds(forward, image.device))
+                    times[place].append(1e3 * seconds_of(lambda: forward().backward(), image.device))
                 else:
                     measured.append(step_bytes(forward, image.device))
                 network_copy.zero_grad(set_to_none=True)
@@ -95,12 +95,15 @@ def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int
     return after_forward, counted.peak
 
 
-def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:
-    begin = time.perf_counter()
-    forward().backward()
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Wall time of a call with the work that it queues on a GPU, from the end of earlier work on."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return 1e3 * (time.perf_counter() - begin)
+    begin = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
 
 
 class HostBytes(TorchDispatchMode):
