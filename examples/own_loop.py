@@ -18,7 +18,7 @@ import hasten
 from hasten.cache.build import get_arena
 from hasten.engine.infer import infer_labels
 from hasten.engine.job import inference_of, plan_run
-from hasten.engine.metric import dice_of, overlap_counts
+from hasten.engine.metric import counts_of, dice_of
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 
@@ -59,7 +59,7 @@ def main(source: str, steps: int = 100, *settings: str) -> float:
     held_out = arena.index(tuple(case.id for case in planned.validation))
     how = inference_of(config, spatial_dims=3, device=device, classes=arena.num_classes)
     counts = [
-        overlap_counts(prediction.cpu(), arena.label(held_out[position]).cpu(), arena.num_classes)
+        counts_of(prediction.cpu(), arena.label(held_out[position]).cpu(), num_classes=arena.num_classes)
         for position, prediction in infer_labels(network, [arena.image(case) for case in held_out], how)
     ]
     dice = dice_of(torch.stack(counts), planned.class_names)

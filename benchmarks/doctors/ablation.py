@@ -59,6 +59,7 @@ def _in_child(path: str, how: str) -> None:
 
     if how == "fixed":
         DataLoader.__iter__ = repeated  # type: ignore[assignment,method-assign]
+
     def ended(*_: object) -> None:
         ends.append(time.perf_counter())
         if len(ends) == MOST_STEPS:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from hasten.config.schema import Spacing, Triple
-from hasten.engine.ensemble import Member, read_members
+from hasten.engine.ensemble import Member, read_members, with_infer
 from hasten.engine.infer import Inference
-from hasten.engine.infer_settings import with_infer
 from hasten.engine.model import load_model
 from hasten.engine.precision import autocast
 

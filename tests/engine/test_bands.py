@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import Triple
 from hasten.engine import infer
-from hasten.engine.bands import Box, bands, free_memory, widened
+from hasten.engine.bands import Box, available_bytes, bands, widened
 from hasten.engine.blend import make_axis, restricted
 from hasten.engine.canvas import Canvas
 from hasten.engine.infer import Inference, infer_labels, infer_on_grid
@@ -146,14 +146,14 @@ def test_one_band_where_it_fits_or_the_classes_are_unknown() -> None:
 
 
 def test_half_of_the_free_memory_is_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_memory(CPU) > 0
+    assert available_bytes(CPU) > 0
     asked: list[int] = []
 
     def watched(*args: Any, **also: Any) -> list[Box]:
         asked.append(args[3])
         return bands(*args, **also)
 
-    monkeypatch.setattr(infer, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(infer, "available_bytes", lambda device: 1000)
     monkeypatch.setattr(infer, "bands", watched)
     list(infer_labels(nn.Conv3d(1, 3, 1), [volume_of((9, 9, 9))], make()))
     assert set(asked) == {500}

@@ -55,7 +55,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _quick_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full collection takes a tenth of a second here, and only one test needs it."""
-    monkeypatch.setattr(module, "free_memory", lambda: None)
+    monkeypatch.setattr(module, "release_memory", lambda: None)
 
 
 @settings(deadline=None)
@@ -101,7 +101,7 @@ def test_a_share_can_be_left_free() -> None:
 
 
 def test_what_a_failed_try_held_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "free_memory", gc.collect)
+    monkeypatch.setattr(module, "release_memory", gc.collect)
     held: list[weakref.ref[torch.Tensor]] = []
 
     def step(count: int) -> None:
@@ -231,7 +231,7 @@ def test_a_step_that_may_be_captured_leaves_room_for_the_comparison(monkeypatch:
 
     def host(*_: Any, reserve: int, **__: Any) -> Any:
         held[captured] = reserve
-        return module.Found(batch_size=1, tried=(), why="")
+        return module.BatchSize(batch_size=1, tried=(), why="")
 
     monkeypatch.setattr(module, "host_batch_size", host)
     for captured in (False, True):

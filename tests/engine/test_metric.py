@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.engine.metric import Dice, counts_of, dice_of, overlap_counts, region_counts
+from hasten.engine.metric import Dice, counts_of, dice_of
 
 
 def measure(predictions: list[Tensor], labels: list[Tensor], num_classes: int) -> Dice:
-    counts = [overlap_counts(p, label, num_classes) for p, label in zip(predictions, labels, strict=True)]
+    counts = [counts_of(p, label, num_classes=num_classes) for p, label in zip(predictions, labels, strict=True)]
     return dice_of(torch.stack(counts), [f"class {number}" for number in range(1, num_classes)])
 
 
@@ -129,7 +129,7 @@ def test_counts_are_exact_for_many_voxels() -> None:
     label = torch.ones(1, 1, size, dtype=torch.uint8)
     prediction = label.clone()
     prediction[..., 0] = 0
-    assert overlap_counts(prediction, label, 2).tolist() == [[size - 1, size - 1, size]]
+    assert counts_of(prediction, label, num_classes=2).tolist() == [[size - 1, size - 1, size]]
 
 
 # IoU
@@ -175,7 +175,9 @@ def test_the_counts_of_regions_are_those_of_sets_of_voxels(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     masks = torch.rand(3, 2, 3, 4, generator=generator) < 0.5
     label = torch.randint(0, 4, (2, 3, 4), generator=generator, dtype=torch.uint8)
-    for mask, members, row in zip(masks, MEMBERS, region_counts(masks, label, MEMBERS).tolist(), strict=True):
+    for mask, members, row in zip(
+        masks, MEMBERS, counts_of(masks, label, num_classes=0, regions=MEMBERS).tolist(), strict=True
+    ):
         predicted = {tuple(place) for place in mask.nonzero().tolist()}
         labelled = {place for place in np.ndindex(2, 3, 4) if int(label[place]) in members}
         assert row == [len(predicted & labelled), len(predicted), len(labelled)]
@@ -184,7 +186,7 @@ def test_the_counts_of_regions_are_those_of_sets_of_voxels(seed: int) -> None:
 def test_one_region_alone_is_counted() -> None:
     label = torch.tensor([[[0, 1, 2, 1]]], dtype=torch.uint8)
     mask = torch.tensor([[[[True, True, False, False]]]])
-    assert region_counts(mask, label, [[1, 2]]).tolist() == [[1, 2, 3]]
+    assert counts_of(mask, label, num_classes=0, regions=[[1, 2]]).tolist() == [[1, 2, 3]]
 
 
 def test_regions_of_one_class_each_count_as_the_classes() -> None:

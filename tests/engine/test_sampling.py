@@ -86,7 +86,7 @@ ARENA: Any = SimpleNamespace(store=STORE, part=None, pages=None, index=lambda id
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     clock = Clock()
     made = Programs(clock, seconds=0.1)
-    monkeypatch.setattr(sampling, "time", clock)
+    monkeypatch.setattr("hasten.nets.recompute.measure.time", clock)
     monkeypatch.setattr(sampling, "make_segment", made)
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
     return made
@@ -195,7 +195,7 @@ def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path
 def test_compiling_the_batch_program_costs_less_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, device: str, cost: int
 ) -> None:
-    monkeypatch.setattr(sampling, "_seconds", lambda call, device: 0.1)
+    monkeypatch.setattr(sampling, "seconds_of", lambda call, device: 0.1)
     pays = partial(sampling._compile_pays, cast(Any, lambda number: None), device=torch.device(device), known=False)
     share = sampling._SAVED.get(device, 0.8)
     assert not pays(steps=int(0.9 * cost / (0.1 * share)))[0]

@@ -164,7 +164,7 @@ _PEAK = """
 import json, sys
 from pathlib import Path
 from hasten.engine.ensemble import Member
-from hasten.engine.infer_settings import with_infer
+from hasten.engine.ensemble import with_infer
 from hasten.engine.model import load_members
 from hasten.engine.section import segment_section
 from hasten.engine.weights import model_file, read_model

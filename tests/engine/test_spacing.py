@@ -5,7 +5,7 @@ import pytest
 
 from hasten.cases.types import Volume
 from hasten.config.schema import PrepareConfig
-from hasten.engine.spacing import spacing_warning, training_spacing
+from hasten.engine.foreground import spacing_warning, training_spacing
 from hasten.prepare.case import prepare_case
 
 TRAINED = training_spacing([(3.0, 0.8, 0.8), (5.0, 0.7, 0.7), (2.0, 0.9, 0.9)])

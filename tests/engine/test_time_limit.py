@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -34,11 +36,11 @@ class Simulated:
     def run(self) -> PacedSchedule:
         self.now, trained = self.start_s, 0.0
         paced = PacedSchedule(schedule=Schedule(steps=STEPS, peak=1.0), steps=STEPS)
-        limit = TimeLimit(
-            seconds=self.seconds, time_s=lambda: self.now, paced=paced, validate_every=EVERY,
-            validation_s=self.estimate, repeated=0.1, reserve_s=self.reserve_s, has_target=self.has_target,
-            world=alone().world, device=torch.device("cpu"),
-        )  # fmt: skip
+        train = SimpleNamespace(max_seconds=self.seconds, validate_every=EVERY, target=0.9 if self.has_target else None)
+        step = SimpleNamespace(strategy=alone(), device=torch.device("cpu"))
+        parts: Any = SimpleNamespace(train=train, step=step, paced=paced, validated=torch.nn.Identity())
+        evaluator: Any = SimpleNamespace(repeated=0.1, expected_seconds=lambda network: self.estimate)
+        limit = TimeLimit(parts, evaluator, lambda: self.now, self.reserve_s)
         limit.require(Clock())
         while True:
             spent = self.step_s[self.steps % len(self.step_s)]

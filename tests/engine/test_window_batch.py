@@ -55,6 +55,6 @@ def test_another_error_passes() -> None:
 def test_the_settings_hold_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured_batch(torch.nn.Identity(), 1, how("cpu")) == 4
     monkeypatch.setattr(window_batch, "_trial", lambda *given: Trial((1 + given[-1]) / 1e3, 1))
-    monkeypatch.setattr(window_batch, "free_memory", lambda device: GIB)
+    monkeypatch.setattr(window_batch, "available_bytes", lambda device: GIB)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     assert measured_batch(torch.nn.Identity(), 1, dataclasses.replace(how("cpu"), device=torch.device("cuda"))) == 16

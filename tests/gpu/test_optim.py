@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.optim.test_own import ALL, MAKERS
+from tests.optim.test_base import ALL, MAKERS
 from tests.optim.textbook import network, set_gradients, spoil_gradients
 
 pytestmark = [

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.range_test import range_test, rising
-from tests.optim.test_own import everything, same
+from tests.optim.test_base import everything, same
 
 
 def _network() -> nn.Module:

@@ -18,9 +18,9 @@ from hasten.distribute.balance import partition
 from hasten.distribute.ddp import Ddp, broadcast_tensors
 from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
 from hasten.distribute.world import World
+from hasten.optim.base import Amp
 from hasten.optim.lamb import Lamb
 from hasten.optim.layout import innermost
-from hasten.optim.own import Amp
 
 
 class Zero1(Ddp):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, TypeVar
 
 import torch
@@ -71,10 +69,15 @@ class AsyncValidation(Generic[R]):
         """Time that the training was blocked: copying weights and waiting for a validation to end."""
         self.skipped = 0
         """Requests made while a validation ran."""
-        self._running: _Run[R] | None = None
+        self._running: tuple[int, Future[tuple[R, float]]] | None = None
+        """The step, and the result with its seconds."""
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        # One thread for all validations: cuDNN's plans and handles belong to a thread. It begins with the first one.
+        # One thread for all validations: cuDNN's plans and handles belong to a thread.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="validation")
+        if threads is not None:
+            self._executor.submit(_take_threads, threads).result()
+            # It applies to threads started later, too: restore the training's number.
+            torch.set_num_threads(torch.get_num_threads())
 
     @property
     def busy(self) -> bool:
@@ -101,28 +104,33 @@ class AsyncValidation(Generic[R]):
                 return False
             self.finish()
         with torch.no_grad():
-            self._take(network)
-        self._running = _Run(self, step, validate or self.validate)
+            weights = [weight.detach() for weight in self.network.parameters()]
+            torch._foreach_copy_(weights, [weight.detach() for weight in network.parameters()])
+            for target, source in zip(self.network.buffers(), network.buffers(), strict=True):
+                target.copy_(source)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._running = step, self._executor.submit(self._validated, validate or self.validate)
         self.blocked_seconds += time.perf_counter() - begin
         return True
 
     def poll(self) -> None:
         """Deliver the result if there is one; never waits. Raises what the validation raised."""
-        if self._running is not None and self._running.future.done():
+        if self._running is not None and self._running[1].done():
             self._hand_over()
 
     def finish(self) -> None:
         """Wait for the running validation, if any, and deliver its result. Raises what it raised."""
         if self._running is not None:
             begin = time.perf_counter()
-            wait([self._running.future])
+            self.wait()
             self.blocked_seconds += time.perf_counter() - begin
             self._hand_over()
 
     def wait(self) -> None:
         """Until no validation runs. Its result, or what it raised, stays for a later `poll`."""
         if self._running is not None:
-            wait([self._running.future])
+            wait([self._running[1]])
 
     def close(self) -> None:
         """Wait for the running validation, if any, and discard its result or error."""
@@ -132,9 +140,7 @@ class AsyncValidation(Generic[R]):
     def __enter__(self) -> AsyncValidation[R]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.finish()
@@ -143,54 +149,28 @@ class AsyncValidation(Generic[R]):
         finally:
             self._executor.shutdown()
 
-    def _take(self, network: nn.Module) -> None:
-        weights = [weight.detach() for weight in self.network.parameters()]
-        torch._foreach_copy_(weights, [weight.detach() for weight in network.parameters()])
-        for target, source in zip(self.network.buffers(), network.buffers(), strict=True):
-            target.copy_(source)
-
     def _hand_over(self) -> None:
-        run, self._running = self._running, None
-        assert run is not None
-        error = run.future.exception()
+        assert self._running is not None
+        (step, future), self._running = self._running, None
+        error = future.exception()
         if error is not None:
-            error.add_note(f"while the weights of step {run.step} were validated")
+            error.add_note(f"while the weights of step {step} were validated")
             raise error
-        self.seconds += run.seconds
-        self.deliver(Validated(step=run.step, result=run.future.result(), seconds=run.seconds, network=self.network))
+        result, seconds = future.result()
+        self.seconds += seconds
+        self.deliver(Validated(step=step, result=result, seconds=seconds, network=self.network))
 
-
-class _Run(Generic[R]):
-    """One validation, in the owner's thread."""
-
-    def __init__(self, owner: AsyncValidation[R], step: int, validate: Callable[[nn.Module], R]) -> None:
-        self.owner, self.step, self.validate = owner, step, validate
-        self.seconds = 0.0
-        if owner._stream is not None:
-            owner._stream.wait_stream(torch.cuda.current_stream(owner.device))
-        self._started = threading.Event()
-        self.future = owner._executor.submit(self._work)
-        if owner.threads is not None:
-            # torch.set_num_threads applies to threads started later, too: restore the training's number.
-            self._started.wait()
-            torch.set_num_threads(torch.get_num_threads())
-
-    def _work(self) -> R:
+    def _validated(self, validate: Callable[[nn.Module], R]) -> tuple[R, float]:
         begin = time.perf_counter()
-        try:
-            if self.owner.threads is not None:
-                torch.set_num_threads(self.owner.threads)
-            self._started.set()
-            return self._validated()
-        finally:
-            self._started.set()
-            self.seconds = time.perf_counter() - begin
+        if self._stream is None:
+            result = validate(self.network)
+        else:
+            with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+                result = validate(self.network)
+                self._stream.synchronize()
+        return result, time.perf_counter() - begin
 
-    def _validated(self) -> R:
-        owner = self.owner
-        if owner._stream is None:
-            return self.validate(owner.network)
-        with torch.cuda.device(owner.device), torch.cuda.stream(owner._stream):
-            result = self.validate(owner.network)
-            owner._stream.synchronize()
-            return result
+
+def _take_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    torch.get_num_threads()  # a thread takes the number over at its first question, and then keeps it

@@ -6,13 +6,16 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from operator import floordiv
 
 import torch
 from torch import Tensor, distributed, nn
 
 from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
+from hasten.config.decision import GIVEN
 from hasten.config.networks import is_own
+from hasten.config.schema import TrainConfig
 from hasten.config.size import parse_size
 from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
@@ -41,8 +44,8 @@ from hasten.nets.custom_network import decides_by_values, small_side
 from hasten.nets.freeze import freeze_parameters
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
-from hasten.nets.surgery.fuse import fused_norms
-from hasten.nets.surgery.operate import Surgery, operate
+from hasten.nets.surgery.fuse import Surgery, fused_norms
+from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -50,9 +53,8 @@ log = logging.getLogger(__name__)
 Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
 """Largest share of the time until train.max_seconds for measuring precision and memory format."""
-_SET_BY_USER = "set in the configuration"
 _DATA_DEPENDENT_FLOW = "the network decides by values on its way"
-_FAST_BF16 = (8, 0)
+FAST_BF16 = (8, 0)
 """Lowest compute capability with matrix units for bf16."""
 _SHORT_SECONDS = 120.0
 """Runs whose steps take at most so many seconds use the GPU's default variant: a comparison takes about ten."""
@@ -73,17 +75,14 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
     network = build_net(planned)
     if start is not None:
         network.load_state_dict(dict(start), strict=False)
-    surgery = (
-        _operated_custom(planned, network) if is_own(planned.config.network) else _operated_builtin(planned, network)
-    )
+    if is_own(planned.config.network):
+        surgery = _operated_custom(planned, network)
+    else:
+        # MONAI's blocks with an instance norm are recognised by type; tracing a forward pass takes a second.
+        surgery = operate(network)
+        surgery = surgery if surgery.fused else operate(network, example_of(planned, small=True))
     freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
     return network, surgery
-
-
-def _operated_builtin(planned: RunPlan, network: nn.Module) -> Surgery:
-    # MONAI's blocks with an instance norm are recognised by type; tracing a forward pass takes a second.
-    surgery = operate(network)
-    return surgery if surgery.fused else operate(network, example_of(planned, small=True))
 
 
 def _has_data_dependent_flow(planned: RunPlan, network: nn.Module) -> bool:
@@ -146,7 +145,7 @@ def settle_variant(
     """
     train = planned.config.train
     fp32_note = keep_layers(planned, network)
-    allowed = _variants(planned)
+    allowed = candidates(planned.device, train)
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
@@ -157,13 +156,13 @@ def settle_variant(
         variant = measured.variant
         why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
-    precision_why = (_SET_BY_USER if train.precision is not None else why) + fp32_note
+    precision_why = (GIVEN if train.precision is not None else why) + fp32_note
     engaged = {
         _PRECISION_NAMES[variant.precision]: Switch(variant.precision != "fp32", precision_why),
-        "channels-last": Switch(variant.channels_last, why if train.channels_last is None else _SET_BY_USER),
+        "channels-last": Switch(variant.channels_last, why if train.channels_last is None else GIVEN),
     }
     if planned.device.type == "cuda":
-        engaged["fused kernels"] = Switch(variant.fused_kernels, why if train.fused_kernels is None else _SET_BY_USER)
+        engaged["fused kernels"] = Switch(variant.fused_kernels, why if train.fused_kernels is None else GIVEN)
     result = _with_variant(planned, variant)
     return result, engaged, seconds
 
@@ -189,26 +188,27 @@ def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
 _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
 
 
-def _variants(planned: RunPlan) -> list[Variant]:
-    """The candidate variants; the first one is the reference that the others are compared with.
+def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
+    """The variants that `train` leaves open; the first one is the reference that the others are compared with.
 
     On a GPU with fast bf16, float32 is included only to validate the results of the others; TF32 is never faster there.
     Hasten's kernels are combined with channels-last: measured on an H100, each is slower without the other.
     """
-    train, device = planned.config.train, planned.device
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FAST_BF16
+    precisions: list[Precision] = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
+    if train.precision is not None:
+        precisions = [train.precision]
+    elif device.type == "cpu":
+        precisions = ["fp32", "bf16"]
     if device.type == "cpu":
-        precisions: list[Precision] = ["fp32", "bf16"] if train.precision is None else [train.precision]
         return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    fast = torch.cuda.get_device_capability(device) >= _FAST_BF16
-    precisions = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
     reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
     together = len(formats) == len(fused) == 2
     return reference + [
         Variant(precision=precision, channels_last=last, fused_kernels=on)
-        for precision in (precisions if train.precision is None else [train.precision])
-        for last in formats for on in fused if not together or last == on
+        for precision in precisions for last in formats for on in fused if not together or last == on
     ]  # fmt: skip
 
 
@@ -221,12 +221,11 @@ def keep_layers(planned: RunPlan, network: nn.Module) -> str:
     train = planned.config.train
     note = ""
     if train.fp32_layers:
-        try:
-            names = keep_fp32(network, train.fp32_layers)
-        except ValueError as error:
-            raise ValueError(f"train.fp32_layers: {str(error).removeprefix('patterns: ')}") from None
+        names = keep_fp32(network, train.fp32_layers, at="train.fp32_layers")
         note = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
-    if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(_deepest(planned)) >= 3:
+    coarsest = map(floordiv, planned.config.sample.patch, divisor(planned.config.network))
+    sides = list(coarsest)[3 - planned.case_set.spatial_dims :]
+    if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(sides) >= 3:
         return note
     tiny = tiny_layers(network, example_of(planned))
     if tiny:
@@ -240,16 +239,13 @@ def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
     sides = list(patch)
-    if small:
-        least = small_side if is_own(planned.config.network) else _two_units
-        sides = list(map(least, patch, unit))
+    if small and is_own(planned.config.network):
+        sides = list(map(small_side, patch, unit))
+    elif small:
+        sides = [min(side, 2 * by) for side, by in zip(patch, unit, strict=True)]
     # Two, as a batch norm has but one value of each where the coarsest features are a single voxel.
     image = torch.randn(2 if small else 1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
     return image.to(planned.device)
-
-
-def _two_units(side: int, by: int) -> int:
-    return min(side, 2 * by)
 
 
 def time_left(planned: RunPlan, clock: Clock) -> float:
@@ -327,7 +323,7 @@ def settle_network(
         limit = f"{least / 60:.0f} min"
         engaged = Switch(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
     elif requested is False:
-        engaged = Switch(False, _SET_BY_USER)
+        engaged = Switch(False, GIVEN)
     else:
         result, engaged = faster_compiled(
             network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
@@ -354,7 +350,7 @@ def settle_capture(
 ) -> tuple[RunPlan, CapturedStep | None]:
     """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run."""
     requested = planned.config.train.capture
-    reason = _SET_BY_USER if requested is False else why_not(step, program)
+    reason = GIVEN if requested is False else why_not(step, program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
     if reason is None and is_own(planned.config.network) and _has_data_dependent_flow(planned, step.update.weights):
@@ -368,13 +364,6 @@ def settle_capture(
         log.warning("train.capture: the step can't be captured, as %s", reason)
     engaged["CUDA graph"] = Switch(False, reason)
     return with_train(planned, capture=False), None
-
-
-def _deepest(planned: RunPlan) -> list[int]:
-    """Sides of the coarsest feature map of a patch."""
-    patch, unit = planned.config.sample.patch, divisor(planned.config.network)
-    first = 0 if planned.case_set.spatial_dims == 3 else 1
-    return [side // by for side, by in zip(patch[first:], unit[first:], strict=True)]
 
 
 def probe_of(planned: RunPlan) -> Probe:

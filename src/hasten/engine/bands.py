@@ -52,7 +52,7 @@ def widened(box: Box, shape: Triple) -> Box:
     return d, h, w
 
 
-def free_memory(device: torch.device) -> int:
+def available_bytes(device: torch.device) -> int:
     """Bytes that can be allocated now."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

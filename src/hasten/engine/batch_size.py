@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
-from hasten.engine.out_of_memory import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import HostBytes
@@ -26,7 +26,7 @@ _CAPTURE_COPIES = 2 * (1 + _STATE_COPIES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class BatchSize:
     """The result of a search."""
 
     batch_size: int
@@ -45,7 +45,7 @@ def find_batch_size(
     highest: int | None = None,
     multiple_of: int = 1,
     safety: float = 0.0,
-) -> Found:
+) -> BatchSize:
     """The largest batch for which `try_batch(n)` does not run out of memory: by doubling, then by bisection.
 
     try_batch runs a whole training step and raises what torch raises where memory is short; whatever else it raises
@@ -76,10 +76,12 @@ def find_batch_size(
     limit = f"{bad * unit} does not fit" if bad <= most else f"no more than {most * unit} was asked for"
     batch_size = max(first, int(good * (1 - safety) + 1e-9)) * unit
     reserve_text = f"; {safety:.0%} is left as a reserve" if batch_size < good * unit else ""
-    return Found(batch_size=batch_size, tried=tuple(tried), why=f"a batch of {good * unit} fits, {limit}{reserve_text}")
+    return BatchSize(
+        batch_size=batch_size, tried=tuple(tried), why=f"a batch of {good * unit} fits, {limit}{reserve_text}"
+    )
 
 
-def free_memory() -> None:
+def release_memory() -> None:
     """Free unused memory: cycles of Python objects, and the cache of the CUDA allocator."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -115,7 +117,7 @@ def host_batch_size(
     safety: float = 0.1,
     reserve: int = 0,
     bytes_of: Callable[[Callable[[], object], int], int] | None = None,
-) -> Found:
+) -> BatchSize:
     """The largest batch whose step is predicted to hold at most `budget` bytes of host memory.
 
     Runs the lowest batch and twice as much; each run is aborted where it would exceed the budget.
@@ -152,7 +154,7 @@ def host_batch_size(
         f"{' and '.join(str(count) for count, fits in tried if fits)}: {batch_size} hold "
         f"{size_text(line.bytes_of(batch_size))} of the {size_text(room)} that a step may hold"
     )
-    return Found(batch_size=batch_size, tried=tuple(tried), why=why)
+    return BatchSize(batch_size=batch_size, tried=tuple(tried), why=why)
 
 
 def find_batch_size_for(
@@ -172,7 +174,7 @@ def find_batch_size_for(
     reserve: int | None = None,
     layout: torch.memory_format = torch.contiguous_format,
     captured: bool = False,
-) -> Found:
+) -> BatchSize:
     """The largest batch that a network can be trained with on a device: tried on a GPU, predicted on a CPU.
 
     shape: one sample, (C, D, H, W) or (C, H, W). Forward, `loss(output, label)` and backward are run on random voxels,
@@ -204,7 +206,7 @@ def find_batch_size_for(
             result = find_batch_size(step, **limits)  # type: ignore[arg-type]
             result = replace(result, why=f"{result.why}; {size_text(ballast.numel())} were held back")
             del ballast
-            free_memory()
+            release_memory()
         else:
             result = host_batch_size(step, budget=budget, safety=safety, reserve=reserve, **limits)  # type: ignore[arg-type]
     if learning_rate is None:
@@ -224,15 +226,11 @@ def _unit(lowest: int, highest: int | None, multiple_of: int) -> int:
 
 
 def _fits(try_batch: Callable[[int], object], count: int) -> bool:
-    fits = True
-    try:
+    fits = False
+    with out_of_memory_ends_block():
         try_batch(count)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        fits = False
-    # Only after the except block: the traceback keeps the tensors of the failed step alive.
-    free_memory()
+        fits = True
+    release_memory()
     return fits
 
 
@@ -253,7 +251,7 @@ def _line(first: int, one: int, second: int, two: int | None, budget: int) -> Ho
 
 def _reserve_memory(device: torch.device, budget: int | None, safety: float, reserve: int) -> Tensor:
     """A tensor that occupies GPU memory during the search: optimizer state, safety margin, memory beyond the budget."""
-    free_memory()
+    release_memory()
     free = torch.cuda.mem_get_info(device)[0]
     usable = free if budget is None else min(free, budget)
     size = free - int(usable * (1 - safety)) + reserve

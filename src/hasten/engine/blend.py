@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import torch
@@ -111,12 +112,8 @@ def weight_map(window: Triple, mode: Mode, sigma: Sigma, device: torch.device) -
 
 def cover(axes: Sequence[Axis], cell: Triple, weight: Tensor) -> Tensor:
     """Sum of the weights of all windows over one cell: what its sums are divided by. The cell's size, float32."""
-    depth, height, width = (axis.cells[number] for axis, number in zip(axes, cell, strict=True))
-    total = weight.new_zeros([depth.stop - depth.start, height.stop - height.start, width.stop - width.start])
-    d, h, w = (axis.meeting(number) for axis, number in zip(axes, cell, strict=True))
-    for one in d:
-        for two in h:
-            for three in w:
-                inside = (one.in_cell, two.in_cell, three.in_cell)
-                total[inside] += weight[one.in_window, two.in_window, three.in_window]
+    sides = (axis.cells[number] for axis, number in zip(axes, cell, strict=True))
+    total = weight.new_zeros([side.stop - side.start for side in sides])
+    for parts in product(*(axis.meeting(number) for axis, number in zip(axes, cell, strict=True))):
+        total[tuple(part.in_cell for part in parts)] += weight[tuple(part.in_window for part in parts)]
     return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from hasten.engine.job import RunPlan, augmentation_of, with_train
 from hasten.engine.measure import variant_of
 from hasten.engine.step import memory_format
 from hasten.nets.random_state import random_state_kept
+from hasten.nets.recompute.measure import seconds_of
 from hasten.observe.clock import Clock
 from hasten.optim.build import build_optimizer
 
@@ -64,7 +64,8 @@ def choose_scale(planned: RunPlan, clock: Clock) -> Scale | None:
 
     def steps_of(candidate: RunPlan) -> int:
         steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, _MEASURE_SHARE * remaining_s)))
-        timed.append(f"{_text(candidate)} {steps}")
+        network = candidate.config.network
+        timed.append(f"{' '.join(map(str, (network.name, *network.channels[:1])))} {steps}")
         return steps
 
     network, width, steps = name, 1.0, steps_of(planned)
@@ -133,11 +134,6 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
     return dataclasses.replace(planned, config=config, decisions=decisions)
 
 
-def _text(planned: RunPlan) -> str:
-    network = planned.config.network
-    return f"{network.name} {network.channels[0]}" if network.channels else network.name
-
-
 def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
     """With `STRONG` for what the user left open, where the preset has these strengths."""
     config = planned.config
@@ -166,14 +162,5 @@ def _step_seconds(planned: RunPlan, budget_s: float) -> float:
         for parameter in network.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.ones_like(parameter)
-        _wait(planned.device)
-        begin = time.perf_counter()
-        optimizer.step()
-        _wait(planned.device)
-        times.append(time.perf_counter() - begin)
+        times.append(seconds_of(optimizer.step, planned.device))
     return passes + min(times)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

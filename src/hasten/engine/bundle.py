@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 from datetime import date
-from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from hasten.config.intensity import Scaling, scalings
 from hasten.config.networks import is_own
 from hasten.config.settled import PlannedRun
 from hasten.engine.infer import WINDOW_BATCH
-from hasten.files import replacing
 from hasten.nets.build import NNUNET, monai_network
 from hasten.nets.dynunet import dynunet_settings, dynunet_weights
 
@@ -54,27 +51,13 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, data)
     network_def = {"_target_": target, **arguments}
     return {
-        "configs/metadata.json": _json(_metadata(content, config)),
-        "configs/inference.json": _json(_inference(content, config, scaling, where, network_def)),
+        "configs/metadata.json": json_bytes(_metadata(content, config)),
+        "configs/inference.json": json_bytes(_inference(content, config, scaling, where, network_def)),
         "models/model.pt": data.getvalue(),
     }
 
 
-def write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Write each file of a folder, whole or not at all; other files in the folder stay. Raises ValueError."""
-    for name, data in files.items():
-        target = folder / name
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target, target.with_name(f".{target.name}.{token_hex(4)}")) as file:
-                file.write(data)
-        except OSError as error:
-            raise ValueError(
-                f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"
-            ) from None
-
-
-def _json(tree: dict[str, Any]) -> bytes:
+def json_bytes(tree: dict[str, Any]) -> bytes:
     return f"{json.dumps(tree, indent=4)}\n".encode()
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import prod
 from typing import Protocol
 
 import torch
@@ -19,8 +18,7 @@ from torch import Tensor
 
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Part, cover
-from hasten.engine.out_of_memory import out_of_memory
-from hasten.engine.scores import highest
+from hasten.engine.out_of_memory import out_of_memory, out_of_memory_ends_block
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +40,21 @@ class Sink(Protocol):
 
 
 class Decided:
-    """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed."""
+    """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed.
 
-    def __init__(self, shape: Triple, device: torch.device) -> None:
-        self._shape, self._device = shape, device
+    decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result: `highest` gives the class index,
+    `above_zero` the masks of classes that may overlap.
+    """
+
+    def __init__(self, decide: Callable[[Tensor], Tensor], shape: Triple, device: torch.device) -> None:
+        self._decide, self._shape, self._device = decide, shape, device
         self._out: Tensor | None = None
-
-    def decide(self, sums: Tensor) -> Tensor:
-        """(..., d, h, w) of the result, from the sums (K, d, h, w) of a cell."""
-        raise NotImplementedError
 
     def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        result = self.decide(sums)
+        result = self._decide(sums)
         if self._out is None:
             with torch.inference_mode(False):  # a result that its owner may change
                 self._out = torch.empty((*result.shape[:-3], *self._shape), dtype=result.dtype, device=self._device)
@@ -65,20 +63,6 @@ class Decided:
     def result(self) -> Tensor:
         assert self._out is not None
         return self._out
-
-
-class Labels(Decided):
-    """(D, H, W) class index of the highest score, the first one where several are highest."""
-
-    def decide(self, sums: Tensor) -> Tensor:
-        return highest(sums)
-
-
-class Masks(Decided):
-    """(K, D, H, W) bool, the voxels where a score is above 0."""
-
-    def decide(self, sums: Tensor) -> Tensor:
-        return sums > 0
 
 
 class Scores:
@@ -114,11 +98,8 @@ class Scores:
 def score_room(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Memory for scores of `shape`: on the device if that has room, else on the host."""
     with torch.inference_mode(False):  # a result that its owner may change
-        try:
+        with out_of_memory_ends_block(device != HOST):
             return torch.empty(*shape, dtype=dtype, device=device)
-        except RuntimeError as error:
-            if device == HOST or not out_of_memory(error):
-                raise
         log.warning("no room for all scores on %s; they are gathered in host memory", device)
         return torch.empty(*shape, dtype=dtype)
 
@@ -156,9 +137,6 @@ class Canvas:
         for numbers in product(*(range(len(self.axes[axis].starts)) for axis in order)):
             indices = dict(zip(order, numbers, strict=True))
             yield indices[0], indices[1], indices[2]
-
-    def window_count(self) -> int:
-        return prod(len(axis.starts) for axis in self.axes)
 
     def place(self, window: Triple) -> _Slot:
         """The window's voxels in the padded volume. `weight` has its size."""
@@ -221,13 +199,13 @@ class Canvas:
         """A cell's sums, where the first window covers all of it: nothing to clear and nothing to read."""
         if not whole:
             return None
-        room = self._room(cell, piece)
+        room = self.sink.room(self._slot(cell), piece)
         if room is None:
             return (piece * weight).to(self.device, self.dtype)
         return torch.mul(piece, weight, out=room)
 
     def _blank(self, cell: Triple, piece: Tensor) -> Tensor:
-        room = self._room(cell, piece)
+        room = self.sink.room(self._slot(cell), piece)
         if room is not None:
             return room.zero_()
         shape = [side.stop - side.start for side in self._slot(cell)]
@@ -236,14 +214,10 @@ class Canvas:
             return torch.zeros([*shape, len(piece)], dtype=self.dtype, device=self.device).permute(3, 0, 1, 2)
         return torch.zeros([len(piece), *shape], dtype=self.dtype, device=self.device)
 
-    def _room(self, cell: Triple, piece: Tensor) -> Tensor | None:
-        return self.sink.room(self._slot(cell), piece)
-
     def _hand_on(self, cell: Triple) -> None:
         self.sink.take(self._slot(cell), self.cells[cell], lambda: cover(self.axes, cell, self.weight))
 
     def _slot(self, cell: Triple) -> _Slot:
-        """The cell in the volume without its padding."""
         cuts = (axis.cells[number] for axis, number in zip(self.axes, cell, strict=True))
         d, h, w = (
             slice(cut.start - axis.before, cut.stop - axis.before) for cut, axis in zip(cuts, self.axes, strict=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.program import Program, Segment
-from hasten.engine.batch_size import free_memory
+from hasten.engine.batch_size import release_memory
 from hasten.engine.measure import compared
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import TrainStep
@@ -149,7 +149,7 @@ class CapturedStep:
         loss = self._warm(index)
         expected = self._state()
         seconds = self._timed("step", lambda: self._warm(index))
-        free_memory()
+        release_memory()
         self._set(index)
         self._graph, self._loss = self._side.capture(self._body)
         self._restore(before)
@@ -175,17 +175,14 @@ class CapturedStep:
 
     def _drop(self) -> None:
         """Free the graph, its memory, and the gradients of an aborted step."""
-        self._wait()
+        if self.step.device.type == "cuda":
+            torch.cuda.synchronize(self.step.device)
         if self._graph is not None:
             self._graph.reset()
         self._graph, self._loss, self.engaged = None, None, False
         self.step.update.share = None
         self.step.update.optimizer.zero_grad(set_to_none=True)
-        free_memory()
-
-    def _wait(self) -> None:
-        if self.step.device.type == "cuda":
-            torch.cuda.synchronize(self.step.device)
+        release_memory()
 
     def _prepare(self) -> None:
         """A graph cannot read Python numbers on replay: learning rates and shares become tensors."""
@@ -214,7 +211,6 @@ class CapturedStep:
             update.schedule = schedule
 
     def _tensors(self) -> list[Tensor]:
-        """All tensors that a step changes."""
         update = self.step.update
         modules = [update.weights, *([update.average] if update.average is not None else [])]
         parameters = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Checkpoint:
     """A valid checkpoint."""
 
     path: Path
@@ -63,7 +63,7 @@ class Checkpoints:
         self._step = step
         self._prune(step)
 
-    def newest(self) -> Found | None:
+    def newest(self) -> Checkpoint | None:
         """The newest valid checkpoint, with a warning for each damaged newer one; None if there is none.
 
         Raises ValueError, as `read_checkpoint` does of the newest, if there are some and none is valid.
@@ -82,7 +82,7 @@ class Checkpoints:
                 log.warning("%s. It is passed over, and %s of step %d taken", each, path.name, step)
             if path == self.path:
                 self._step = step
-            return Found(path=path, step=step, content=content)
+            return Checkpoint(path=path, step=step, content=content)
         if damaged:
             raise damaged[0]
         return None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from hasten.engine.evaluation.cleaning import Chosen, choose_cleanings, joined, joined_pairs
-from hasten.engine.evaluation.evaluate import Evaluation, read_evaluation
+from hasten.engine.evaluation.evaluate import Evaluation, read_evaluation, summary_of
 from hasten.engine.evaluation.pairs import Pairs
 from hasten.engine.evaluation.run import predict_validation, score_validation, validation_pairs
 from hasten.engine.postprocess import write_cleanings
@@ -59,8 +57,8 @@ class CrossValidation:
             fold.evaluation.mean(measure) if name is None else fold.evaluation.summary(name, measure).mean
             for fold in self.folds
         ]
-        finite = [value for value in values if math.isfinite(value)]
-        return mean(finite) if finite else math.nan, stdev(finite) if len(finite) > 1 else math.nan
+        summary = summary_of(values)
+        return summary.mean, summary.std
 
     def to_dict(self) -> dict[str, Any]:
         """The content of cv.json."""

@@ -91,14 +91,12 @@ def settle_custom_network(
 
 def _fixed_size_mistakes(full: PlannedRun, custom: CustomNetwork) -> list[str]:
     why = f"{custom.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
-    mistakes = []
-    if full.infer.patch != full.sample.patch:
-        mistakes.append(f"infer.patch: {why}; leave infer.patch out")
-    if full.infer.whole_up_to > 1:
-        mistakes.append(f"infer.whole_up_to: {why}; leave infer.whole_up_to out")
-    if full.sample.stages:
-        mistakes.append(f"sample.stages: {why}; leave sample.stages out")
-    return mistakes
+    differs = {
+        "infer.patch": full.infer.patch != full.sample.patch,
+        "infer.whole_up_to": full.infer.whole_up_to > 1,
+        "sample.stages": bool(full.sample.stages),
+    }
+    return [f"{name}: {why}; leave {name} out" for name, does in differs.items() if does]
 
 
 def model_network(

@@ -1,10 +1,10 @@
-"""Ensembles: which networks may be combined, and the mean of their probabilities."""
+"""Trained networks that predict, alone or together: their settings, and their mean."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.cases.place import same_source
-from hasten.config.load import from_dict
+from hasten.config.check import check_run
+from hasten.config.load import from_dict, load_as, to_dict
 from hasten.config.resume import RUN_RULES, flat, rule_of, text_of
+from hasten.config.schema import RunConfig
+from hasten.config.settled import planned_run
 from hasten.engine.infer import Inference
+from hasten.engine.job import check_network
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
@@ -70,11 +74,20 @@ def _differences(first: Member, other: Member, settings: str) -> Iterable[str]:
         if was != now:
             yield f"{other.where}: {name} {text_of(now)} instead of {text_of(was)}"
     one, two = (flat(from_dict(member.content["config"], where=str(member.where))) for member in (first, other))
-    for name, was in one.items():
-        if not fnmatchcase(name, settings) or name in _OF_A_FOLD or rule_of(name, RUN_RULES).kind == "machine":
-            continue
-        if was != two[name] and not (name == "data.source" and same_source(was, two[name])):
-            yield f"{other.where}: {name}={text_of(two[name])} instead of {text_of(was)}"
+    for name in changed_settings(one, two):
+        if fnmatchcase(name, settings) and name not in _OF_A_FOLD:
+            yield f"{other.where}: {name}={text_of(two[name])} instead of {text_of(one[name])}"
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of the settings, as `flat` gives them, that differ, but for those of the machine."""
+    return [
+        name
+        for name, value in now.items()
+        if value != before[name]
+        and rule_of(name, RUN_RULES).kind != "machine"
+        and not (name == "data.source" and same_source(before[name], value))
+    ]
 
 
 class Ensemble(nn.Module):
@@ -112,3 +125,28 @@ def joined(inferences: Sequence[Inference], where: Path) -> Inference:
             "networks ask; train them with the same sample.patch, or predict with one of them"
         )
     return dataclasses.replace(first, divisor=unit, probabilities=True)
+
+
+def with_infer(members: Sequence[Member], overrides: Sequence[str]) -> list[Member]:
+    """The same networks with overrides such as "infer.overlap=0.25".
+
+    Raises ValueError for other sections, and for values that the networks can't take.
+    """
+    others = [text for text in overrides if text.partition("=")[0].partition(".")[0].strip() != "infer"]
+    if others:
+        raise ValueError(
+            f"override '{others[0]}': a prediction takes settings of the section infer only, such as "
+            "infer.overlap=0.25; the others are those that the network was trained with"
+        )
+    return [_changed(member, overrides) for member in members] if overrides else list(members)
+
+
+def _changed(member: Member, overrides: Sequence[str]) -> Member:
+    before = from_dict(member.content["config"], where=str(member.where))
+    config = load_as(RunConfig, check_run, None, overrides, tree=to_dict(before))
+    if config.infer.patch is None:
+        config = dataclasses.replace(config, infer=dataclasses.replace(config.infer, patch=config.sample.patch))
+    problems = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])
+    if problems:
+        raise ValueError(f"{member.where}: {problems[0]}")
+    return dataclasses.replace(member, content={**member.content, "config": to_dict(config)})

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Literal
 
 import torch
@@ -18,12 +17,12 @@ import hasten
 from hasten.config.load import from_dict
 from hasten.config.networks import is_own
 from hasten.config.settled import PlannedRun, planned_run
-from hasten.engine.bundle import bundle_files, write_folder
+from hasten.engine.bundle import bundle_files
 from hasten.engine.custom_network import model_network
 from hasten.engine.nnunet_folder import nnunet_files
+from hasten.engine.outputs import write_file
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
-from hasten.files import replacing, sync_folder
 from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values
 
@@ -92,11 +91,14 @@ def export_weights(
     content = read_model(run)
     where = str(model_file(run))
     config = planned_run(from_dict(content["config"], where=where), where)
-    network = _network(content, config, where=where, trust_changed_code=trust_changed_code)
+    # The plain network, as its class has it: what was done to it for speed is not rebuilt.
+    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
+    network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
     difference: float | None = 0.0
     scale = 0.0
     if files_of:
-        write_folder(out, files_of(content, config, network, where=where))
+        for name, data in files_of(content, config, network, where=where).items():
+            write_file(out / name, data)
         return Exported(path=out, format=kind, difference=None, scale=scale)
     if kind == "safetensors":
         data = _safetensors(network, _metadata(content))
@@ -120,7 +122,7 @@ def export_weights(
                 f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "
                 f"{scale:.1e}); allow more with --tolerance, or use safetensors"
             )
-    _write(out, data)
+    write_file(out, data)
     return Exported(path=out, format=kind, difference=difference, scale=scale)
 
 
@@ -134,12 +136,6 @@ def _format(out: Path, format: str | None) -> Format:
     if format is not None:
         raise ValueError(f"--format {format}: use safetensors, onnx, bundle or nnunet")
     raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
-
-
-def _network(content: dict[str, Any], config: PlannedRun, *, where: str, trust_changed_code: bool) -> nn.Module:
-    """The plain network on the CPU, as its class has it: what was done to it for speed is not rebuilt."""
-    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
-    return network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
 
 
 class _FirstOutput(nn.Module):
@@ -226,8 +222,7 @@ def _onnx(network: nn.Module, shape: tuple[int, ...], metadata: dict[str, str]) 
         model = onnx.load_from_string(_traced(network, image, axes))
     onnx.checker.check_model(model)
     onnx.helper.set_model_props(model, metadata)
-    data: bytes = model.SerializeToString()
-    return data
+    return model.SerializeToString()
 
 
 def _traced(network: nn.Module, image: Tensor, axes: dict[int, str]) -> bytes:
@@ -265,15 +260,3 @@ def _compare(network: nn.Module, data: bytes, shapes: list[tuple[int, ...]]) -> 
         scales.append(torch_scores.abs().max())
     # torch's max keeps a nan, which is a difference too.
     return float(torch.stack(differences).max()), float(torch.stack(scales).max())
-
-
-def _write(out: Path, data: bytes) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out, out.with_name(f".{out.name}.{token_hex(4)}")) as file:
-            file.write(data)
-        sync_folder(out.parent)
-    except OSError as error:
-        raise ValueError(
-            f"{out}: cannot be written ({error.strerror}); free some space or choose another --out"
-        ) from None

@@ -14,15 +14,15 @@ from typing import Any, Literal
 from torch import nn
 
 from hasten.cases.nnunet_split import nnunet_folds
-from hasten.cases.place import same_source
 from hasten.cases.split import split_cases
 from hasten.cases.types import CaseSet
 from hasten.config.load import dump_run, load_run
-from hasten.config.resume import RUN_RULES, flat, rule_of, text_of
+from hasten.config.resume import flat, text_of
 from hasten.config.schema import RunConfig, SplitConfig
 from hasten.distribute.world import detect_world
 from hasten.engine.crossval import score_fold, summarise
 from hasten.engine.custom_network import with_code
+from hasten.engine.ensemble import changed_settings
 from hasten.engine.job import read_cases
 from hasten.engine.run import train
 from hasten.engine.stop import Stopped
@@ -173,11 +173,7 @@ def _settle(config: RunConfig, out: Path) -> None:
         temporary.unlink(missing_ok=True)
     before, now = flat(load_run(path)), flat(config)
     changed = [
-        f"{name}={text_of(value)} instead of {text_of(before[name])}"
-        for name, value in now.items()
-        if value != before[name]
-        and rule_of(name, RUN_RULES).kind != "machine"
-        and not (name == "data.source" and same_source(before[name], value))
+        f"{name}={text_of(now[name])} instead of {text_of(before[name])}" for name in changed_settings(before, now)
     ]
     if changed:
         lines = "\n  ".join(changed)

@@ -1,4 +1,4 @@
-"""Amount of labelled voxels: warnings about rare classes, and the expected foreground size of a prediction."""
+"""Warnings about rare classes, and about predictions whose foreground or voxel spacing training cases did not have."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+import numpy as np
+
 from hasten.cache.arena import Arena
 from hasten.cases.labels import IGNORED
-from hasten.cases.types import Case, CaseSet
+from hasten.cases.types import Case, CaseSet, spacing_of
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
-from hasten.config.schema import Triple
+from hasten.config.schema import Spacing, Triple
+from hasten.prepare.orient import orientation_of
 from hasten.prepare.types import Geometry
 
 _RARE = 1e-5
 """Share of the labelled voxels below which a class can be neither learned nor scored."""
+_SPACING_TIMES = 2.0
+"""A spacing this many times larger than in any training image, or smaller, shows other things in a window."""
 _TIMES = 3.0
 """A prediction that is this many times larger than any training case, or smaller, is no anatomy of that kind."""
 
@@ -40,6 +45,7 @@ def check_labelled(
 
     Raises ValueError where no training case, or no validation case, has a labelled voxel.
     """
+    ignored = "" if case_set.ignore is None else f" and what is ignored (value {case_set.ignore})"
     voxels = dict(zip(arena.ids, arena.num_voxels, strict=bool(arena.num_voxels)))
     for part, cases, remedy in (
         ("training", train, "so nothing can be learned; check that labels and images are not mixed up"),
@@ -50,7 +56,7 @@ def check_labelled(
             raise ValueError(
                 f"{case_set.source}: the label maps of all {len(available)} {part} cases "
                 f"({first_few(c.id for c in available)}) hold only the background "
-                f"(value {min(case_set.labels)}){_ignored(case_set)} and none of the declared "
+                f"(value {min(case_set.labels)}){ignored} and none of the declared "
                 f"classes ({first_few(_classes(case_set))}), {remedy}"
             )
     if not all(case.id in voxels for case in train):
@@ -63,10 +69,6 @@ def check_labelled(
             rare.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
     messages = _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
     return (*messages, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
-
-
-def _ignored(case_set: CaseSet) -> str:
-    return "" if case_set.ignore is None else f" and what is ignored (value {case_set.ignore})"
 
 
 def _ignored_warnings(case_set: CaseSet, arena: Arena, used: Sequence[str]) -> Iterator[str]:
@@ -142,4 +144,36 @@ def _warnings(name: str, rare: list[str], unit: str) -> tuple[str, ...]:
     return (
         f"{name}: {len(rare)} class{'es have' if len(rare) > 1 else ' has'} next to no voxels, too few to be "
         f"learned or scored: {first_few(rare)} ({unit}); correct the label maps, or the declared labels",
+    )
+
+
+def training_spacing(spacings: Sequence[Spacing]) -> dict[str, list[float]]:
+    """Smallest, median and largest spacing (D, H, W) of the cases, turned to RAS, in mm."""
+    columns = list(zip(*spacings, strict=True))
+    return {
+        name: [float(of(column)) for column in columns]
+        for name, of in (("smallest", min), ("median", median), ("largest", max))
+    }
+
+
+def spacing_warning(geometry: Geometry, trained: dict[str, list[float]]) -> str | None:
+    """Why an image is unlikely to be segmented well, after training cases as `training_spacing` gives them."""
+    if not trained:
+        return None
+    affine = np.array(geometry.source_affine)
+    permute, _ = orientation_of(affine, "RAS", geometry.source_shape)
+    spacing = spacing_of(affine)
+    sizes = [(spacing[axis], geometry.source_shape[axis]) for axis in permute]
+    far = any(
+        side > 1 and not low / _SPACING_TIMES <= mm <= high * _SPACING_TIMES
+        for (mm, side), low, high in zip(sizes, trained["smallest"], trained["largest"], strict=True)
+    )
+    if not far:
+        return None
+    shown, smallest, middle, largest = (
+        " x ".join(f"{mm:.3g}" for mm in row) for row in ([mm for mm, _ in sizes], *trained.values())
+    )
+    return (
+        f"its voxels are {shown} mm (D, H, W), but those of the training images are {smallest} to {largest} mm "
+        f"(median {middle}); check the spacing in the header: the network has not learned images of this resolution"
     )

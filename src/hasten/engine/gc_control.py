@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collected_between_steps() -> Iterator[Callable[[], None]]:
+def collected_between_steps() -> Iterator[Callable[[], object]]:
     """Inside the block nothing is collected but by the function that it is given, to be called between steps.
 
     Objects alive at the beginning are not traversed again. Afterwards the collector is as it was before; but where the
@@ -23,13 +23,9 @@ def collected_between_steps() -> Iterator[Callable[[], None]]:
     gc.freeze()
     gc.disable()
     try:
-        yield _collect
+        yield gc.collect
     finally:
         if not frozen:
             gc.unfreeze()
         if enabled:
             gc.enable()
-
-
-def _collect() -> None:
-    gc.collect()

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
-from hasten.engine.bands import Box, bands, free_memory, widened
+from hasten.engine.bands import Box, available_bytes, bands, widened
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
-from hasten.engine.out_of_memory import out_of_memory
+from hasten.engine.canvas import HOST, Decided, Scores, score_room
+from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.regrid import Planes, Regridded
-from hasten.engine.scores import Average, averaged, confidence, first_output
+from hasten.engine.scores import Average, above_zero, averaged, confidence, first_output, highest
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
-from hasten.engine.windows import Windows, slide, slow_axis
+from hasten.engine.windows import Windows, slide, slow_axis, volume_shape
 
 log = logging.getLogger(__name__)
 
@@ -82,17 +82,14 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
     of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
     that does not fit in one piece goes by windows, and at last sums are held on the host; each is logged.
     """
-    several_parts = any(len(_parts(_shape(volume), how, halo=0)) > 1 for volume in volumes)
+    several_parts = any(len(_parts(volume_shape(volume), how, halo=0)) > 1 for volume in volumes)
     with _memory(how, short=several_parts):
-        small: list[int] = []
-        large: list[int] = []
-        for position, volume in enumerate(volumes):
-            padded = padded_size(_shape(volume), how)
-            (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
         # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
         groups: dict[Triple, list[int]] = {}
-        for position in small:
-            groups.setdefault(padded_size(_shape(volumes[position]), how), []).append(position)
+        large: list[int] = []
+        for position, volume in enumerate(volumes):
+            size = padded_size(volume_shape(volume), how)
+            (groups.setdefault(size, []) if prod(size) <= how.whole_up_to else large).append(position)
         for size, group in groups.items():
             yield from _in_one_piece(network, volumes, group, size, how, large)
         yield from _by_windows(network, volumes, large, how)
@@ -101,12 +98,11 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
 def _by_windows(
     network: nn.Module, volumes: Sequence[Tensor], large: list[int], how: Inference
 ) -> Iterator[tuple[int, Tensor]]:
-    boxes = [(position, box) for position in large for box in _bands(_shape(volumes[position]), how, halo=0)]
-    sinks: dict[int, Labels | Masks] = {}
+    boxes = [(position, box) for position in large for box in _bands(volume_shape(volumes[position]), how, halo=0)]
+    sinks: dict[int, Decided] = {}
 
-    def sink(number: int, shape: Triple) -> Labels | Masks:
-        new_sink = Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
-        return sinks.setdefault(boxes[number][0], new_sink)
+    def sink(number: int, shape: Triple) -> Decided:
+        return sinks.setdefault(boxes[number][0], _sink(shape, how))
 
     results = slide(
         lambda batch, _: network_scores(network, batch, how), (volumes[position] for position, _ in boxes),
@@ -123,15 +119,11 @@ def _by_windows(
 @torch.inference_mode()
 def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) -> Tensor:
     """What `infer_labels` gives of the voxels `part` of a volume (C, D, H, W), by windows."""
-
-    def sink(_: int, shape: Triple) -> Labels | Masks:
-        return Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
-
     with kept_memory() if how.device.type == "cpu" else nullcontext():
-        results = slide(
-            lambda batch, _: network_scores(network, batch, how), [volume], _windows(how), sink, within=lambda _: part
-        )
-        ((_, labels),) = results
+        ((_, labels),) = slide(
+            lambda batch, _: network_scores(network, batch, how), [volume], _windows(how),
+            lambda _, shape: _sink(shape, how), within=lambda _: part,
+        )  # fmt: skip
     return labels[(..., *part)]
 
 
@@ -140,10 +132,14 @@ def _memory(how: Inference, *, short: bool) -> AbstractContextManager[object]:
     return kept_memory() if how.device.type == "cpu" and not short else nullcontext()
 
 
+def _sink(shape: Triple, how: Inference) -> Decided:
+    return Decided(above_zero if how.overlapping else highest, shape, how.device)
+
+
 def _parts(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
     budget = how.sums_bytes
     if budget is None:
-        budget = free_memory(HOST if how.sums_on_host else how.device) // 2
+        budget = available_bytes(HOST if how.sums_on_host else how.device) // 2
     return bands(shape, _windows(how), how.classes, budget, halo=halo)
 
 
@@ -186,7 +182,7 @@ def infer_on_grid(
     Scores are interpolated linearly, and along the axis `nearest` taken from the nearest voxel. planes: is called with
     all of them, and from the start again where memory ran out.
     """
-    shape = _shape(volume)
+    shape = volume_shape(volume)
     if new_shape == shape and planes is None:
         ((_, labels),) = infer_labels(network, [volume], how)
         return labels
@@ -194,17 +190,11 @@ def infer_on_grid(
     boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
     with _memory(how, short=len(boxes) > 1):
         if prod(padded_size(shape, how)) <= how.whole_up_to:
-            try:
+            with out_of_memory_ends_block():
                 return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
             log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
-        try:
+        with out_of_memory_ends_block(how.device != HOST):
             return _slide_on_grid(network, volume, new_shape, how, nearest, boxes, planes)
-        except RuntimeError as error:
-            if how.device == HOST or not out_of_memory(error):
-                raise
         log.warning("out of memory on %s; scores are gathered in host memory", how.device)
         how = dataclasses.replace(how, sums_on_host=True)
         boxes = [*boxes] if planes is not None else _bands(shape, how, halo=1)
@@ -222,7 +212,7 @@ def _sink_on_grid(
 
 
 def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
-    shape = _shape(volume)
+    shape = volume_shape(volume)
     scores, (place,) = _scores_of_whole(network, [volume], padded_size(shape, how), how)
     everything = slice(0, shape[0]), slice(0, shape[1]), slice(0, shape[2])
     sink.take(everything, scores[(0, slice(None), *place)], lambda: torch.ones(()))
@@ -238,7 +228,7 @@ def _slide_on_grid(
     boxes: Sequence[Box],
     planes: Planes | None,
 ) -> Tensor:
-    shape, whole = _shape(volume), list[Tensor]()
+    shape, whole = volume_shape(volume), list[Tensor]()
     results = slide(
         lambda batch, _: network_scores(network, batch, how), [volume] * len(boxes), _windows(how),
         lambda number, _: _sink_on_grid(shape, new_shape, how, nearest, planes, part=boxes[number], whole=whole),
@@ -258,10 +248,6 @@ def _windows(how: Inference) -> Windows:
         sums_device=torch.device("cpu") if how.sums_on_host else None,
         reuse_constant=True,
     )
-
-
-def _shape(volume: Tensor) -> Triple:
-    return volume.shape[1], volume.shape[2], volume.shape[3]
 
 
 def padded_size(shape: Triple, how: Inference) -> Triple:
@@ -299,12 +285,9 @@ def _in_one_piece(
     at_once, first = how.batch_size, 0
     while first < len(group):
         batch = group[first : first + at_once]
-        try:
+        results = list[Tensor]()
+        with out_of_memory_ends_block():
             results = _whole(network, [volumes[at] for at in batch], size, how)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            results = []
         if results:
             yield from zip(batch, results, strict=True)
             first += len(batch)
@@ -318,7 +301,6 @@ def _in_one_piece(
 
 
 def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
-    """The label map, or the masks, of each volume."""
     scores, places = _scores_of_whole(network, volumes, size, how)
     labels = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
     return [labels[(number, ..., *place)] for number, place in enumerate(places)]
@@ -331,8 +313,8 @@ def _scores_of_whole(
     batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=how.device)
     places = []
     for number, volume in enumerate(volumes):
-        corner = [(room - side) // 2 for room, side in zip(size, _shape(volume), strict=True)]
-        d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
+        corner = [(room - side) // 2 for room, side in zip(size, volume_shape(volume), strict=True)]
+        d, h, w = (slice(start, start + side) for start, side in zip(corner, volume_shape(volume), strict=True))
         batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
         places.append((d, h, w))
     return network_scores(network, batch, how), places

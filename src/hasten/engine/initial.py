@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,10 +240,8 @@ def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, 
     for name, value in weights.items():
         parts = name.split(".")
         groups.setdefault(".".join(parts[:-1][:depth]) or name, []).append(value)
-    return [
-        (name, len(values), sum(value.numel() for value in values), _kinds(values)) for name, values in groups.items()
-    ]
-
-
-def _kinds(values: list[Tensor]) -> str:
-    return ", ".join(str(kind).removeprefix("torch.") for kind in Counter(value.dtype for value in values))
+    rows = []
+    for name, values in groups.items():
+        kinds = ", ".join(str(kind).removeprefix("torch.") for kind in dict.fromkeys(value.dtype for value in values))
+        rows.append((name, len(values), sum(value.numel() for value in values), kinds))
+    return rows

@@ -284,21 +284,21 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
 
     With several processes on a host, `auto` and `cuda` give each process a GPU of its own.
     """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if world is None or world.size == 1:
             return torch.device(name)
     if name == "cuda" and world is not None and world.size > 1:
-        num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if num_devices < world.local_size:
+        if count < world.local_size:
             raise ValueError(
-                f"train.device={name}: {world.local_size} processes on {world.host} and {num_devices} CUDA devices; "
+                f"train.device={name}: {world.local_size} processes on {world.host} and {count} CUDA devices; "
                 "start as many processes as there are devices"
             )
         name = f"cuda:{world.local_rank}"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
-    device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= count:
         names = "".join(f"cuda:{index}, " for index in range(count))
         raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
@@ -357,7 +357,6 @@ def plan_to_dict(planned: RunPlan) -> dict[str, Any]:
 
 
 def _counted(rows: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
-    """Each distinct value, and its number of cases."""
     return [{"value": value, "cases": count} for value, count in Counter(rows).most_common()]
 
 

@@ -29,7 +29,7 @@ from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
-from hasten.engine.time_limit import limit_of
+from hasten.engine.time_limit import TimeLimit
 from hasten.engine.train_log import TrainLog
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
@@ -94,12 +94,12 @@ class Loop:
         )
         self.saver = Saver()
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=parts.timeout_s if several else None)
-        self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
+        self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         if parts.captured is not None:
             parts.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
-        self.limit = limit_of(parts, evaluator, self.time_s, reserve_s)
+        self.limit = TimeLimit(parts, evaluator, self.time_s, reserve_s)
         self.last: Score | None = None
         self.plain = parts.validated
         """The weights validated last, complete on this rank."""
@@ -120,16 +120,16 @@ class Loop:
             self.progress.start(self.steps, self.train.target, self.evaluator.metric)
         try:
             with ExitStack() as stack:
-                stack.enter_context(self.stop)
-                if self.watchdog is not None:
-                    stack.enter_context(self.watchdog)
-                stack.enter_context(self.saver)
-                if self.beside is not None:
-                    stack.enter_context(self.beside)
+                contexts: list[AbstractContextManager | None] = [self.stop, self.watchdog, self.saver, self.beside]
+                for each in contexts:
+                    stack.enter_context(each or nullcontext())
                 self._collect = stack.enter_context(collected_between_steps())
                 self.log.begin()
                 if not self.parts.paced.done(self.first) and self.status == "finished":
-                    for batch in self._batches():
+                    batches: Iterable[Batch | None] = self.feed
+                    if self.parts.captured is not None:  # it makes its batches itself
+                        batches = [None] * (self.steps - self.first)
+                    for batch in batches:
                         self._step(self.done, batch)
                         if self._after_step(self.done + 1):
                             break
@@ -139,7 +139,7 @@ class Loop:
         return self._outcome(self.done)
 
     def _outcome(self, step: int) -> Outcome:
-        trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
+        trained = self._trained_s()
         num_samples = self.parts.program.samples(self.first, step)
         return Outcome(
             status=self.status,
@@ -154,10 +154,6 @@ class Loop:
             skipped=int(self.parts.step.update.skipped),
             validate_beside=self.beside.seconds if self.beside is not None else 0.0,
         )
-
-    def _batches(self) -> Iterable[Batch | None]:
-        """A captured step makes its batches itself."""
-        return self.feed if self.parts.captured is None else [None] * (self.steps - self.first)
 
     def _restore_records(self) -> None:
         """Drop an earlier process's records after step `first`, and check whether it had reached the target."""
@@ -194,12 +190,9 @@ class Loop:
             self._fault(step)
         if self.watchdog is not None:
             self.watchdog.beat(step)
-        with self._unwatched():
+        # A validation or the wait for a disk may take long.
+        with self.watchdog.paused() if self.watchdog is not None else nullcontext():
             return self._between_steps(step)
-
-    def _unwatched(self) -> AbstractContextManager:
-        """A validation or the wait for a disk may take long."""
-        return self.watchdog.paused() if self.watchdog is not None else nullcontext()
 
     def _between_steps(self, step: int) -> bool:
         if step % log_every(self.steps, self.device) == 0 or step == self.steps:
@@ -241,7 +234,7 @@ class Loop:
     def _diverged(self, what: str, step: int) -> ValueError:
         with suppress(OSError):
             self.saver.wait()
-        saved = self.kept.path.exists()
+        saved = self.checkpoints.path.exists()
         settings = self.parts.settings
         suspects = [f"{part}.{name}" for part, name in _SUSPECTS if name in settings.get(part, {})]
         return ValueError(
@@ -343,7 +336,7 @@ class Loop:
         with self.clock.span("checkpoint"):
             state = self._state(step)
             if self.world.first:
-                self.saver.save(state, self.kept.write)
+                self.saver.save(state, self.checkpoints.write)
 
     def _state(self, step: int) -> dict[str, Any]:
         """As a single process would have it; complete on rank 0. All ranks call it."""

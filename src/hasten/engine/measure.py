@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.config.schema import TrainConfig
-from hasten.engine.batch_size import free_memory
+from hasten.engine.batch_size import release_memory
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import memory_format, shaped
@@ -141,7 +141,7 @@ def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> di
     except RuntimeError as error:
         log.info("timed without CUDA graphs: %s", next(iter(str(error).strip().splitlines()), type(error).__name__))
         replays.clear()
-        free_memory()
+        release_memory()
         return calls
     return replays
 
@@ -177,7 +177,7 @@ def usual_variant(
             float(call()[0])
             once = time.perf_counter() - begin
     except torch.OutOfMemoryError:
-        free_memory()
+        release_memory()
         return None
     short = steps * once <= limit_s
     return Measured({str(usual): once}, usual) if short and agrees(trace, expected) else None
@@ -219,7 +219,7 @@ def fastest_variant(
         once = time.perf_counter() - begin
         if 2 * len(calls) * once > seconds:
             return Measured({names[0]: once}, allowed[0])
-    timed = {name: _recorded(call, traces[name]) for name, call in calls.items()}
+    timed = {name: lambda call=call, name=name: traces[name].append(call()) for name, call in calls.items()}
     with random_state_kept(probe.device):
         comparison = compared(timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS)
     reference = traces[names[0]][0]
@@ -292,10 +292,6 @@ def _read_measured(path: Path, allowed: list[Variant]) -> Measured | None:
         log.warning("%s: can't be used (%s) and is measured again", path, error)
         return None
     return measured
-
-
-def _recorded(call: Callable[[], Trace], into: list[Trace]) -> Callable[[], None]:
-    return lambda: into.append(call())
 
 
 def faster_compiled(

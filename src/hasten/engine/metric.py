@@ -40,26 +40,6 @@ class Dice:
         return {**dice, "iou": self.iou, "iou_per_class": self.iou_per_class}
 
 
-def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tensor:
-    """(K - 1, 3) int64 voxels of each foreground class: in both, predicted, labelled.
-
-    prediction, label: class index of any integer type and one shape, (D, H, W).
-    """
-    counts = confusion_counts(prediction[None, None], label[None, None], num_classes)
-    both, extra, _, missed = counts[0, 1:].unbind(1)
-    return torch.stack([both, both + extra, both + missed], dim=1)
-
-
-def region_counts(masks: Tensor, label: Tensor, regions: Members) -> Tensor:
-    """(R, 3) int64 voxels of each region: in both, predicted, labelled.
-
-    masks: (R, D, H, W) bool. label: (D, H, W) class index of any integer type. regions: class indices of each.
-    """
-    counts = confusion_counts(masks[None], region_masks(label[None, None], regions))
-    both, extra, _, missed = counts[0].unbind(1)
-    return torch.stack([both, both + extra, both + missed], dim=1)
-
-
 def without_ignored(prediction: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
     """Both with background where the label is `ignore_index`, if that is not None.
 
@@ -72,14 +52,20 @@ def without_ignored(prediction: Tensor, label: Tensor, ignore_index: int | None)
 
 
 def counts_of(
-    prediction: Tensor, label: Tensor, *, num_classes: int, regions: Members, ignore_index: int | None = None
+    prediction: Tensor, label: Tensor, *, num_classes: int, regions: Members = (), ignore_index: int | None = None
 ) -> Tensor:
-    """`overlap_counts` of a label map, or `region_counts` of masks where there are regions.
+    """(K, 3) int64 voxels of each foreground class, or each region where there are any: in both, predicted, labelled.
 
-    Voxels with the label `ignore_index` are not counted.
+    prediction: (D, H, W) class index, or (R, D, H, W) bool masks of the regions. label: (D, H, W) class index; voxels
+    labelled `ignore_index` are not counted. regions: class indices of each.
     """
     prediction, label = without_ignored(prediction, label, ignore_index)
-    return region_counts(prediction, label, regions) if regions else overlap_counts(prediction, label, num_classes)
+    if regions:
+        counts = confusion_counts(prediction[None], region_masks(label[None, None], regions))[0]
+    else:
+        counts = confusion_counts(prediction[None, None], label[None, None], num_classes)[0, 1:]
+    both, extra, _, missed = counts.unbind(1)
+    return torch.stack([both, both + extra, both + missed], dim=1)
 
 
 def dice_of(counts: Tensor, class_names: list[str]) -> Dice:

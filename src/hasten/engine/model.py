@@ -18,11 +18,10 @@ from hasten.config.schema import PrepareConfig, RunConfig
 from hasten.config.settled import planned_run, undecided
 from hasten.engine.custom_network import model_network
 from hasten.engine.ensemble import Ensemble, Member, joined
-from hasten.engine.foreground import foreground_size, size_warning
+from hasten.engine.foreground import foreground_size, size_warning, spacing_warning
 from hasten.engine.infer import Inference, infer_on_grid
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.regrid import Planes, thick_axis
-from hasten.engine.spacing import spacing_warning
 from hasten.engine.step import memory_format
 from hasten.engine.window_batch import measured_batch
 from hasten.engine.window_graph import GraphedNetwork

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ from hasten.config.intensity import Scaling, scalings
 from hasten.config.networks import NETWORKS, is_own
 from hasten.config.regions import painted_values
 from hasten.config.settled import PlannedRun
+from hasten.engine.bundle import json_bytes
+from hasten.nets.build import NNUNET
 
-_CLASSES = {"plainconvunet": "PlainConvUNet", "residualencoderunet": "ResidualEncoderUNet"}
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "leakyrelu": ("LeakyReLU", {"negative_slope": 0.01, "inplace": True}),
     "relu": ("ReLU", {"inplace": True}),
@@ -46,16 +46,16 @@ def nnunet_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     }  # fmt: skip
     torch.save(checkpoint, data)
     return {
-        "plans.json": _json(_plans(content, config)),
-        "dataset.json": _json(_dataset(content)),
+        "plans.json": json_bytes(_plans(content, config)),
+        "dataset.json": json_bytes(_dataset(content)),
         "fold_0/checkpoint_final.pth": data.getvalue(),
     }
 
 
 def _mistake(content: dict[str, Any], config: PlannedRun) -> str | None:
     values, orientation = sorted(map(int, content["labels"])), config.prepare.orientation
-    if is_own(config.network) or config.network.name not in _CLASSES:
-        return f"network.name={config.network.name} is not nnU-Net's ({' and '.join(_CLASSES)} are)"
+    if is_own(config.network) or config.network.name not in NNUNET:
+        return f"network.name={config.network.name} is not nnU-Net's ({' and '.join(NNUNET)} are)"
     if content["spatial_dims"] != 3:
         return "nnU-Net's folder is written of 3-D runs"
     if orientation not in _READERS:
@@ -68,10 +68,6 @@ def _mistake(content: dict[str, Any], config: PlannedRun) -> str | None:
             "prepare.spacing leaves a side to each image, and the run does not tell the spacing of its training cases"
         )
     return None
-
-
-def _json(tree: dict[str, Any]) -> bytes:
-    return f"{json.dumps(tree, indent=4)}\n".encode()
 
 
 def _plans(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
@@ -130,7 +126,7 @@ def _architecture(config: PlannedRun) -> dict[str, Any]:
         "nonlin": f"torch.nn.modules.activation.{act}", "nonlin_kwargs": act_kwargs,
     }  # fmt: skip
     return {
-        "network_class_name": f"dynamic_network_architectures.architectures.unet.{_CLASSES[network.name]}",
+        "network_class_name": f"dynamic_network_architectures.architectures.unet.{NNUNET[network.name]}",
         "arch_kwargs": arguments,
         "_kw_requires_import": ["conv_op", "norm_op", "dropout_op", "nonlin"],
     }
@@ -140,13 +136,9 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     labels: dict[str, Any] = {"background": 0}
     regions = content.get("regions", {})
     labels |= regions or {name: int(value) for value, name in content["labels"].items() if int(value) > 0}
-    painted = {"regions_class_order": _painted(content)} if regions else {}
+    values = painted_values({name: tuple(each) for name, each in regions.items()}, content.get("region_values", {}))
+    painted = {"regions_class_order": list(values.values())} if regions else {}
     return {
         "channel_names": {str(number): name for number, name in enumerate(content["channels"])},
         "labels": labels, **painted, "file_ending": ".nii.gz", "numTraining": 0,
     }  # fmt: skip
-
-
-def _painted(content: dict[str, Any]) -> list[int]:
-    regions = {name: tuple(members) for name, members in content["regions"].items()}
-    return list(painted_values(regions, content.get("region_values", {})).values())

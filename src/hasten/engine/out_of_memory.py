@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
@@ -12,7 +14,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.settled import PlannedRun
 from hasten.config.size import size_text
 
-_TOLD = (
+_MESSAGES = (
     "out of memory",
     "can't allocate memory",
     "cannot allocate memory",
@@ -28,7 +30,17 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether an error reports that device or host memory was short."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD)
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES)
+
+
+@contextmanager
+def out_of_memory_ends_block(on: bool = True) -> Iterator[None]:
+    """A lack of memory ends the block without an error, unless not `on`. Nothing keeps its tensors alive afterwards."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not on or not out_of_memory(error):
+            raise
 
 
 def memory_mistakes(

@@ -1,15 +1,37 @@
-"""The output files of a prediction, checked before anything is computed."""
+"""The output files of a prediction: checked before anything is computed, and how all but the label maps are written.
+
+prediction.json holds the settings behind the label maps of a folder, by which a later prediction can resume.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import tempfile
+import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import prod
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+import numpy as np
+
 from hasten.cases.types import Case
+from hasten.config.resume import text_of
+from hasten.engine.ensemble import Member
+from hasten.engine.postprocess import Cleanings
+from hasten.files import hash_file, replacing, sync_folder
+
+PREDICTION_JSON = "prediction.json"
+_OF_THE_MACHINE = ("batch_size", "sums_on_host")
+"""Settings of `infer` that do not affect the label maps."""
+_SLAB = 1 << 24
+"""Bytes of probabilities that are compressed at once."""
 
 
 def region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Path]:
@@ -47,7 +69,11 @@ def label_targets(
     to_write = []
     for of_case in files:
         existing = [each for each in of_case if each.exists()]
-        if since is not None and len(existing) == len(of_case) and min(map(_written, existing)) >= since:
+        if (
+            since is not None
+            and len(existing) == len(of_case)
+            and min(each.stat().st_mtime for each in existing) >= since
+        ):
             to_write.append(False)
             continue
         if existing and not overwrite:
@@ -61,13 +87,29 @@ def label_targets(
     return to_write
 
 
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
-
-
 def _number(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
+
+
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """An OSError inside is a ValueError that names `target` and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"
+        ) from None
+
+
+def write_file(target: Path, data: bytes) -> None:
+    """Write a file, whole or not at all, and the folders above it. Raises ValueError."""
+    with write_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target, target.with_name(f".{target.name}.{token_hex(4)}")) as file:
+            file.write(data)
+        sync_folder(target.parent)
 
 
 def make_folder(out: Path) -> bool:
@@ -81,3 +123,106 @@ def make_folder(out: Path) -> bool:
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
     return is_new
+
+
+def scratch(out: Path, shape: Sequence[int]) -> np.ndarray:
+    """Float16 zeros (K, D, H, W) in a file in `out` that has no name and ends with the array.
+
+    Raises ValueError where the disk has no room for it.
+    """
+    size = 2 * prod(shape)
+    try:
+        with tempfile.TemporaryFile(dir=out) as file:
+            # Space that is reserved can't run out later, when a write through the mapping would kill the process.
+            os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, np.float16, "r+", shape=tuple(shape))
+    except OSError as error:
+        raise ValueError(
+            f"{out}: has no room for {size / 1e9:.2g} GB of probabilities ({error.strerror}); free some space, choose "
+            "another --out or leave out --probabilities"
+        ) from None
+
+
+def write_probabilities(target: Path, array: np.ndarray, classes: Sequence[str]) -> None:
+    """Write a compressed .npz with `probabilities` (K, D, H, W) and the names of its `classes` (K,); atomically.
+
+    In memory is a slab of the array at a time. Raises OSError.
+    """
+    with (
+        replacing(target, target.with_name(f".partial-{target.name}")) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        with archive.open("probabilities.npy", "w", force_zip64=True) as member:
+            header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+            np.lib.format.write_array_header_1_0(member, header)
+            flat = array.reshape(-1).view(np.uint8)
+            for start in range(0, len(flat), _SLAB):
+                member.write(np.ascontiguousarray(flat[start : start + _SLAB]).data)
+        with archive.open("classes.npy", "w") as member:
+            np.lib.format.write_array(member, np.array(classes), allow_pickle=False)
+
+
+def deciding_settings(members: Sequence[Member], cleanings: Cleanings) -> dict[str, Any]:
+    """The content of prediction.json: everything that the label maps of these networks depend on."""
+    infer = members[0].content["config"]["infer"]
+    return {
+        "networks": {str(member.where): hash_file(member.where) for member in members},
+        "infer": {name: value for name, value in infer.items() if name not in _OF_THE_MACHINE},
+        "postprocessing": {str(value): asdict(cleaning) for value, cleaning in cleanings.items()},
+    }
+
+
+def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> float:
+    """The time of `out`/prediction.json, after which label maps were written with these settings.
+
+    Infinity without such a file. Where it holds other settings, infinity with `overwrite`, else a ValueError.
+    """
+    path = out / PREDICTION_JSON
+    before = _read_settings(path)
+    differences = _differences(before, settings) if before is not None else []
+    if before is None or (differences and overwrite):
+        return float("inf")
+    if differences:
+        lines = "\n  ".join(differences)
+        raise ValueError(
+            f"{path}: the label maps beside it were predicted otherwise; predict as before, choose another --out, or "
+            f"add --overwrite to replace them\n  {lines}"
+        )
+    return path.stat().st_mtime
+
+
+def write_settings(out: Path, settings: dict[str, Any]) -> None:
+    """Write `out`/prediction.json. One with the same settings keeps its time. Raises ValueError."""
+    path = out / PREDICTION_JSON
+    before = _read_settings(path)
+    if before is not None and not _differences(before, settings):
+        return
+    write_file(path, f"{json.dumps(settings, indent=2)}\n".encode())
+
+
+def _read_settings(path: Path) -> dict[str, Any] | None:
+    """None for a file that is missing, or that Hasten did not write."""
+    try:
+        content = json.loads(path.read_bytes())
+        return content if {"networks", "infer", "postprocessing"} <= set(content) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    now = json.loads(json.dumps(now))  # tuples become lists
+    differences = []
+    one, two = before["networks"], now["networks"]
+    if sorted(one.values()) != sorted(two.values()):
+        changed = [where for where in two if where in one and one[where] != two[where]]
+        other = f"{', '.join(two)} instead of {', '.join(one)}"
+        differences.append(f"networks: {', '.join(changed)} changed since" if changed else f"networks: {other}")
+    for section in ("infer", "postprocessing"):
+        was, has = before[section], now[section]
+        names = dict.fromkeys((*was, *has))
+        differences += [
+            f"{section}.{name}={text_of(has.get(name))} instead of {text_of(was.get(name))}"
+            for name in names
+            if was.get(name) != has.get(name)
+        ]
+    return differences

@@ -13,15 +13,23 @@ from hasten.cases.read import read_image
 from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
 from hasten.config.schema import PrepareConfig
-from hasten.engine.ensemble import Member, read_members
-from hasten.engine.infer_settings import with_infer
+from hasten.engine.ensemble import Member, read_members, with_infer
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
-from hasten.engine.outputs import label_targets, make_folder, region_folders
+from hasten.engine.outputs import (
+    PREDICTION_JSON,
+    deciding_settings,
+    label_targets,
+    make_folder,
+    region_folders,
+    scratch,
+    write_errors,
+    write_probabilities,
+    write_settings,
+    written_since,
+)
 from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
-from hasten.engine.prediction_settings import PREDICTION_JSON, deciding_settings, write_settings, written_since
-from hasten.engine.probabilities import scratch, write_probabilities
 from hasten.engine.section import segment_section
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import Prepared
@@ -162,7 +170,14 @@ def _predicted(
     """
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
-        writing: tuple[Future[None], Path] | None = None
+        writing: list[tuple[Future[None], Path]] = []
+
+        def written() -> Iterator[tuple[None, Path]]:
+            for future, target in writing:
+                future.result()
+                yield None, target
+            writing.clear()
+
         for number, (case, (target, *others)) in enumerate(jobs):
             assert following is not None
             try:
@@ -170,20 +185,15 @@ def _predicted(
             except (ValueError, OSError) as error:
                 volume, reason = None, str(error)
             following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
-            if writing is not None and volume is None:  # what came before is reported before
-                writing[0].result()
-                yield None, writing[1]
-                writing = None
             if volume is None:
+                yield from written()  # what came before is reported before
                 yield reason if str(case.image[0].parent) in reason else f"{case.image[0]}: {reason}", target
                 continue
             chances = None
             if probabilities:
                 chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
             label, masks = labelled(prepared, model, where=str(case.image[0]), probabilities=chances)
-            if writing is not None:
-                writing[0].result()
-                yield None, writing[1]
+            yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
             writes: list[Callable[[Path], None]] = [
@@ -191,10 +201,8 @@ def _predicted(
             ]
             if chances is not None:
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
-            writing = writer.submit(_write, list(zip([target, *others], writes, strict=True))), target
-        if writing is not None:
-            writing[0].result()
-            yield None, writing[1]
+            writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
+        yield from written()
 
 
 def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:
@@ -214,7 +222,6 @@ def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities
 
 
 def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Iterator[tuple[str | None, Path]]:
-    """As `_predicted`, of sections."""
     for case, (target,) in jobs:
         path, error = case.image[0], None
         try:
@@ -231,9 +238,5 @@ def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, Prepared]:
 
 def _write(files: Sequence[tuple[Path, Callable[[Path], None]]]) -> None:
     for target, write in files:
-        try:
+        with write_errors(target):
             write(target)
-        except OSError as error:
-            raise ValueError(
-                f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"
-            ) from None

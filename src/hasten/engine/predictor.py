@@ -11,8 +11,7 @@ import numpy as np
 
 from hasten.cases.read import check_finite
 from hasten.cases.types import Volume
-from hasten.engine.ensemble import read_members
-from hasten.engine.infer_settings import with_infer
+from hasten.engine.ensemble import read_members, with_infer
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.prepare.case import prepare_case

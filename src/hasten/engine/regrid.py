@@ -212,8 +212,10 @@ class Regridded:
         out = out if self._overlapping else out[None]
         _decide(layer.labels[:, first - layer.start : stop - layer.start], pieces, taps, out)
         if self._planes is not None:
-            shape = (classes, stop - first, *self._shape[1:])
-            for plane, scores in enumerate(_interpolated(_means(pieces, shape, self._device), taps)):
+            means = torch.empty(classes, stop - first, *self._shape[1:], dtype=torch.float32, device=self._device)
+            for piece in pieces:
+                means[:, *piece.place] = piece.sums / piece.weights
+            for plane, scores in enumerate(_interpolated(means, taps)):
                 self._planes(self._axes[0], self._done + plane, scores, out[:, plane])
         self._done = last
 
@@ -302,38 +304,23 @@ class _Rows:
         return embedding_bag(corners, self.scores, mode="sum", per_sample_weights=torch.stack(shares, 1))
 
 
-def _means(pieces: Sequence[_Piece], shape: Sequence[int], device: torch.device) -> Tensor:
-    """All scores of these planes, (K, d, h, w) float32."""
-    scores = torch.empty(shape, dtype=torch.float32, device=device)
-    for piece in pieces:
-        scores[:, *piece.place] = piece.sums / piece.weights
-    return scores
-
-
 def _interpolated(scores: Tensor, taps: Sequence[Taps]) -> Iterator[Tensor]:
     """All scores of one plane (K, h', w') of the result after the other. scores: (K, d, h, w)."""
     for low, high, weight in zip(taps[0].low, taps[0].high, taps[0].weight, strict=True):
         plane = scores[:, low] if low == high else torch.lerp(scores[:, low], scores[:, high], float(weight))
         for axis, each in enumerate(taps[1:], start=1):
-            plane = _between(plane, axis, _picked(each, torch.arange(len(each.low), device=scores.device)))
+            lower, upper, share = _picked(each, torch.arange(len(each.low), device=scores.device))
+            below = plane.index_select(axis, lower)
+            if share is not None:
+                below.lerp_(plane.index_select(axis, upper), share.view(-1, *(1,) * (2 - axis)))
+            plane = below
         yield plane
 
 
-_Picked = tuple[Tensor, Tensor, Tensor | None]
-"""Lower and upper source voxel of some output voxels, and the weight of the upper one; None where they are the same."""
-
-
-def _picked(taps: Taps, places: Tensor) -> _Picked:
+def _picked(taps: Taps, places: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Lower and upper source voxel of some output voxels, the weight of the upper one; None if both are the same."""
     low, high, weight = (_on(each, places.device)[places] for each in (taps.low, taps.high, taps.weight))
     return low, high, weight if taps.linear else None
-
-
-def _between(scores: Tensor, axis: int, picked: _Picked) -> Tensor:
-    low, high, weight = picked
-    below = scores.index_select(axis, low)
-    if weight is None:
-        return below
-    return below.lerp_(scores.index_select(axis, high), weight.view(-1, *(1,) * (scores.ndim - axis - 1)))
 
 
 def _on(values: np.ndarray, device: torch.device) -> Tensor:

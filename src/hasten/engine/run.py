@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hasten.cache.bus_error import bus_error_explained
+from hasten.config.decision import GIVEN
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
@@ -23,7 +24,7 @@ from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, 
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import World, detect_world
-from hasten.engine.checkpoints import Checkpoints, Found
+from hasten.engine.checkpoints import Checkpoint, Checkpoints
 from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.custom_network import with_code
@@ -248,7 +249,7 @@ def make_loop(
     return run_on_all_ranks(world, restored)
 
 
-def _newest(out: Path) -> Found | None:
+def _newest(out: Path) -> Checkpoint | None:
     """The checkpoint to resume from; None, with a warning, where the run stopped before it wrote one."""
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()
@@ -283,7 +284,7 @@ def _keep_reasons(out: Path, parts: RunComponents) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     for name, now in parts.engaged.items():
-        if name in earlier and earlier[name].on == now.on and now.why.startswith("set in the configuration"):
+        if name in earlier and earlier[name].on == now.on and now.why.startswith(GIVEN):
             parts.engaged[name] = earlier[name]
 
 

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,18 +20,19 @@ from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
+from hasten.config.decision import GIVEN
 from hasten.distribute.case_assignment import RankCases
 from hasten.engine.job import RunPlan
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
+from hasten.nets.recompute.measure import seconds_of
 from hasten.sample.dealt import Dealt
 from hasten.sample.schedule import PatchStage, Rounds, stage_plan
 from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)
 
-_SET_BY_USER = "set in the configuration"
 _COMPARE_SECONDS = 10.0
 """Time limit, in seconds, of comparing an eager and a compiled program."""
 _COMPILE_SECONDS = {"cuda": 10.0}
@@ -51,7 +50,7 @@ def settle_program(
     augmentation that can't be had with these cases.
     """
     config = planned.config
-    requested, why = config.sample.compile, _SET_BY_USER
+    requested, why = config.sample.compile, GIVEN
     marker = _kernel_marker(planned)
     if requested is None and share.size > 1 and planned.device.type == "cpu":
         # Each rank would measure separately, and the results might differ.
@@ -82,16 +81,12 @@ def _faster(eager: Program, compiled: Program, why: str) -> tuple[Program, str]:
     if not compiled.compiled:
         return compiled, why
     programs = {"eager": eager, "compiled": compiled}
-    arms = {name: partial(_next_batch, each.latest, count()) for name, each in programs.items()}
+    arms = {name: partial(next, map(each.latest, count())) for name, each in programs.items()}
     comparison = compared(arms, eager.device, base="eager", seconds=_COMPARE_SECONDS)
     gain = comparison.arms["compiled"]
     if certainly_faster(comparison, "compiled", eager.device):
         return compiled, f"{why}; measured {gain}"
     return eager, f"{why}, but it is not certainly faster: {gain}"
-
-
-def _next_batch(segment: Segment, numbers: Iterator[int]) -> None:
-    segment(next(numbers))
 
 
 def _fused(planned: RunPlan, program: Program) -> dict[str, Switch]:
@@ -116,20 +111,12 @@ def per_sample_seconds(segment: Segment) -> float:
     )  # fmt: skip
     whole, without, on_cases = [], [], []
     for draws, bare in zip(segment.draws(0, 3), fused.draws(0, 3), strict=True):
-        whole.append(_seconds(partial(segment.rendered, draws), segment.device))
-        without.append(_seconds(partial(fused.rendered, bare), segment.device))
+        whole.append(seconds_of(partial(segment.rendered, draws), segment.device))
+        without.append(seconds_of(partial(fused.rendered, bare), segment.device))
         if segment.whole_cases is not None:
-            on_cases.append(_seconds(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
+            on_cases.append(seconds_of(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
     extra_s = sorted(whole)[1] - sorted(without)[1] + (sorted(on_cases)[1] if on_cases else 0.0)
     return max(0.0, extra_s)
-
-
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    begin = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
 
 
 def _program(planned: RunPlan, arena: Arena, share: Share, parts: RankCases | None, *, compile: bool) -> Program:
@@ -153,7 +140,6 @@ def _program(planned: RunPlan, arena: Arena, share: Share, parts: RankCases | No
 
 
 def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> Cases:
-    """The prepared cases, or what transforms make of whole ones."""
     if not run.transforms:
         return cases_of_arena(arena, planned.case_set.spatial_dims)
     if isinstance(cases, Dealt):
@@ -171,7 +157,7 @@ def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...]
 def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     """Of the whole run; one where patches keep their size."""
     sample, train = planned.config.sample, planned.config.train
-    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `_deepest`
+    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)
     return stage_plan(
         sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
@@ -180,7 +166,7 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
 
 def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:
     """Compare what compiling saves over the whole run with what it costs."""
-    _, *later = [_seconds(partial(eager, 0), device) for _ in range(3)]
+    _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
     seconds = min(later)
     saved = _SAVED.get(device.type, 0.8) * seconds * steps
     cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)

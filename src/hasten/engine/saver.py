@@ -90,7 +90,8 @@ class Saver:
             key = (*where, tensor.shape, tensor.stride(), tensor.dtype)
             if key not in copies:
                 plain = tensor.detach()
-                copies[key] = self._from_gpu(plain, used) if plain.is_cuda else _from_host(plain)
+                host = plain.clone if plain.device.type == "cpu" else plain.cpu
+                copies[key] = self._from_gpu(plain, used) if plain.is_cuda else host()
             return copies[key]
 
         snapshot = _mapped(content, of_tensor)
@@ -106,10 +107,6 @@ class Saver:
             used[device].wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(used[device]):
             return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-
-
-def _from_host(tensor: Tensor) -> Tensor:
-    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
 
 
 def _mapped(value: Any, of_tensor: Callable[[Tensor], Tensor]) -> Any:

@@ -63,6 +63,11 @@ def highest(scores: Tensor) -> Tensor:
     return torch.from_numpy(index)
 
 
+def above_zero(scores: Tensor) -> Tensor:
+    """Bool, where the score of a class that may overlap others is above 0."""
+    return scores > 0
+
+
 def confidence(scores: Tensor, *, overlapping: bool, probabilities: bool) -> Tensor:
     """(B,) float32: how sure a network is, the probability of what is decided, mean over voxels (and regions).
 

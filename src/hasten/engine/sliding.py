@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Decided, Labels, Masks, Scores, Sink, score_room
+from hasten.engine.canvas import Decided, Scores, Sink, score_room
 from hasten.engine.infer import SUMS
-from hasten.engine.scores import Average, averaged, first_output
+from hasten.engine.scores import Average, above_zero, averaged, first_output, highest
 from hasten.engine.step import memory_format
 from hasten.engine.windows import Place, Windows, count_windows, slide
+from hasten.nets.losses.overlap import plain
 from hasten.nets.surgery.operate import operate
 
 _WORTH_KEEPING = 2**21
@@ -101,8 +102,7 @@ class SlidingWindowInferer:
         network: a module, or any callable on (n, C, *roi_size). args, kwargs: passed on to it; but `device` replaces
         the inferer's, and `condition`, shaped as `inputs`, is cut into windows with them.
         """
-        images, extra = _unwrapped(inputs), dict(kwargs)
-        device = extra.pop("device", self.device)
+        images, extra, device = plain(inputs), *self._for_network(kwargs)
         if device is None and self.cpu_thresh is not None and images.shape[2:].numel() > self.cpu_thresh:
             device = "cpu"
         device = torch.device(device) if device is not None else images.device
@@ -144,7 +144,6 @@ class SlidingWindowInferer:
                 f"{names}: not with gradients, several outputs or more than 3 axes; wrap the inferer in "
                 "torch.no_grad() and the network so that it gives one tensor, or leave this out"
             )
-        extra = {name: value for name, value in extra.items() if name not in ("buffer_steps", "buffer_dim")}
         return sliding_window_inference(
             inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale,
             self.padding_mode, self.cval, self.sw_device, device, self.progress, None, None, None, -1, self.with_coord,
@@ -153,7 +152,7 @@ class SlidingWindowInferer:
 
     def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
-        return self._decided(Labels, inputs, network, args, kwargs)
+        return self._decided(highest, inputs, network, args, kwargs)
 
     def masks(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, K, *S) bool, where the score of a class that may overlap others is above 0. Else as a call.
@@ -162,20 +161,19 @@ class SlidingWindowInferer:
         """
         if self.average == "softmax":
             raise ValueError('average="softmax": classes that may overlap have no soft-max; use "scores"')
-        return self._decided(Masks, inputs, network, args, kwargs)
+        return self._decided(above_zero, inputs, network, args, kwargs)
 
     def _decided(
         self,
-        sink: type[Decided],
+        decide: Callable[[Tensor], Tensor],
         inputs: Tensor,
         network: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Tensor:
-        images, extra = _unwrapped(inputs), dict(kwargs)
-        chosen = extra.pop("device", self.device)
+        images, extra, chosen = plain(inputs), *self._for_network(kwargs)
         device = torch.device(chosen) if chosen is not None else images.device
-        results = self._slide(images, network, lambda _, shape: sink(shape, device), args, extra)
+        results = self._slide(images, network, lambda _, shape: Decided(decide, shape, device), args, extra)
         outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
         return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
 
@@ -191,11 +189,8 @@ class SlidingWindowInferer:
         several: bool = False,
     ) -> Iterator[tuple[int, Tensor]]:
         """several: whether to raise `_SeveralOutputs` where the network gives them."""
-        extra = dict(extra)
         dims, channels = images.ndim - 2, images.shape[1]
-        extra.pop("buffer_steps", None)
-        extra.pop("buffer_dim", None)
-        condition = extra.pop("condition", None)
+        condition, extra = extra.get("condition"), {name: extra[name] for name in extra if name != "condition"}
         if condition is not None:
             if condition.shape != images.shape:
                 raise ValueError(f"condition: shape {tuple(condition.shape)}, inputs {tuple(images.shape)}; make it so")
@@ -211,7 +206,10 @@ class SlidingWindowInferer:
                 kwargs = dict(extra)
                 if condition is not None:
                     windows, kwargs["condition"] = windows[:, :channels], windows[:, channels:]
-                coordinates = [_coordinates(place, dims) for place in places]
+                # As MONAI's `with_coord` gives them: slices of batch, channel and space.
+                coordinates = [
+                    [slice(place.volume, place.volume + 1), slice(None), *place.slot[3 - dims :]] for place in places
+                ]
                 output = run(windows, *([coordinates] if self.with_coord else []), *args, **kwargs)
                 if several and isinstance(output, list | tuple | Mapping) and len(output):
                     raise _SeveralOutputs
@@ -220,14 +218,13 @@ class SlidingWindowInferer:
 
             return averaged(once, [axis % dims + 3 - dims for axis in self.flip_axes], self.average)(batch)
 
-        total = len(images) * count_windows(_shape(volumes), how)
+        total = len(images) * count_windows(_triple(volumes.shape[2:]), how)
         large = how.device.type == "cpu" and total * prod(how.window) >= _WORTH_KEEPING
         keeping: AbstractContextManager[Any] = kept_memory() if large else nullcontext()
         with keeping, _progress(total, self.progress) as tick:
             yield from slide(forward, volumes, how, sink, tick)
 
     def _windows(self, images: Tensor) -> Windows:
-        """The settings for these images. Raises ValueError for settings that do not fit them."""
         dims, space = images.ndim - 2, images.shape[2:]
         if not 1 <= dims <= 3:
             raise ValueError(f"inputs of shape {tuple(images.shape)}; give (batch, channel) and 1 to 3 spatial axes")
@@ -269,6 +266,11 @@ class SlidingWindowInferer:
         self._copy.load_state_dict(network.state_dict())
         return self._copy
 
+    def _for_network(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """The network's keyword arguments, and the device, of a call's."""
+        ours = ("device", "buffer_steps", "buffer_dim")
+        return {name: kwargs[name] for name in kwargs if name not in ours}, kwargs.get("device", self.device)
+
     @staticmethod
     def _dtype(images: Tensor) -> torch.dtype:
         return images.dtype if images.is_floating_point() else torch.float32
@@ -302,18 +304,9 @@ def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:
     return inputs.requires_grad or learns
 
 
-def _shape(volumes: Tensor) -> Triple:
-    return volumes.shape[2], volumes.shape[3], volumes.shape[4]
-
-
 def _triple(values: Sequence[Any]) -> tuple[Any, Any, Any]:
     first, second, third = values
     return first, second, third
-
-
-def _coordinates(place: Place, dims: int) -> list[slice]:
-    """A window as MONAI's `with_coord` gives it: slices of batch, channel and space."""
-    return [slice(place.volume, place.volume + 1), slice(None), *place.slot[3 - dims :]]
 
 
 @contextmanager
@@ -327,15 +320,6 @@ def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | Non
         raise ValueError("progress=True needs tqdm; run `pip install tqdm`, or leave it out") from None
     with tqdm(total=total) as bar:
         yield bar.update
-
-
-def _unwrapped(inputs: Tensor) -> Tensor:
-    """A plain tensor: MONAI's MetaTensor tracks every operation, which takes longer than cutting a window."""
-    if type(inputs) is Tensor:
-        return inputs
-    from monai.data import MetaTensor
-
-    return inputs.as_tensor() if isinstance(inputs, MetaTensor) else inputs
 
 
 def _wrapped(output: Tensor, inputs: Tensor) -> Tensor:

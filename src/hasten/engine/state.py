@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from hasten.engine.weights import describe_mismatch
 from hasten.optim.layout import innermost, lay_out_moments
-
-
-class Stateful(Protocol):
-    """A learning-rate scheduler, say."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+from hasten.optim.range_test import Stateful
 
 
 def training_state(

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from hasten.distribute.consensus import broadcast_from_rank0
-from hasten.distribute.world import World
 from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock
-from hasten.optim.schedule import PacedSchedule
 
 _CLOSING_S = 1.0
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
@@ -29,38 +26,31 @@ _LOOK_S = 1.0
 """Seconds between two checks of the clock."""
 
 
-@dataclass(kw_only=True)
 class TimeLimit:
-    """What still fits into a run's time. Without a limit (`seconds` None) everything fits and nothing is paced.
+    """What still fits into a run's time. Without train.max_seconds everything fits and nothing is paced.
 
     Ranks decide together: rank 0's clock counts. All ranks make the same calls at the same steps.
     """
 
-    seconds: float | None
-    """Of the whole run, from its start."""
-    time_s: Callable[[], float]
-    """Seconds of the run so far."""
-    paced: PacedSchedule
-    validate_every: int
-    """Steps of the schedule between validations."""
-    validation_s: float
-    """Seconds of a validation: expected, then of the last one."""
-    repeated: float
-    """Time of the inference that follows the last validation, such as the report's examples, in validations."""
-    reserve_s: float
-    """Seconds that the caller needs after the last validation."""
-    has_target: bool
-    world: World
-    device: torch.device
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, parts: LoopComponents, evaluator: Evaluator, time_s: Callable[[], float], reserve_s: float
+    ) -> None:
+        """time_s: seconds of the run so far. reserve_s: those that the caller needs after the last validation."""
+        train, strategy = parts.train, parts.step.strategy
+        self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, parts.paced
+        self.time_s, self.reserve_s, self.repeated = time_s, reserve_s, evaluator.repeated
+        self.world, self.device = strategy.world, parts.step.device
+        self.validation_s = 0.0
+        """Seconds of a validation: expected, then of the last one."""
+        if self.seconds is not None:
+            self.validation_s = evaluator.expected_seconds(strategy.whole(parts.validated))
         self.over = False
         """Whether no further step fits."""
         self._all_fits = True
         """Whether the rest of the schedule and its validations fit as they are."""
         self._step_s = 0.0
         self._validating_s = 0.0
-        self._share = _TARGET_SHARE if self.has_target else _VALIDATION_SHARE
+        self._share = _VALIDATION_SHARE if train.target is None else _TARGET_SHARE
         self._due = self._looks = 0
         self._mark: tuple[int, float] | None = None
 
@@ -112,16 +102,13 @@ class TimeLimit:
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
         remaining_s = self.left_s - self.closing_s - _LAST_VALIDATION * self.validation_s
-        validations = self._validations_left(step) * self.validation_s
+        every = self.validate_every
+        before_last = math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
+        validations = before_last * self.validation_s
         self._all_fits = remaining_s - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
         remaining_s -= validations if self._all_fits else min(validations, self._share * max(0.0, remaining_s))
         after = min(int(_LOOK_S / self._step_s), 2 * (step - first))
         return math.floor(remaining_s / self._step_s), step + max(1, after)
-
-    def _validations_left(self, step: int) -> int:
-        """Validations that remain before the last one."""
-        every = self.validate_every
-        return math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
 
     def allows_validation(self, trained_s: float) -> bool:
         """Whether a validation before the last one fits: beside the last one, and as a share of the time so far.
@@ -147,21 +134,3 @@ class TimeLimit:
     def allows_examples(self) -> bool:
         """Whether the inference for the report's examples fits, after the last validation."""
         return self.left_s > self.closing_s
-
-
-def limit_of(parts: LoopComponents, evaluator: Evaluator, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:
-    """The time limit of a run. time_s, reserve_s: as in `TimeLimit`."""
-    train, strategy = parts.train, parts.step.strategy
-    limited = train.max_seconds is not None
-    return TimeLimit(
-        seconds=train.max_seconds,
-        time_s=time_s,
-        paced=parts.paced,
-        validate_every=train.validate_every,
-        validation_s=evaluator.expected_seconds(strategy.whole(parts.validated)) if limited else 0.0,
-        repeated=evaluator.repeated,
-        reserve_s=reserve_s,
-        has_target=train.target is not None,
-        world=strategy.world,
-        device=parts.step.device,
-    )

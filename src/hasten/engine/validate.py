@@ -16,11 +16,11 @@ from hasten.config.schema import Triple
 from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
+from hasten.engine.foreground import training_spacing
 from hasten.engine.infer import Inference, infer_labels, padded_size
 from hasten.engine.measure import Switch
 from hasten.engine.metric import Dice, counts_of, dice_of
-from hasten.engine.metrics.gather import counts_over_ranks
-from hasten.engine.spacing import training_spacing
+from hasten.engine.metrics.streamed import counts_over_ranks
 from hasten.engine.summary import EXAMPLE_CASES
 from hasten.observe.ranges import VALIDATION, Range
 
@@ -62,8 +62,7 @@ def validate(
         case_seconds[rank_positions[position]], before = now - before, now
         through[rank_positions[position]] = 1
     network.train(training)
-    total, all_seconds = counts_over_ranks(counts, counts.dtype), counts_over_ranks(case_seconds, case_seconds.dtype)
-    all_through = counts_over_ranks(through, through.dtype)
+    total, all_seconds, all_through = (counts_over_ranks(each) for each in (counts, case_seconds, through))
     assert total is not None
     assert all_seconds is not None
     assert all_through is not None

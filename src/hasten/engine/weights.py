@@ -101,7 +101,11 @@ def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> 
         for name in expected
         if name in saved and _shape(expected[name]) != _shape(saved[name])
     }
-    odd = [name for name in expected if isinstance(saved.get(name), Tensor) and _is_odd(expected[name], saved[name])]
+    odd = [
+        name
+        for name, value in expected.items()
+        if isinstance(other := saved.get(name), Tensor) and (other.is_meta or other.is_complex() != value.is_complex())
+    ]
     if odd:
         return f"{_counted(odd)} of complex numbers or without any: {first_few(odd)}; likely a file that was altered"
     if not (missing or unexpected or shapes):
@@ -116,10 +120,6 @@ def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> 
         parts.append(f"{_counted(listed)} of another shape: {first_few(listed)}")
     causes = _causes(expected, saved, missing, unexpected, shapes)
     return "; ".join([*parts, f"likely {' and '.join(causes)}"])
-
-
-def _is_odd(expected: Tensor, saved: Tensor) -> bool:
-    return saved.is_meta or saved.is_complex() != expected.is_complex()
 
 
 def _causes(

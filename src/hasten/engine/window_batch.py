@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,9 +10,10 @@ import torch
 from torch import nn
 
 from hasten.config.size import size_text
-from hasten.engine.bands import free_memory
+from hasten.engine.bands import available_bytes
 from hasten.engine.infer import Inference, network_scores
-from hasten.engine.out_of_memory import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory_ends_block
+from hasten.nets.recompute.measure import seconds_of
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,10 @@ def best_batch(trial: Callable[[int], Trial], free: int) -> tuple[int, str]:
         num_bytes = last.num_bytes // count * following
         if num_bytes > _SHARE * free:
             return count, f"{following} would take {size_text(num_bytes)} of the {size_text(free)} that are free"
-        try:
+        doubled = None
+        with out_of_memory_ends_block():
             doubled = trial(following)
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
+        if doubled is None:
             return count, f"{following} run out of memory"
         if doubled.seconds / following > (1 - _LEAST) * last.seconds / count:
             each = [1e3 * trial.seconds / size for trial, size in ((last, count), (doubled, following))]
@@ -64,7 +63,7 @@ def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
     """
     if how.device.type != "cuda":
         return how.batch_size
-    count, why = best_batch(lambda count: _trial(network, channels, how, count), free_memory(how.device))
+    count, why = best_batch(lambda count: _trial(network, channels, how, count), available_bytes(how.device))
     log.info("%d windows of %s go through the network at once: %s", count, how.patch, why)
     torch.cuda.empty_cache()
     return count
@@ -77,11 +76,5 @@ def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> Tri
     torch.cuda.reset_peak_memory_stats(how.device)
     network_scores(network, batch, how)  # libraries choose their algorithms for this shape
     num_bytes = torch.cuda.max_memory_allocated(how.device) - before
-    seconds = []
-    for _ in range(_PASSES):
-        torch.cuda.synchronize(how.device)
-        began = time.perf_counter()
-        network_scores(network, batch, how)
-        torch.cuda.synchronize(how.device)
-        seconds.append(time.perf_counter() - began)
+    seconds = [seconds_of(lambda: network_scores(network, batch, how), how.device) for _ in range(_PASSES)]
     return Trial(min(seconds), num_bytes)

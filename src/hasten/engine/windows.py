@@ -14,7 +14,7 @@ from torch.nn import functional
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Mode, Sigma, make_axis, restricted, weight_map
 from hasten.engine.canvas import HOST, Canvas, Sink
-from hasten.engine.out_of_memory import out_of_memory
+from hasten.engine.out_of_memory import out_of_memory, out_of_memory_ends_block
 
 log = logging.getLogger(__name__)
 
@@ -99,12 +99,12 @@ def slide(
     waiting: list[_Job] = []
     last: Tensor | None = None
     for number, volume in enumerate(volumes):
-        axes = _axes(_shape(volume), how)
+        axes = _axes(volume_shape(volume), how)
         if within is not None:
             depth, height, width = map(restricted, axes, how.window, within(number))
             axes = depth, height, width
         device = how.sums_device or how.device
-        canvas = Canvas.make(axes, weight, sink(number, _shape(volume)), how.sums, device)
+        canvas = Canvas.make(axes, weight, sink(number, volume_shape(volume)), how.sums, device)
         image = _padded(volume, axes, how)
         for window in canvas.windows():
             value = _constant(volume, canvas.place(window), axes) if how.reuse_constant else None
@@ -135,16 +135,17 @@ def _axes(shape: Triple, how: Windows) -> tuple[Axis, Axis, Axis]:
     return depth, height, width
 
 
-def _shape(volume: Tensor) -> Triple:
+def volume_shape(volume: Tensor) -> Triple:
+    """(D, H, W) of (C, D, H, W)."""
     return volume.shape[1], volume.shape[2], volume.shape[3]
 
 
 def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], how: Windows) -> Tensor:
     """The volume with its padding, on the windows' device if that has room. Without padding nothing is copied there."""
     volume = _moved(volume, how.device)
-    if _shape(volume) == tuple(axis.size for axis in axes):
+    if volume_shape(volume) == tuple(axis.size for axis in axes):
         return volume
-    sides = reversed(list(zip(axes, _shape(volume), strict=True)))
+    sides = reversed(list(zip(axes, volume_shape(volume), strict=True)))
     pad = [amount for axis, side in sides for amount in (axis.before, axis.size - side - axis.before)]
     value = how.padding_value if how.padding_mode == "constant" else None
     return functional.pad(volume.to(how.dtype), pad, mode=how.padding_mode, value=value)
@@ -154,7 +155,7 @@ def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis
     """The value of each channel where a window is constant. Asked of the host's volumes without padding alone, as the
     answer of another device would be waited for.
     """
-    if volume.device != HOST or _shape(volume) != tuple(axis.size for axis in axes):
+    if volume.device != HOST or volume_shape(volume) != tuple(axis.size for axis in axes):
         return None
     inside = volume[(slice(None), *slot)]
     first = inside[:, :1, :1, :1]
@@ -166,11 +167,8 @@ def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis
 
 
 def _moved(volume: Tensor, device: torch.device) -> Tensor:
-    try:
+    with out_of_memory_ends_block():
         return volume.to(device)
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
     log.warning("out of memory on %s; a volume stays where it is, and its windows are sent one by one", device)
     return volume
 

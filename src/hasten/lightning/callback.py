@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,14 @@ from hasten.engine.train_log import TrainLog
 from hasten.lightning.data import HastenDataModule
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.framework import lightning_package
-from hasten.lightning.records import TrainerStats, record_of, run_of
+from hasten.lightning.records import TrainerStats, record_of
 from hasten.lightning.timed import Listening, Steps
 from hasten.observe.clock import process_start_seconds
 from hasten.observe.load import LoadMeter
 from hasten.observe.monitor import Monitor
 from hasten.study.script import report
 from hasten.study.script.doctor import judge
+from hasten.study.script.launch import ScriptRun
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,9 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._folder.make(resumed=self._step > 0)
             source = trainer.datamodule._source if isinstance(trainer.datamodule, HastenDataModule) else None
             self._folder.begin(source, steps=trainer.estimated_stepping_batches, done=self._step)
-            self._lines = TrainLog(self._folder.record, self._waited, self._samples, first=self._step)
+            self._lines = TrainLog(
+                self._folder.record, lambda: self._steps.totals.get("wait", 0.0), self._samples, first=self._step
+            )
             self._lines.begin()
         if self.monitor_every > 0:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -108,7 +112,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 offset_s=self.time_s,
                 rank=trainer.global_rank,
                 world_size=trainer.world_size,
-                gpus=_gpus(device),
+                gpus=[f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else (),
             )
             self._monitor.start()
         if device.type == "cuda":
@@ -183,9 +187,6 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else 0.0
         self._lines.write(self._step, rate=float(rate), time_s=self.time_s(), skipped=0)
 
-    def _waited(self) -> float:
-        return self._steps.totals.get("wait", 0.0)
-
     def _samples(self, first: int, last: int) -> int:
         """Samples since the last call; with accumulated batches they do not follow from the step numbers."""
         before, self._logged_samples = self._logged_samples, self._stats.samples
@@ -216,14 +217,11 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
             )
             record = record_of(trainer, pl_module, self._steps, self._stats, listening.inner)
-            diagnosis = judge(run_of(record, seconds), others=others)
+            command = tuple(sys.argv)
+            run = ScriptRun(command=command, exit_code=0, ended="finished", records=[record], seconds=seconds)
+            diagnosis = judge(run, others=others)
             for line in report.summary(diagnosis)[1:]:
                 self._tell(line)
             for path in report.write(diagnosis, self.out):
                 self._tell(f"written    {path}")
         self._clear()
-
-
-def _gpus(device: torch.device) -> list[str] | tuple[()]:
-    """The GPU that trains, by its UUID."""
-    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else ()

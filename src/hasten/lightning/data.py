@@ -244,5 +244,4 @@ def _planned_steps(trainer: Any, per_epoch: int | None) -> int:
 
 
 def _batch_progress(trainer: Any) -> Any:
-    """Lightning's count of the training's batches."""
     return None if trainer is None else trainer.fit_loop.epoch_loop.batch_progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from hasten.lightning.timed import Steps
-from hasten.study.script.launch import ScriptRun
 from hasten.study.script.records import Record, as_record
 
 _HEAVY = ("PyTorchProfiler", "AdvancedProfiler", "XLAProfiler")
@@ -65,11 +63,6 @@ def record_of(trainer: Any, module: nn.Module, steps: Steps, stats: TrainerStats
             "copies": _copies(trainer.train_dataloader, steps),
         }
     )
-
-
-def run_of(record: Record, seconds: float) -> ScriptRun:
-    """The run of this process's own script."""
-    return ScriptRun(command=tuple(sys.argv), exit_code=0, ended="finished", records=[record], seconds=seconds)
 
 
 def _since(events: Iterable[dict[str, Any]], first: int) -> list[dict[str, Any]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hasten.augment.compile import compile_transforms
+from hasten.augment.program import Program
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
@@ -37,36 +39,8 @@ class Place:
         return Share(self.rank, self.size)
 
 
-class Source(Protocol):
-    """Interface of a source of training and validation cases."""
-
-    def settings(self) -> dict[str, Any]:
-        """Settings that determine the batches, whatever the number of ranks: a resumed run must have the same."""
-        ...
-
-    def prepare(self, device: torch.device) -> None:
-        """Fill the cache; one process of a host does it for all."""
-        ...
-
-    def open(self, place: Place) -> None:
-        """Open the prepared cases."""
-        ...
-
-    def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
-        """Training batches, and how many of them are an epoch. steps: of the whole training, 0 if that isn't known."""
-        ...
-
-    def validation(self, place: Place) -> CaseLoader | None:
-        """Whole cases; None where there are none."""
-        ...
-
-    def close(self) -> None:
-        """Release the cases."""
-        ...
-
-
 class PlannedSource:
-    """A data set and the settings of a run, as `hasten train` takes them."""
+    """A data set and the settings of a run, as `hasten train` takes them. Methods are those of `Source`."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -81,6 +55,7 @@ class PlannedSource:
         return self._planned
 
     def settings(self) -> dict[str, Any]:
+        """Settings that determine the batches, whatever the number of ranks: a resumed run must have the same."""
         planned = self.planned()
         sample = asdict(replace(planned.config.sample, compile=None))
         return {
@@ -91,24 +66,24 @@ class PlannedSource:
         }
 
     def prepare(self, device: torch.device) -> None:
+        """Fill the cache; one process of a host does it for all."""
         planned = self.planned(device)
         arena_of(replace(planned, config=replace(planned.config, cache=replace(planned.config.cache, home="file"))))
 
     def open(self, place: Place) -> None:
+        """Open the prepared cases."""
         self._arena = arena_of(self.planned(place.device))
 
     def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
+        """Training batches, and how many of them are an epoch. steps: of the whole training, 0 if that isn't known."""
         planned = self.planned(place.device)
         if steps:
             planned = with_train(planned, steps=steps)
         planned, program, _ = settle_program(planned, self._arena, place.share)
-
-        def feed(first: int, last: int) -> Feed:
-            return Feed(program, first=first, last=last)
-
-        return feed, math.ceil(len(planned.train) / planned.config.sample.batch_size)
+        return partial(_feed, program), math.ceil(len(planned.train) / planned.config.sample.batch_size)
 
     def validation(self, place: Place) -> CaseLoader | None:
+        """Whole cases; None where there are none."""
         planned, arena = self.planned(place.device), self._arena
         ids = tuple(case.id for case in planned.validation)
         cases, flat = arena.index(ids), planned.case_set.spatial_dims == 2
@@ -121,6 +96,7 @@ class PlannedSource:
         return CaseLoader(case, ids, dealt(len(ids), place.rank, place.size))
 
     def close(self) -> None:
+        """Release the cases."""
         self._arena = None
 
 
@@ -158,11 +134,7 @@ class ChainSource:
             self._train_set, batch_size=self.batch_size, seed=self.seed, device=place.device, compile=self.compile,
             share=place.share,
         )  # fmt: skip
-
-        def feed(first: int, last: int) -> Feed:
-            return Feed(program, first=first, last=last)
-
-        return feed, math.ceil(len(self._train_set) * program.latest.num_samples / self.batch_size)
+        return partial(_feed, program), math.ceil(len(self._train_set) * program.latest.num_samples / self.batch_size)
 
     def validation(self, place: Place) -> CaseLoader | None:
         cached = self._validation_set
@@ -180,6 +152,14 @@ class ChainSource:
 
     def close(self) -> None:
         """The cases stay, as preparing them again would take as long as the first time."""
+
+
+def _feed(program: Program, first: int, last: int) -> Feed:
+    return Feed(program, first=first, last=last)
+
+
+Source = PlannedSource | ChainSource
+"""A source of training and validation cases."""
 
 
 def _name_of(row: Mapping[str, Any]) -> str:

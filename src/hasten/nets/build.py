@@ -23,8 +23,8 @@ _MODULE: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),
     "leakyrelu": partial(nn.LeakyReLU, 0.01, inplace=True),
 }
-NNUNET = ("plainconvunet", "residualencoderunet")
-"""nnU-Net's networks, which MONAI does not have."""
+NNUNET = {"plainconvunet": "PlainConvUNet", "residualencoderunet": "ResidualEncoderUNet"}
+"""nnU-Net's networks, which MONAI does not have, and their classes."""
 _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_slope": 0.01, "inplace": True})}
 
 
@@ -58,31 +58,79 @@ def build_network(
     import monai.networks.nets
 
     name, arguments = monai_network(config, num_channels, num_classes, spatial_dims)
-    network: nn.Module = getattr(monai.networks.nets, name)(**arguments)
-    return network
+    return getattr(monai.networks.nets, name)(**arguments)
 
 
 def monai_network(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> tuple[str, dict[str, Any]]:
     """The class in `monai.networks.nets` of a built-in network that is MONAI's, and its arguments, plain values."""
-    args = (config, inputs, outputs, dims)
+    common: dict[str, Any] = {"spatial_dims": dims, "in_channels": inputs, "out_channels": outputs}
+    strides = _strides(config, dims)
     match config.name:
         case "unet":
-            return "UNet", _unet(*args)
+            return "UNet", {
+                **common,
+                "channels": config.channels,
+                "strides": strides,
+                "num_res_units": config.num_res_units,
+                "act": _act(config),
+                "norm": config.norm,
+                "dropout": config.dropout,
+            }
         case "dynunet":
-            return "DynUNet", _dynunet(*args)
+            return "DynUNet", {
+                **common,
+                "kernel_size": _kernels(config, dims),
+                "strides": [(1,) * dims, *strides],
+                "upsample_kernel_size": strides,
+                "filters": config.channels,
+                "dropout": config.dropout or None,
+                "norm_name": (config.norm, {"affine": True}),
+                "act_name": _act(config),
+                "res_block": config.num_res_units > 0,
+                "deep_supervision": config.deep_supervision > 0,
+                "deep_supr_num": max(1, config.deep_supervision),
+            }
         case "segresnet":
-            return "SegResNet", {**_of_segresnets(*args), "dropout_prob": config.dropout or None}
+            return "SegResNet", {**common, **_of_segresnets(config), "dropout_prob": config.dropout or None}
         case "segresnetds":
-            return "SegResNetDS", {**_of_segresnets(*args), "dsdepth": 1 + config.deep_supervision}
+            return "SegResNetDS", {**common, **_of_segresnets(config), "dsdepth": 1 + config.deep_supervision}
         case "mednext":
-            return "MedNeXt", _mednext(*args)
+            # The paper's S: kernels of 3, expansion ratios of 2, residual connections; two blocks at each level.
+            *down, bottom = config.blocks or (2,) * len(config.channels)
+            return "MedNeXt", {
+                **common,
+                "init_filters": config.channels[0],
+                "kernel_size": 3,
+                "deep_supervision": config.deep_supervision > 0,
+                "use_residual_connection": True,
+                "blocks_down": down,
+                "blocks_bottleneck": bottom,
+                "blocks_up": down[::-1],
+            }
         case "swinunetr":
-            return "SwinUNETR", _swinunetr(*args)
+            feature_size = config.channels[0]
+            return "SwinUNETR", {
+                **common,
+                "feature_size": feature_size,
+                "norm_name": config.norm,
+                "drop_rate": config.dropout,
+            }
     raise AssertionError(config.name)
 
 
+def _of_segresnets(config: PlannedNetwork) -> dict[str, Any]:
+    """The arguments that both of MONAI's SegResNets take."""
+    levels = len(config.channels)
+    return {
+        "init_filters": config.channels[0],
+        "blocks_down": config.blocks or (1, *[2] * (levels - 1)),
+        "blocks_up": (1,) * (levels - 1),
+        "norm": (config.norm, {"affine": True}),
+        "act": _act(config) if config.act != "prelu" else "RELU",  # these accept no activation with weights
+    }
+
+
 def _act(config: PlannedNetwork) -> Any:
-    """As MONAI takes it."""
     act = config.act or NETWORKS[config.name].act
     return _ACT[act]
 
@@ -94,54 +142,6 @@ def _strides(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
 def _kernels(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
     """Of each level; 3 everywhere where nothing else is set."""
     return [kernel[3 - dims :] for kernel in config.kernel_size or ((3, 3, 3),) * len(config.channels)]
-
-
-def _unet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
-    return {
-        "spatial_dims": dims,
-        "in_channels": inputs,
-        "out_channels": outputs,
-        "channels": config.channels,
-        "strides": _strides(config, dims),
-        "num_res_units": config.num_res_units,
-        "act": _act(config),
-        "norm": config.norm,
-        "dropout": config.dropout,
-    }
-
-
-def _dynunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
-    strides = _strides(config, dims)
-    return {
-        "spatial_dims": dims,
-        "in_channels": inputs,
-        "out_channels": outputs,
-        "kernel_size": _kernels(config, dims),
-        "strides": [(1,) * dims, *strides],
-        "upsample_kernel_size": strides,
-        "filters": config.channels,
-        "dropout": config.dropout or None,
-        "norm_name": (config.norm, {"affine": True}),
-        "act_name": _act(config),
-        "res_block": config.num_res_units > 0,
-        "deep_supervision": config.deep_supervision > 0,
-        "deep_supr_num": max(1, config.deep_supervision),
-    }
-
-
-def _of_segresnets(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
-    """The arguments that both of MONAI's SegResNets take."""
-    levels = len(config.channels)
-    return {
-        "spatial_dims": dims,
-        "init_filters": config.channels[0],
-        "in_channels": inputs,
-        "out_channels": outputs,
-        "blocks_down": config.blocks or (1, *[2] * (levels - 1)),
-        "blocks_up": (1,) * (levels - 1),
-        "norm": (config.norm, {"affine": True}),
-        "act": _act(config) if config.act != "prelu" else "RELU",  # these accept no activation with weights
-    }
 
 
 def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
@@ -157,31 +157,3 @@ def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.
         residual=config.name == "residualencoderunet",
         deep_supervision=config.deep_supervision,
     )
-
-
-def _mednext(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
-    """The paper's S: kernels of 3, expansion ratios of 2, residual connections; two blocks at each level."""
-    *down, bottom = config.blocks or (2,) * len(config.channels)
-    return {
-        "spatial_dims": dims,
-        "init_filters": config.channels[0],
-        "in_channels": inputs,
-        "out_channels": outputs,
-        "kernel_size": 3,
-        "deep_supervision": config.deep_supervision > 0,
-        "use_residual_connection": True,
-        "blocks_down": down,
-        "blocks_bottleneck": bottom,
-        "blocks_up": down[::-1],
-    }
-
-
-def _swinunetr(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
-    return {
-        "in_channels": inputs,
-        "out_channels": outputs,
-        "feature_size": config.channels[0],
-        "norm_name": config.norm,
-        "drop_rate": config.dropout,
-        "spatial_dims": dims,
-    }

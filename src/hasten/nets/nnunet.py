@@ -14,16 +14,6 @@ import torch
 from torch import Tensor, nn
 
 Sides = tuple[int, ...]
-_CONV: dict[int, type[nn.Module]] = {2: nn.Conv2d, 3: nn.Conv3d}
-_TRANSPOSED: dict[int, type[nn.Module]] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-_POOL: dict[int, type[nn.Module]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
-_DROPOUT: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
-_NORM: dict[tuple[str, int], Callable[..., nn.Module]] = {
-    ("instance", 2): nn.InstanceNorm2d,
-    ("instance", 3): nn.InstanceNorm3d,
-    ("batch", 2): nn.BatchNorm2d,
-    ("batch", 3): nn.BatchNorm3d,
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +24,10 @@ class Layers:
     norm: str
     act: Callable[[], nn.Module]
     dropout: float = 0.0
+
+    def of(self, kind: str) -> Any:
+        """torch's layer of that kind, such as "Conv", in this many dimensions."""
+        return getattr(nn, f"{kind}{self.dims}d")
 
 
 class ConvNormAct(nn.Module):
@@ -46,17 +40,16 @@ class ConvNormAct(nn.Module):
         """plain: without dropout and activation."""
         super().__init__()
         padding = [(side - 1) // 2 for side in kernel]
-        self.conv = _CONV[layers.dims](inputs, outputs, kernel, stride, padding, bias=bias)
+        self.conv = layers.of("Conv")(inputs, outputs, kernel, stride, padding, bias=bias)
         if layers.dropout > 0 and not plain:
-            self.dropout = _DROPOUT[layers.dims](layers.dropout)
-        self.norm = _NORM[layers.norm, layers.dims](outputs, affine=True)
+            self.dropout = layers.of("Dropout")(layers.dropout)
+        self.norm = layers.of("InstanceNorm" if layers.norm == "instance" else "BatchNorm")(outputs, affine=True)
         if not plain:
             self.nonlin = layers.act()
         self.all_modules = nn.Sequential(*self.children())
 
     def forward(self, image: Tensor) -> Tensor:
-        output: Tensor = self.all_modules(image)
-        return output
+        return self.all_modules(image)
 
 
 class ResidualBlock(nn.Module):
@@ -68,14 +61,13 @@ class ResidualBlock(nn.Module):
         self.conv1 = ConvNormAct(layers, inputs, outputs, kernel, stride)
         self.conv2 = ConvNormAct(layers, outputs, outputs, kernel, ones, plain=True)
         self.nonlin2 = layers.act()
-        skip: list[nn.Module] = [_POOL[layers.dims](stride, stride)] if stride != ones else []
+        skip: list[nn.Module] = [layers.of("AvgPool")(stride, stride)] if stride != ones else []
         if inputs != outputs:
             skip.append(ConvNormAct(layers, inputs, outputs, ones, ones, plain=True, bias=False))
         self.skip = nn.Sequential(*skip)
 
     def forward(self, image: Tensor) -> Tensor:
-        output: Tensor = self.nonlin2(self.conv2(self.conv1(image)) + self.skip(image))
-        return output
+        return self.nonlin2(self.conv2(self.conv1(image)) + self.skip(image))
 
 
 class Stack(nn.Module):
@@ -93,8 +85,7 @@ class Stack(nn.Module):
         self.add_module(self.name, nn.Sequential(*blocks))
 
     def forward(self, image: Tensor) -> Tensor:
-        output: Tensor = getattr(self, self.name)(image)
-        return output
+        return getattr(self, self.name)(image)
 
 
 class Encoder(nn.Module):
@@ -142,8 +133,8 @@ class Decoder(nn.Module):
         for level in reversed(range(len(strides))):
             width, stride = channels[level], strides[level]
             self.stages.append(Stack(ConvNormAct, layers, count, 2 * width, width, kernels[level], ones))
-            self.transpconvs.append(_TRANSPOSED[layers.dims](channels[level + 1], width, stride, stride))
-            head = _CONV[layers.dims](width, outputs, 1)
+            self.transpconvs.append(layers.of("ConvTranspose")(channels[level + 1], width, stride, stride))
+            head = layers.of("Conv")(width, outputs, 1)
             # nnU-Net keeps a head at every level; those that the loss does not look at have nothing to learn.
             self.seg_layers.append(head.requires_grad_(level <= heads))
 
@@ -181,8 +172,7 @@ class NnUNet(nn.Module):
         self.apply(_initialize)
 
     def forward(self, image: Tensor) -> Tensor | list[Tensor]:
-        output: Tensor | list[Tensor] = self.decoder(self.encoder(image))
-        return output
+        return self.decoder(self.encoder(image))
 
 
 def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
@@ -201,7 +191,7 @@ def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
     firsts = [convs.get((level, 0), ()) for level in range(levels)]
     dims = len(firsts[0]) - 2 if firsts else 0
     sides = [*strides, *(shape[2:] for shape in firsts)]
-    if dims not in _CONV or not heads or any(len(each) != dims for each in sides):
+    if dims not in (2, 3) or not heads or any(len(each) != dims for each in sides):
         return None
     channels, kernels = [shape[0] for shape in firsts], [shape[2:] for shape in firsts]
     blocks = [sum(at == level for at, _ in convs) for level in range(levels)]
@@ -231,4 +221,4 @@ def _initialize(module: nn.Module) -> None:
         if module.bias is not None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, ResidualBlock):
-        nn.init.zeros_(module.conv2.norm.weight)  # type: ignore[arg-type]
+        nn.init.zeros_(module.conv2.norm.weight)

@@ -41,8 +41,7 @@ class _SumOfOneLoss(torch.autograd.Function):
 
 def sum_over_ranks(value: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """`value`, of any shape, summed over the ranks; each rank may use the sum in its own way."""
-    total: Tensor = _Sum.apply(value, group)
-    return total
+    return _Sum.apply(value, group)
 
 
 def counts_over_ranks(counts: Tensor) -> Tensor:
@@ -51,8 +50,7 @@ def counts_over_ranks(counts: Tensor) -> Tensor:
     The gradients of the ranks must be averaged afterwards, as DistributedDataParallel does: they are then those of one
     process with the whole batch. The backward pass communicates nothing.
     """
-    total: Tensor = _SumOfOneLoss.apply(counts) if several_ranks() else counts
-    return total
+    return _SumOfOneLoss.apply(counts) if several_ranks() else counts
 
 
 def _total(value: Tensor, group: ProcessGroup | None) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain
 from hasten.augment.crop import CropOp
-from hasten.augment.make_program import Cases, make_program
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.cache.arena import Store
@@ -32,23 +31,6 @@ class Augmentation:
     mirror_axes: tuple[int, ...]
     in_plane: bool
     """Slice by slice (`do_dummy_2d_data_aug`)."""
-
-
-def make_batches(
-    store: Store,
-    crop: CropOp,
-    augmentation: Augmentation | None,
-    *,
-    batch_size: int,
-    seed: int,
-    device: torch.device,
-    compile: bool = False,
-) -> Program:
-    """A program of nnU-Net's default augmentation on these cases; without it, of plain patches."""
-    return make_program(
-        chain_of(store, crop, augmentation), Cases(store=store), batch_size=batch_size, seed=seed, device=device,
-        compile=compile,
-    )  # fmt: skip
 
 
 def chain_of(store: Store, crop: CropOp, augmentation: Augmentation | None) -> Chain:

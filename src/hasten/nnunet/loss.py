@@ -12,6 +12,7 @@ from nnunetv2.training.loss.robust_ce_loss import RobustCrossEntropyLoss
 from nnunetv2.utilities.helpers import softmax_helper_dim1
 from torch import Tensor
 
+from hasten.engine.metrics.counts import confusion_counts
 from hasten.nets.build import Loss
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.dice_ce import dice_ce
@@ -27,13 +28,11 @@ def objective(loss: Any) -> Loss:
 
     def value(output: Any, target: Tensor) -> Tensor:
         if isinstance(output, Tensor):
-            result: Tensor = each(output.float(), target)
-            return result
+            return each(output.float(), target)
         scores = [head.float() for head in output]
         targets = [nearest(target, head.shape[2:]) for head in scores]
         if weights is None:
-            whole: Tensor = each(scores, targets)
-            return whole
+            return each(scores, targets)
         terms = [
             share * each(head, part) for share, head, part in zip(weights, scores, targets, strict=True) if share != 0
         ]
@@ -70,18 +69,17 @@ def hard_counts(scores: Tensor, target: Tensor, *, regions: bool, ignore: int | 
     scores: (B, K, ...), with the background first unless `regions`. target: (B, 1, ...) classes; with `regions` masks,
     that of the label to ignore last. ignore: that label; None if there is none.
     """
-    valid = None
     if regions:
         predicted, truth = torch.sigmoid(scores) > 0.5, target.bool()
         if ignore is not None:
             valid, truth = ~truth[:, -1:], truth[:, :-1]
+            predicted, truth = predicted & valid, truth & valid
+        counts = confusion_counts(predicted, truth)
     else:
-        classes = torch.arange(1, scores.shape[1], device=scores.device).view(1, -1, *[1] * (scores.ndim - 2))
-        predicted, truth = scores.argmax(1, keepdim=True) == classes, target == classes
+        predicted = scores.argmax(1, keepdim=True)
         if ignore is not None:
-            valid = target != ignore
-    if valid is not None:
-        predicted, truth = predicted & valid, truth & valid
-    axes = [0, *range(2, scores.ndim)]
-    hit = (predicted & truth).sum(axes)
-    return torch.stack([hit, predicted.sum(axes) - hit, truth.sum(axes) - hit])
+            # A number that is no class is counted for none.
+            predicted, target = (each.masked_fill(target == ignore, -1) for each in (predicted, target.long()))
+        counts = confusion_counts(predicted, target, scores.shape[1])[:, 1:]
+    hit, extra, _, missed = counts.sum(0).unbind(1)
+    return torch.stack([hit, extra, missed])

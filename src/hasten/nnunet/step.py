@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from hasten.config.schema import TrainConfig
+from hasten.engine.autotune import FAST_BF16, candidates
 from hasten.engine.measure import (
     MEASURE_S,
     Measured,
-    Precision,
     Probe,
     Switch,
     Variant,
@@ -41,8 +42,6 @@ LEAST_ITERATIONS = 1000
 MUON_RATE = 0.002
 """Learning rate at the start with HASTEN_OPTIMIZER=muon, where SGD's is 0.01."""
 _CLIP_NORM = 12.0
-_FAST_BF16 = (8, 0)
-"""Lowest compute capability with matrix units for bf16."""
 _AS_NNUNET = "as nnU-Net has it"
 
 
@@ -88,7 +87,7 @@ def make_step(
     bare = unwrapped(network)
     engaged = {"fused norms": _operated(bare, setting)}
     probe = Probe(
-        loss=_of_classes(loss, setting.regions),
+        loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
         shape=(1 if device.type == "cpu" else min(2, setting.shape[0]), *setting.shape[1:]),
         num_classes=setting.num_classes, spatial_dims=setting.spatial_dims, device=device,
     )  # fmt: skip
@@ -160,10 +159,6 @@ def muon(network: nn.Module, weight_decay: float) -> Muon:
     )  # fmt: skip
 
 
-def _of_classes(loss: Loss, regions: Members) -> Loss:
-    return (lambda output, label: loss(output, region_masks(label, regions))) if regions else loss
-
-
 def _operated(network: nn.Module, setting: Setting) -> Switch:
     """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
     device = next(network.parameters()).device
@@ -186,18 +181,10 @@ def _example(sides: tuple[int, ...], setting: Setting) -> Tensor:
 
 
 def _usual(device: torch.device) -> Variant:
-    """nnU-Net's own choice."""
     return Variant(precision="fp16" if device.type == "cuda" else "fp32", channels_last=False)
 
 
 def _variants(device: torch.device) -> list[Variant]:
     """The first is what the others are compared with. Before Ampere, GPUs have no other than nnU-Net's fp16."""
-    if device.type == "cpu":
-        precisions: tuple[Precision, ...] = ("fp32", "bf16")
-        return [Variant(precision=each, channels_last=last) for each in precisions for last in (False, True)]
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FAST_BF16:
-        return [_usual(device)]
-    return [
-        Variant(precision="fp32", channels_last=False), Variant(precision="bf16", channels_last=False),
-        Variant(precision="bf16", channels_last=True, fused_kernels=True),
-    ]  # fmt: skip
+    slow = device.type != "cpu" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FAST_BF16)
+    return [_usual(device)] if slow else candidates(device, TrainConfig())

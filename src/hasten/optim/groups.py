@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -38,11 +37,7 @@ def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[st
 def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[nn.Parameter]:
     """Parameters that do not decay: of at most one dimension, of a norm, or with a name that fits a pattern."""
     parameters = dict(network.named_parameters())
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in parameters):
-            raise ValueError(
-                f"no parameter's name fits {pattern!r}; the first ones are {', '.join(list(parameters)[:5])}"
-            )
+    named = {name for pattern in patterns for name in fitting(list(parameters), pattern, at="exempt")}
     norms = {
         id(parameter)
         for module in network.modules()
@@ -52,7 +47,7 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
     return [
         parameter
         for name, parameter in parameters.items()
-        if parameter.ndim <= 1 or id(parameter) in norms or any(fnmatchcase(name, pattern) for pattern in patterns)
+        if parameter.ndim <= 1 or id(parameter) in norms or name in named
     ]
 
 

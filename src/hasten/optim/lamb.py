@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from hasten.optim.own import Amp, OwnOptimizer, check_rates, norms_of
+from hasten.optim.base import Amp, BaseOptimizer, adamw_step, check_rates, norms_of
 
 
-class Lamb(OwnOptimizer):
+class Lamb(BaseOptimizer):
     """LAMB, or NVIDIA's variant of it.
 
     max_grad_norm: the norm of all gradients together is clipped to this first (timm and Apex: 1.0); None does not
@@ -86,19 +86,14 @@ class Lamb(OwnOptimizer):
     ) -> list[Tensor]:  # fmt: skip
         """Adam's direction plus weight decay for each parameter; updates moments and steps."""
         directions = self._scratches(parameters)
-        moments, squares = self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq")
-        steps = self._scalars(parameters, "step")
         torch._foreach_copy_(directions, parameters)
-        torch._foreach_add_(steps, 1)
         # With a rate of -1 AdamW's kernel computes w * (1 + its weight decay) + direction: from copies of the weights,
         # and with weight_decay - 1, that is LAMB's direction in one pass.
-        torch._fused_adamw_(
-            directions, gradients, moments, squares, [], steps,
-            lr=-1.0, beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"] - 1.0,
-            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale, found_inf=found_inf,
+        adamw_step(
+            directions, gradients, self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq"),
+            self._scalars(parameters, "step"), group=group, lr=-1.0, weight_decay=group["weight_decay"] - 1.0,
+            scale=scale, found_inf=found_inf,
         )  # fmt: skip
-        if found_inf is not None:
-            torch._foreach_sub_(steps, [found_inf] * len(steps))
         return directions
 
     def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:

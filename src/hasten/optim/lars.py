@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from hasten.optim.own import Amp, OwnOptimizer, check_rates, momentum_step, norms_of
+from hasten.optim.base import Amp, BaseOptimizer, check_rates, momentum_step, norms_of
 
 
-class Lars(OwnOptimizer):
+class Lars(BaseOptimizer):
     """SGD with momentum and layer-wise adaptive rates.
 
     trust: share of its weights' norm that a layer moves at a learning rate of 1. trust_clip: no layer's rate exceeds

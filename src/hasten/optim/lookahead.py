@@ -40,8 +40,11 @@ class Lookahead(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the inner optimizer, and a pull if it is due. Returns the inner step's result."""
-        fast = [parameter for group in self.param_groups for parameter in group["params"]]
-        slow = [self._slow(parameter) for parameter in fast]
+        fast = self._parameters()
+        for parameter in fast:
+            if "slow" not in self.state[parameter]:
+                self.state[parameter]["slow"] = parameter.detach().clone()
+        slow = [self.state[parameter]["slow"] for parameter in fast]
         found_inf = getattr(self, "found_inf", None)
         loss = self._inner_step(closure)
         count = self._counter(fast)
@@ -68,7 +71,7 @@ class Lookahead(torch.optim.Optimizer):
         self.param_groups = self.inner.param_groups
         self.state.clear()
         lookahead = state_dict.get(_KEY, {"slow": {}, "count": None})
-        parameters = list(self._parameters())
+        parameters = self._parameters()
         for number, slow in lookahead["slow"].items():
             parameter = parameters[number]
             self.state[parameter]["slow"] = torch.empty_like(parameter).copy_(slow)
@@ -77,12 +80,6 @@ class Lookahead(torch.optim.Optimizer):
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _slow(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "slow" not in state:
-            state["slow"] = parameter.detach().clone()
-        return state["slow"]
 
     def _counter(self, fast: list[Tensor]) -> Tensor:
         """() int64 on the weights' device: number of steps that were not skipped."""

@@ -14,15 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.optim.own import Amp, OwnOptimizer
+from hasten.optim.base import Amp, BaseOptimizer, adamw_step
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
 _THIN = 8
 _BLOCKED_SIDE = 128
 _BLOCKS = 4
 
 
-class Muon(OwnOptimizer):
+class Muon(BaseOptimizer):
     """Muon on convolution filters, fused AdamW on the rest, in one optimizer with one state.
 
     params: parameters of a network, of any number of dimensions. lr: as for AdamW. transposed: those that are
@@ -43,23 +44,20 @@ class Muon(OwnOptimizer):
         eps: float = 1e-8,
     ) -> None:
         turned, plain = {id(parameter) for parameter in transposed}, {id(parameter) for parameter in exempt}
-        straight: list[nn.Parameter] = []
-        swapped: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        vectors: list[nn.Parameter] = []
+        groups: list[dict[str, Any]] = [
+            {"params": [], "muon": True, "swap": False, "weight_decay": weight_decay},
+            {"params": [], "muon": True, "swap": True, "weight_decay": weight_decay},
+            {"params": [], "muon": False, "weight_decay": weight_decay},
+            {"params": [], "muon": False, "weight_decay": 0.0},
+        ]
         for parameter in params:
             if parameter.ndim <= 1 or id(parameter) in plain:
-                vectors.append(parameter)
+                number = 3
             elif not is_filter_bank(parameter):
-                others.append(parameter)
+                number = 2
             else:
-                (swapped if id(parameter) in turned else straight).append(parameter)
-        groups = [
-            {"params": straight, "muon": True, "swap": False, "weight_decay": weight_decay},
-            {"params": swapped, "muon": True, "swap": True, "weight_decay": weight_decay},
-            {"params": others, "muon": False, "weight_decay": weight_decay},
-            {"params": vectors, "muon": False, "weight_decay": 0.0},
-        ]
+                number = int(id(parameter) in turned)
+            groups[number]["params"].append(parameter)
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
         super().__init__([group for group in groups if group["params"]], defaults)
 
@@ -69,7 +67,11 @@ class Muon(OwnOptimizer):
                 if group["muon"]:
                     self._muon(parameters, gradients, group, amp)
                 else:
-                    self._adamw(parameters, gradients, group, amp)
+                    adamw_step(
+                        parameters, gradients, self._moments(parameters, "exp_avg"),
+                        self._moments(parameters, "exp_avg_sq"), self._scalars(parameters, "step"), group=group,
+                        lr=group["lr"], weight_decay=group["weight_decay"], scale=amp.scale, found_inf=amp.found_inf,
+                    )  # fmt: skip
 
     def _muon(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
         moments = self._moments(parameters, "momentum")
@@ -93,18 +95,6 @@ class Muon(OwnOptimizer):
             rate = 1.0
         for parameter, matrix, factor in zip(parameters, matrices, factors, strict=True):
             _add_product(parameter, matrix, factor, alpha=rate * 0.2 * max(matrix.shape) ** 0.5, swap=group["swap"])
-
-    def _adamw(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
-        steps, found_inf = self._scalars(parameters, "step"), amp.found_inf
-        torch._foreach_add_(steps, 1)
-        torch._fused_adamw_(
-            parameters, gradients, self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq"), [],
-            steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1],
-            weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
-            grad_scale=amp.scale, found_inf=found_inf,
-        )  # fmt: skip
-        if found_inf is not None:
-            torch._foreach_sub_(steps, [found_inf] * len(steps))
 
 
 def is_filter_bank(parameter: Tensor) -> bool:
@@ -150,7 +140,7 @@ def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
+def _factors(matrices: Sequence[Tensor]) -> list[Tensor]:
     """The (short, short) product of the iterations' factors, which multiplies each matrix on its short side.
 
     Every iteration is a polynomial of the first G, so they are multiplied up in this small space, for all matrices of
@@ -166,7 +156,7 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
         for one, number in zip(gram, numbers, strict=True):
             _gram(wides[number], out=one)
         norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_()[:, None, None] + 1e-7
-        products = _polynomial(gram.div_(norm * norm), iterations).div_(norm)
+        products = _polynomial(gram.div_(norm * norm)).div_(norm)
         for number, product in zip(numbers, products, strict=True):
             factors[number] = product
     return factors
@@ -185,12 +175,12 @@ def _gram(wide: Tensor, *, out: Tensor) -> None:
         out[:start, start:stop] = out[start:stop, :start].mT
 
 
-def _polynomial(gram: Tensor, iterations: int) -> Tensor:
+def _polynomial(gram: Tensor) -> Tensor:
     """(N, side, side): product of the iterations' factors of X, from G = X X^T with a norm of X of at most 1."""
     a, b, c = _COEFFICIENTS
     diagonal = a * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     product: Tensor | None = None
-    for remaining in range(iterations, 0, -1):
+    for remaining in range(_ITERATIONS, 0, -1):
         factor = torch.baddbmm(diagonal + b * gram, gram, gram, alpha=c)
         product = factor if product is None else factor @ product
         if remaining > 1:

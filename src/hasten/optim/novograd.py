@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from hasten.optim.own import Amp, OwnOptimizer, check_rates, keep, momentum_step, norms_of, store
+from hasten.optim.base import Amp, BaseOptimizer, check_rates, keep, momentum_step, norms_of, store
 
 
-class Novograd(OwnOptimizer):
+class Novograd(BaseOptimizer):
     """NovoGrad, with the arguments and the states of MONAI's.
 
     betas: shares of the old momentum and of the old squared norm. grad_averaging: a gradient enters the momentum

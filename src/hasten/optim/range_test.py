@@ -22,7 +22,7 @@ from hasten.optim.schedule import set_rate
 
 
 class Stateful(Protocol):
-    """Anything with state that a step changes, such as a scaler, a feed or an average."""
+    """Anything with state that a step changes, such as a scaler, a scheduler, a feed or an average."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -120,7 +120,8 @@ def restored(network: nn.Module, optimizer: torch.optim.Optimizer, also: Sequenc
     modes = [(module, module.training) for module in network.modules()]
     rates = [group["lr"] for group in optimizer.param_groups]
     states = [(each, copy.deepcopy(each.state_dict())) for each in (optimizer, *also)]
-    chance = _random_states()
+    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    host, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield
     finally:
@@ -136,17 +137,8 @@ def restored(network: nn.Module, optimizer: torch.optim.Optimizer, also: Sequenc
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if isinstance(rate, Tensor):  # the same tensor again: a captured step reads it
                 group["lr"] = rate.copy_(group["lr"])
-        _set_random_states(chance)
-
-
-def _random_states() -> tuple[Any, ...]:
-    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cards  # noqa: NPY002
-
-
-def _set_random_states(states: tuple[Any, ...]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-    torch.set_rng_state(states[2])
-    if states[3]:
-        torch.cuda.set_rng_state_all(states[3])
+        random.setstate(host)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(torchs)
+        if cards:
+            torch.cuda.set_rng_state_all(cards)

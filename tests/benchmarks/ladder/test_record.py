@@ -37,7 +37,7 @@ def draw(classes: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_scores_are_monais_and_hastens(task: Task) -> None:
     from monai.metrics import DiceMetric, MeanIoU
 
-    from hasten.engine.metric import dice_of, overlap_counts
+    from hasten.engine.metric import counts_of, dice_of
 
     prediction, label = draw(3)
     mine = [case_scores(class_masks(p, task), class_masks(t, task)) for p, t in zip(prediction, label, strict=True)]
@@ -49,7 +49,7 @@ def test_scores_are_monais_and_hastens(task: Task) -> None:
     mean, per_class = mean_score(mine)
     assert mean == pytest.approx(metric.aggregate().item(), abs=1e-6)
     assert per_class == pytest.approx(theirs.nanmean(0).tolist(), abs=1e-6)
-    counts = torch.stack([overlap_counts(p, t, 3) for p, t in zip(prediction, label, strict=True)])
+    counts = torch.stack([counts_of(p, t, num_classes=3) for p, t in zip(prediction, label, strict=True)])
     assert dice_of(counts, ["a", "b"]).mean == pytest.approx(mean, abs=1e-12)
     iou = MeanIoU(include_background=False, reduction="none")
     hot = [torch.nn.functional.one_hot(each, 3).movedim(-1, 1) for each in (prediction, label)]

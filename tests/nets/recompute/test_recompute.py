@@ -446,15 +446,15 @@ def test_the_counter_of_bytes_knows_views_and_what_was_there() -> None:
     with HostBytes() as counted:
         there.view(10, 100)[2:].detach()
         one = there + 1
-        assert counted.held == 4000
+        assert counted.live == 4000
         part = one[:10]
         del one
-        assert counted.held == 4000
+        assert counted.live == 4000
         other = part.clone()
         del part
-        assert (counted.held, counted.peak) == (40, 4040)
+        assert (counted.live, counted.peak) == (40, 4040)
         del other
-        assert counted.held == 0
+        assert counted.live == 0
     with pytest.raises(MemoryError), HostBytes(limit=5000):
         _ = (there + 1, there + 2)
 

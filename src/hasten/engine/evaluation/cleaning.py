@@ -53,14 +53,17 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
             continue
         candidates = _candidates(name, _median_volume(pairs, evaluation, name))
         affected = {other: members for other, members in pairs.members.items() if value in members}
-        dices = partial(_dices, pairs=pairs, value=value, candidates=candidates, affected=affected)
+        dices = partial(_dices, pairs=pairs, candidates=[{value: each} for each in candidates], affected=affected)
         case_dices = _each(pairs.pairs, dices)
         means = [_means([case[number] for case in case_dices]) for number in range(len(candidates))]
         allowed = [pair for pair in zip(means, candidates, strict=True) if not _worse(pair[0], before)]
         best = max(allowed, key=lambda pair: _comparable(pair[0][name]), default=None)
         if best is not None and _comparable(best[0][name]) > _comparable(before[name]):
             cleanings[value] = best[1]
-    after = _means(_each(pairs.pairs, lambda pair: _cleaned_dices(pair, pairs, cleanings))) if cleanings else before
+    after = before
+    if cleanings:
+        dices = partial(_dices, pairs=pairs, candidates=[cleanings], affected=pairs.members)
+        after = _means([case[0] for case in _each(pairs.pairs, dices)])
     # Each was evaluated separately; holes that two classes enclose are filled by only one of them.
     if _worse(after, before):
         cleanings, after = {}, before
@@ -89,26 +92,15 @@ def _median_volume(pairs: Pairs, evaluation: Evaluation, name: str) -> float:
 
 
 def _dices(
-    pair: Pair,
-    *,
-    pairs: Pairs,
-    value: int,
-    candidates: Sequence[Cleaning],
-    affected: Mapping[str, Sequence[int]],
+    pair: Pair, *, pairs: Pairs, candidates: Sequence[Cleanings], affected: Mapping[str, Sequence[int]]
 ) -> list[Dices]:
-    """Dice of the classes and regions that a label value belongs to, with each of the candidates in turn."""
+    """Dice of `affected`, the classes and regions that cleanings concern, with each of the candidates in turn."""
     prediction, label, spacing = read_pair(pair, pairs)
     label_values = list({value for members in affected.values() for value in members})
     box = bounding_box(np.isin(prediction, label_values) | np.isin(label, label_values))  # all that counts lies in it
     prediction, label = prediction[box], label[box]
-    cleaned = (postprocessed(prediction, {value: candidate}, spacing) for candidate in candidates)
+    cleaned = (postprocessed(prediction, candidate, spacing) for candidate in candidates)
     return [_dice_of(*without_ignored(each, label, pairs.ignore), affected) for each in cleaned]
-
-
-def _cleaned_dices(pair: Pair, pairs: Pairs, cleanings: Cleanings) -> Dices:
-    prediction, label, spacing = read_pair(pair, pairs)
-    cleaned = postprocessed(prediction, cleanings, spacing)
-    return _dice_of(*without_ignored(cleaned, label, pairs.ignore), pairs.members)
 
 
 def _dice_of(prediction: np.ndarray, label: np.ndarray, members: Mapping[str, Sequence[int]]) -> Dices:

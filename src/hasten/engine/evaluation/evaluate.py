@@ -177,7 +177,12 @@ def evaluate_pairs(
 
     def one(pair: Pair) -> list[Score] | str:
         try:
-            return _score(pair, pairs, tolerance_mm, surfaces)
+            prediction, label, spacing = read_pair(pair, pairs)
+            prediction, label = without_ignored(prediction, label, pairs.ignore)
+            return score_case(
+                pair.case, prediction, label, pairs.members,
+                spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces,
+            )  # fmt: skip
         except (ValueError, OSError) as error:
             return str(error)
 
@@ -197,14 +202,6 @@ def evaluate_pairs(
         predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
         main=tuple(pairs.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
     )  # fmt: skip
-
-
-def _score(pair: Pair, pairs: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
-    prediction, label, spacing = read_pair(pair, pairs)
-    prediction, label = without_ignored(prediction, label, pairs.ignore)
-    return score_case(
-        pair.case, prediction, label, pairs.members, spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces
-    )
 
 
 def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from torch import nn
 
 from hasten.config.load import load_run
-from hasten.engine.ensemble import Member
+from hasten.engine.ensemble import Member, with_infer
 from hasten.engine.evaluation.cleaning import Chosen, choose_cleanings
 from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs
-from hasten.engine.evaluation.pairs import Pair, Pairs
+from hasten.engine.evaluation.pairs import Pairs
 from hasten.engine.evaluation.run import validation_pairs
-from hasten.engine.infer_settings import with_infer
 from hasten.engine.job import read_cases
-from hasten.engine.model import Model, load_members
+from hasten.engine.model import load_members
 from hasten.engine.postprocess import write_cleanings
 from hasten.engine.predict import predict_cases
 from hasten.engine.weights import model_file, read_model
@@ -100,28 +96,14 @@ def _trial(
     case_set, _, validation = read_cases(config)
     labelled = {pair.case for pair in pairs.pairs}
     model = load_members(members, device=device or config.train.device)
-    count = _count_passes(model)
+    counts: list[int] = []
+    model.network.register_forward_pre_hook(lambda _, inputs: counts.append(len(inputs[0])))
     predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
     evaluation = evaluate_pairs(_in(pairs, out), predictions=out, labels=case_set.source, surfaces=surfaces)
-    return Trial(overrides=overrides, evaluation=evaluation, passes=sum(count))
-
-
-def _count_passes(model: Model) -> list[int]:
-    """The batch size of each pass through the network is added to this."""
-    counts: list[int] = []
-
-    def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        counts.append(len(inputs[0]))
-
-    model.network.register_forward_pre_hook(count)
-    return counts
+    return Trial(overrides=overrides, evaluation=evaluation, passes=sum(counts))
 
 
 def _in(pairs: Pairs, folder: Path) -> Pairs:
     """The same cases, with the predictions of another folder."""
-    moved = tuple(
-        Pair(case=each.case, prediction=folder / each.prediction.name, label=each.label) for each in pairs.pairs
-    )
-    return Pairs(
-        pairs=moved, labels=pairs.labels, regions=pairs.regions, ignore=pairs.ignore, num_labelled=pairs.num_labelled
-    )
+    moved = (replace(each, prediction=folder / each.prediction.name) for each in pairs.pairs)
+    return replace(pairs, pairs=tuple(moved))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hasten.nets.losses.overlap import plain
+
 
 def confusion_counts(y_pred: Tensor, y: Tensor, num_classes: int | None = None) -> Tensor:
     """(B, K, 4) int64 on the device of `y_pred`: true positives, false positives, true negatives, false negatives.
@@ -13,48 +15,36 @@ def confusion_counts(y_pred: Tensor, y: Tensor, num_classes: int | None = None) 
     num_classes: K; None takes the channels of `y_pred`, of which one alone is 1 where the only class is held. A label
     that is no class is of none. No device value is read. Raises ValueError where the shapes do not fit.
     """
-    y_pred, y = plain(y_pred), plain(y).to(y_pred.device)
+    y_pred, y = plain(y_pred).detach(), plain(y).detach().to(y_pred.device)
     classes = num_classes or y_pred.shape[1]
     _check(y_pred, y, classes)
-    first = 1 if classes == 1 else 0
     mapped = y_pred.shape[1] == y.shape[1] == 1
     one = _of_label_maps if mapped and y_pred.device.type == "cpu" else _of_masks
-    counts = torch.stack(
-        [one(case_pred, case_label, classes, first) for case_pred, case_label in zip(y_pred, y, strict=True)]
-    )
+    counts = torch.stack([one(case_pred, case_label, classes) for case_pred, case_label in zip(y_pred, y, strict=True)])
     hit, predicted, labelled = counts.unbind(2)
     missed = labelled - hit
     total = y_pred[0, 0].numel()
     return torch.stack([hit, predicted - hit, total - predicted - missed, missed], dim=2)
 
 
-def plain(tensor: Tensor) -> Tensor:
-    """Detached, and as a plain tensor: MONAI's MetaTensor tracks meta data through every operation."""
-    tensor = tensor.detach()
-    return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
-
-
 def masks(channels: Tensor, classes: int) -> list[Tensor]:
     """A bool mask (...) for each class of one sample (K, ...) or (1, ...) of class index."""
     if channels.shape[0] == 1:
-        first = 1 if classes == 1 else 0
-        return [channels[0] == number for number in range(first, first + classes)]
+        return [channels[0] == number for number in (range(classes) if classes > 1 else [1])]
     return [channel != 0 for channel in channels]
 
 
-def _of_masks(predicted: Tensor, labelled: Tensor, classes: int, first: int) -> Tensor:
+def _of_masks(predicted: Tensor, labelled: Tensor, classes: int) -> Tensor:
     # Whole-tensor counts: on a CPU several times as fast as sums over some of the axes, and exact for any size.
-    rows = [
-        torch.stack(
-            [torch.count_nonzero(each) for each in (predicted_mask & labelled_mask, predicted_mask, labelled_mask)]
-        )
-        for predicted_mask, labelled_mask in zip(masks(predicted, classes), masks(labelled, classes), strict=True)
-    ]
-    return torch.stack(rows)
+    pairs = zip(masks(predicted, classes), masks(labelled, classes), strict=True)
+    return torch.stack(
+        [torch.stack([torch.count_nonzero(each) for each in (one & other, one, other)]) for one, other in pairs]
+    )
 
 
-def _of_label_maps(predicted: Tensor, labelled: Tensor, classes: int, first: int) -> Tensor:
+def _of_label_maps(predicted: Tensor, labelled: Tensor, classes: int) -> Tensor:
     # One pass for all classes. Not for a GPU: there bincount waits for the largest index.
+    first = int(classes == 1)
     base = classes + first + 2
     predicted_map, labelled_map = (
         (side.to(torch.int32).clamp(-1, base - 2) + 1).reshape(-1) for side in (predicted, labelled)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hasten.engine.metrics.gather import gather_rows
+from hasten.engine.metrics.streamed import gather_rows
 
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """False positives per image at which Camelyon16 and LUNA16 take the sensitivity."""
@@ -83,7 +83,7 @@ class FrocMetric:
 
     def aggregate(self) -> Froc:
         """Raises ValueError without an image, or without a lesion, as there is no sensitivity then."""
-        rows = gather_rows(torch.cat(self._rows) if self._rows else None, torch.float64)
+        rows = gather_rows(torch.cat(self._rows) if self._rows else None)
         if rows is None:
             raise ValueError("FrocMetric: no image was counted since reset(); call it on each image first")
         kind, score = rows.numpy().T

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
-from hasten.engine.metrics.streamed import StreamedMetric
+from hasten.engine.metrics.streamed import StreamedMetric, choice
 
 
 class CountedMetric(StreamedMetric):
@@ -32,7 +32,7 @@ class CountedMetric(StreamedMetric):
     ) -> None:
         super().__init__()
         self.include_background, self.num_classes = include_background, num_classes
-        self.reduction, self.get_not_nans = reduction_of(reduction), get_not_nans
+        self.reduction, self.get_not_nans = choice("reduction", reduction, REDUCTIONS), get_not_nans
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         counts = confusion_counts(y_pred, y, self.num_classes)
@@ -62,7 +62,7 @@ class OverlapMetric(CountedMetric):
 
     def aggregate(self, reduction: object = None) -> Any:
         """The metric over all cases of all ranks, float64 on the device. Raises ValueError without a case."""
-        chosen = self.reduction if reduction is None else reduction_of(reduction)
+        chosen = self.reduction if reduction is None else choice("reduction", reduction, REDUCTIONS)
         scores, number = reduce_values(self.get_buffer(), chosen)
         named = self._named(scores) if self.return_with_label and chosen == "mean_batch" else scores
         return (named, number) if self.get_not_nans else named
@@ -123,8 +123,15 @@ class ConfusionMatrixMetric(CountedMetric):
         super().__init__(include_background, reduction, get_not_nans, num_classes)
         self.metric_name = (metric_name,) if isinstance(metric_name, str) else tuple(metric_name)
         self.compute_sample = compute_sample
+        from monai.metrics.confusion_matrix import check_confusion_matrix_metric_name
+
         for name in self.metric_name:
-            _check_name(name)
+            try:
+                check_confusion_matrix_metric_name(name)
+            except NotImplementedError:
+                raise ValueError(
+                    f"metric_name: {name!r} is none; such are accuracy, sensitivity, specificity, precision, f1_score"
+                ) from None
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         if y_pred.ndim == 2 or (y_pred.ndim == 3 and y_pred.shape[-1] == 1):
@@ -139,7 +146,7 @@ class ConfusionMatrixMetric(CountedMetric):
         """One float64 tensor on the device for each metric name, or (metric, number) with get_not_nans."""
         from monai.metrics import compute_confusion_matrix_metric
 
-        chosen = self.reduction if reduction is None else reduction_of(reduction)
+        chosen = self.reduction if reduction is None else choice("reduction", reduction, REDUCTIONS)
         counts = self.get_buffer()
         results = []
         for name in self.metric_name:
@@ -158,26 +165,7 @@ class ConfusionMatrixMetric(CountedMetric):
         return numbers[0] if len(numbers) == 1 else dict(zip(self.metric_name, numbers, strict=True))
 
 
-def _check_name(name: str) -> None:
-    from monai.metrics.confusion_matrix import check_confusion_matrix_metric_name
-
-    try:
-        check_confusion_matrix_metric_name(name)
-    except NotImplementedError:
-        raise ValueError(
-            f"metric_name: {name!r} is none; such are accuracy, sensitivity, specificity, precision, f1_score"
-        ) from None
-
-
 REDUCTIONS = ("none", "mean", "sum", "mean_batch", "sum_batch", "mean_channel", "sum_channel")
-
-
-def reduction_of(reduction: object) -> str:
-    """MONAI's enum or its text, as text. Raises ValueError for another."""
-    name = str(reduction)
-    if name not in REDUCTIONS:
-        raise ValueError(f"reduction: {name!r}; use one of {', '.join(REDUCTIONS)}")
-    return name
 
 
 def reduce_values(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
@@ -197,14 +185,11 @@ def reduce_values(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
             return _mean(_sum_of_cases(each), counting), counting.double()
         case "sum":
             return _sum_of_cases(values.sum(1)), valid.sum((0, 1)).double()
-        case "mean_batch":
-            return _mean(_sum_of_cases(values), valid.sum(0)), valid.sum(0).double()
-        case "sum_batch":
-            return _sum_of_cases(values), valid.sum(0).double()
-        case "mean_channel":
-            return _mean(values.sum(1), valid.sum(1)), valid.sum(1).double()
+        case "mean_batch" | "sum_batch":
+            total, number = _sum_of_cases(values), valid.sum(0)
         case _:
-            return values.sum(1), valid.sum(1).double()
+            total, number = values.sum(1), valid.sum(1)
+    return _mean(total, number) if reduction.startswith("mean") else total, number.double()
 
 
 def _mean(total: Tensor, number: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.engine.metrics.counts import masks, plain
-from hasten.engine.metrics.gather import counts_over_ranks
-from hasten.engine.metrics.streamed import StreamedMetric
+from hasten.engine.metrics.counts import masks
+from hasten.engine.metrics.streamed import StreamedMetric, choice, counts_over_ranks
+from hasten.nets.losses.overlap import plain
 
 _AVERAGES = ("macro", "weighted", "micro", "none")
 
@@ -24,11 +24,11 @@ class ROCAUCMetric(StreamedMetric):
 
     def __init__(self, average: object = "macro") -> None:
         super().__init__()
-        self.average = _average_of(average)
+        self.average = choice("average", average, _AVERAGES)
 
     def rows(self, y_pred: Tensor, y: Tensor, **options: Any) -> Tensor:
         """(B, K, 2): score, and 1, 0, or -1 for a label that is neither."""
-        score, label = (plain(side).double() for side in (y_pred, y))
+        score, label = (plain(side).detach().double() for side in (y_pred, y))
         if max(score.ndim, label.ndim) > 2:
             raise ValueError(
                 f"y_pred, y: shapes {tuple(score.shape)}, {tuple(label.shape)} have space, and every score would be "
@@ -42,15 +42,14 @@ class ROCAUCMetric(StreamedMetric):
 
     def aggregate(self, average: object = None) -> Tensor:
         """() float64 on the device, or (K,) with "none". Raises ValueError without a case."""
-        chosen = self.average if average is None else _average_of(average)
+        chosen = self.average if average is None else choice("average", average, _AVERAGES)
         score, label = self.gathered().unbind(2)
         if chosen == "micro":
             score, label = score.reshape(-1, 1), label.reshape(-1, 1)
         return _averaged(auc_of(score, label), label.clamp(min=0).sum(0), chosen)
 
     def compute(self) -> float | list[float]:
-        areas: float | list[float] = self.aggregate().tolist()
-        return areas
+        return self.aggregate().tolist()
 
 
 class VoxelROCAUC:
@@ -65,7 +64,7 @@ class VoxelROCAUC:
     def __init__(self, average: object = "macro", bins: int = 8192, low: float = 0.0, high: float = 1.0) -> None:
         if bins < 2 or not low < high:
             raise ValueError(f"bins, low, high: {bins}, {low}, {high}; give 2 bins or more, and low below high")
-        self.average, self.bins, self.low, self.high = _average_of(average), bins, low, high
+        self.average, self.bins, self.low, self.high = choice("average", average, _AVERAGES), bins, low, high
         self._counts: Tensor | None = None
 
     def reset(self) -> None:
@@ -73,7 +72,7 @@ class VoxelROCAUC:
 
     def __call__(self, y_pred: Any, y: Any) -> None:
         for score, label in zip(y_pred, y, strict=True):
-            self._count(plain(score), plain(label))
+            self._count(plain(score).detach(), plain(label).detach())
 
     def _count(self, score: Tensor, label: Tensor) -> None:
         classes = len(score)
@@ -94,14 +93,14 @@ class VoxelROCAUC:
         return place.add_(positive, alpha=self.bins).reshape(-1)
 
     def _total(self, average: str) -> Tensor:
-        counts = counts_over_ranks(self._counts, torch.int64)
+        counts = counts_over_ranks(self._counts)
         if counts is None:
             raise ValueError("VoxelROCAUC: no case was counted since reset(); call it on a batch first")
         return (counts.sum(0, keepdim=True) if average == "micro" else counts).double()
 
     def aggregate(self, average: object = None) -> Tensor:
         """() float64 on the device, or (K,) with "none", over all ranks. Raises ValueError without a case."""
-        chosen = self.average if average is None else _average_of(average)
+        chosen = self.average if average is None else choice("average", average, _AVERAGES)
         negative, positive = self._total(chosen).unbind(1)
         below = negative.cumsum(1) - negative
         won = (positive * (below + negative / 2)).sum(1)
@@ -114,8 +113,7 @@ class VoxelROCAUC:
         return _averaged(tied / (positive.sum(1) * negative.sum(1)), positive.sum(1), self.average)
 
     def compute(self) -> float | list[float]:
-        areas: float | list[float] = self.aggregate().tolist()
-        return areas
+        return self.aggregate().tolist()
 
 
 def auc_of(score: Tensor, label: Tensor) -> Tensor:
@@ -149,10 +147,3 @@ def _averaged(area: Tensor, positives: Tensor, average: str) -> Tensor:
     if average == "weighted" and len(area) > 1:
         return (area * positives).sum() / positives.sum()
     return area if average == "none" and len(area) > 1 else area.mean()
-
-
-def _average_of(average: object) -> str:
-    name = str(average)
-    if name not in _AVERAGES:
-        raise ValueError(f"average: {name!r}; use one of {', '.join(_AVERAGES)}")
-    return name

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.engine.metrics.counts import masks, plain
+from hasten.engine.metrics.counts import masks
 from hasten.engine.metrics.overlap import OverlapMetric
+from hasten.nets.losses.overlap import plain
 
 
 class SurfaceMetric(OverlapMetric):
@@ -19,11 +20,6 @@ class SurfaceMetric(OverlapMetric):
     """
 
     dtype = torch.float64
-
-    def __init__(
-        self, include_background: bool, reduction: object, get_not_nans: bool, num_classes: int | None
-    ) -> None:
-        super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
 
     def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
         raise NotImplementedError
@@ -52,7 +48,7 @@ class HausdorffDistanceMetric(SurfaceMetric):
         get_not_nans: bool = False,
         num_classes: int | None = None,
     ) -> None:
-        super().__init__(include_background, reduction, get_not_nans, num_classes)
+        super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
         self.distance_metric, self.percentile, self.directed = distance_metric, percentile, directed
 
     def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
@@ -85,7 +81,7 @@ class SurfaceDiceMetric(SurfaceMetric):
         use_subvoxels: bool = False,
         num_classes: int | None = None,
     ) -> None:
-        super().__init__(include_background, reduction, get_not_nans, num_classes)
+        super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
         self.class_thresholds, self.distance_metric = list(class_thresholds), distance_metric
         self.use_subvoxels = use_subvoxels
 
@@ -105,4 +101,4 @@ class SurfaceDiceMetric(SurfaceMetric):
 
 def _one_hot(channels: Tensor, classes: int) -> Tensor:
     """(B, K, ...) bool of one channel a class, or of class index (B, 1, ...)."""
-    return torch.stack([torch.stack(masks(sample, classes)) for sample in plain(channels)])
+    return torch.stack([torch.stack(masks(sample, classes)) for sample in plain(channels).detach()])

@@ -15,8 +15,7 @@ from monai.inferers import SimpleInferer
 from monai.transforms import apply_transform
 
 from hasten.engine.precision import DTYPES, scaler_for, tensor_cores
-from hasten.engine.workflow.batch import plain
-from hasten.engine.workflow.layout import as_laid_out
+from hasten.engine.workflow.batch import as_laid_out, plain
 from hasten.engine.workflow.sample import Sample, taken_apart
 
 
@@ -65,11 +64,9 @@ class QuickWorkflow:
             engine._register_handlers(handlers)
 
     def _step(self, batch: Any) -> None:
-        """Process a batch and store its output in `state.output`."""
         raise NotImplementedError
 
     def _iteration(self, engine: Any, batchdata: Any) -> Any:
-        """One batch; returns what `state.output` holds after it."""
         self._step(batchdata)
         return self.state.output
 

@@ -1,4 +1,4 @@
-"""Batch preparation: image and label on the device, without the cost of metatensors."""
+"""Batch preparation: image and label on the device, without the cost of metatensors, and in channels-last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from monai.data import MetaTensor
 from monai.engines.utils import default_prepare_batch
 from monai.utils.enums import CommonKeys as Keys
-from torch import Tensor
+from torch import Tensor, nn
+
+from hasten.nets.surgery.gpu_forms import FORMATS
 
 
 def prepare_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -120,3 +122,17 @@ def joined(values: list[Any]) -> Any:
     if isinstance(head, Mapping):
         return {key: joined([value[key] for value in values]) for key in head}
     return head
+
+
+def lay_out(network: nn.Module) -> None:
+    """Convert the weights of 2-D and 3-D convolutions to channels-last; they stay the same Parameters."""
+    for weight in network.parameters():
+        if weight.ndim in FORMATS:
+            weight.data = weight.data.contiguous(memory_format=FORMATS[weight.ndim])
+
+
+def as_laid_out(image: Any) -> Any:
+    """An image (B, C, H, W) or (B, C, D, H, W) in channels-last order; others as they are."""
+    if isinstance(image, Tensor) and image.ndim in FORMATS:
+        return image.contiguous(memory_format=FORMATS[image.ndim])
+    return image

@@ -12,8 +12,7 @@ from monai.utils.enums import CommonKeys as Keys
 from torch import nn
 
 from hasten.engine.workflow.base import QuickWorkflow, old_name
-from hasten.engine.workflow.batch import like, prepare_batch
-from hasten.engine.workflow.layout import lay_out
+from hasten.engine.workflow.batch import lay_out, like, prepare_batch
 from hasten.nets.wrappers import unwrapped
 
 

@@ -28,18 +28,9 @@ class SmartCacheHandler:
 
     def attach(self, engine: Any) -> None:
         """Prepare replacements while `engine` runs, and swap them in after each of its epochs."""
-        engine.add_event_handler(Events.STARTED, self._start)
-        engine.add_event_handler(Events.EPOCH_COMPLETED, self._update)
-        engine.add_event_handler(Events.COMPLETED, self._stop)
-
-    def _start(self, engine: Any) -> None:
-        self.smartcacher.start()
-
-    def _update(self, engine: Any) -> None:
-        self.smartcacher.update_cache()
-
-    def _stop(self, engine: Any) -> None:
-        self.smartcacher.shutdown()
+        engine.add_event_handler(Events.STARTED, lambda: self.smartcacher.start())
+        engine.add_event_handler(Events.EPOCH_COMPLETED, lambda: self.smartcacher.update_cache())
+        engine.add_event_handler(Events.COMPLETED, lambda: self.smartcacher.shutdown())
 
 
 class AsyncValidationHandler:
@@ -91,7 +82,7 @@ class AsyncValidationHandler:
         engine.add_event_handler(event(every=self.interval), self)
         if self.exec_at_start:
             engine.add_event_handler(Events.STARTED, self)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self._poll)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: self.validation.poll())
         engine.add_event_handler(Events.COMPLETED, self._finish)
 
     def __call__(self, engine: Any, when_busy: str | None = None) -> None:
@@ -109,9 +100,6 @@ class AsyncValidationHandler:
         self.last = validated
         if self.deliver is not None:
             self.deliver(validated)
-
-    def _poll(self, engine: Any) -> None:
-        self.validation.poll()
 
     def _finish(self, engine: Any) -> None:
         if self._missed:

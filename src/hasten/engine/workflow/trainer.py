@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from hasten.distribute.strategy import without_sync
 from hasten.engine.update import Update
 from hasten.engine.workflow.base import QuickWorkflow, old_name
-from hasten.engine.workflow.batch import detached, float32, joined, like, pieces, plain, prepare_batch
-from hasten.engine.workflow.layout import lay_out
+from hasten.engine.workflow.batch import detached, float32, joined, lay_out, like, pieces, plain, prepare_batch
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.average import average_of

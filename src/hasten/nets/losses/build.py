@@ -63,32 +63,25 @@ def _single(config: LossConfig, ignore_index: int | None) -> nn.Module:
             return DiceCELoss(**common)
         case "dice_focal":
             return DiceFocalLoss(gamma=config.gamma, **common)
-        case "dice":
-            return DiceLoss(**common)
-        case "tversky":
-            return TverskyLoss(alpha=config.alpha, beta=config.beta, **common)
         case "tversky_ce":
             return TverskyCELoss(alpha=config.alpha, beta=config.beta, **common)
-        case "focal_tversky":
-            return FocalTverskyLoss(alpha=config.alpha, beta=config.beta, gamma=config.gamma, **common)
-    raise AssertionError(config.name)
+    return _overlap(config, **common)
 
 
 def _of_regions(config: LossConfig, regions: Members, ignore_index: int | None) -> RegionLoss:
     """The same names: a cross-entropy is the binary one of each region, and the background is no region to count."""
-    common: Any = {"batch": config.batch, "sigmoid": True, "ignore_index": ignore_index}
-    tversky: Any = {"alpha": config.alpha, "beta": config.beta}
+    overlap = _overlap(config, batch=config.batch, sigmoid=True, ignore_index=ignore_index)
+    second: Any = {"dice_ce": "entropy", "tversky_ce": "entropy", "dice_focal": "focal"}.get(config.name)
+    return RegionLoss(overlap, regions, second=second, gamma=config.gamma)
+
+
+def _overlap(config: LossConfig, **options: Any) -> OverlapLoss:
+    """The overlap of a loss, without its second term."""
     match config.name:
-        case "dice_ce":
-            return RegionLoss(DiceLoss(**common), regions, second="entropy")
-        case "dice_focal":
-            return RegionLoss(DiceLoss(**common), regions, second="focal", gamma=config.gamma)
-        case "dice":
-            return RegionLoss(DiceLoss(**common), regions)
-        case "tversky":
-            return RegionLoss(TverskyLoss(**tversky, **common), regions)
-        case "tversky_ce":
-            return RegionLoss(TverskyLoss(**tversky, **common), regions, second="entropy")
+        case "dice" | "dice_ce" | "dice_focal":
+            return DiceLoss(**options)
+        case "tversky" | "tversky_ce":
+            return TverskyLoss(alpha=config.alpha, beta=config.beta, **options)
         case "focal_tversky":
-            return RegionLoss(FocalTverskyLoss(**tversky, gamma=config.gamma, **common), regions)
+            return FocalTverskyLoss(alpha=config.alpha, beta=config.beta, gamma=config.gamma, **options)
     raise AssertionError(config.name)

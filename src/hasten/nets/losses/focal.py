@@ -64,8 +64,7 @@ def focal_of_signed(signed: Tensor, *, gamma: float) -> Tensor:
 
     Differentiable once.
     """
-    sums: Tensor = _FocalOfSigned.apply(signed, gamma)
-    return sums
+    return _FocalOfSigned.apply(signed, gamma)
 
 
 def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -> Tensor:
@@ -74,8 +73,7 @@ def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -
     scores: (B, K, ...) float32. label: (B, 1, ...) class index, any integer type, each in 0..K-1. gamma: 0 or more.
     first: classes before it are left out. Differentiable once, in scores.
     """
-    sums: Tensor = _Focal.apply(scores, label, gamma, first)
-    return sums
+    return _Focal.apply(scores, label, gamma, first)
 
 
 Alpha = float | Sequence[float] | None

@@ -226,13 +226,9 @@ def weighted(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def reduced(values: Tensor, reduction: Reduction) -> Tensor:
-    match reduction:
-        case "mean":
-            return values.mean()
-        case "sum":
-            return values.sum()
-        case "none":
-            return values
+    if reduction == "none":
+        return values
+    return values.mean() if reduction == "mean" else values.sum()
 
 
 def cross_entropy(

@@ -86,5 +86,4 @@ def triton_counts(
     `ignore_index`, whose voxels are left out. A label that is neither makes `predicted` NaN. Differentiable once, in
     scores.
     """
-    counts: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised, ignore_index)
-    return counts
+    return _TritonCounts.apply(scores, label, surprised, ignore_index)

@@ -74,7 +74,8 @@ def recompute(
     arguments = probe if isinstance(probe, tuple) else (probe,)
     profiled = profile if profile is not None else profile_network(network, *arguments)
     if batch_size is not None:
-        profiled = _scaled(profiled, batch_size, arguments[0].shape[0])
+        probed = arguments[0].shape[0]
+        profiled = replace(profiled, sizes=tuple(size * batch_size // probed for size in profiled.sizes))
     blocks, predicted = choose(profiled, budget_bytes)
     recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
     return Report(
@@ -103,7 +104,3 @@ def undo(network: nn.Module) -> int:
     for module in recomputed:
         turn_off(module)
     return len(recomputed)
-
-
-def _scaled(profile: Profile, batch_size: int, probed: int) -> Profile:
-    return replace(profile, sizes=tuple(size * batch_size // probed for size in profile.sizes))

@@ -123,25 +123,18 @@ def _cheapest(search: _Search, budget: int, *, peaks: bool) -> _Way | None:
     ways[0].append(_Way(0.0, 0, 0, None, None))
     for here, after in pairwise(search.places):
         for way in _front(ways.pop(here), search.later[here], search.profile.sizes):
-            ways[after] += _kept(search, way, search.profile.saves[here:after], budget, peaks=peaks)
+            kept, seen = _added(way, search.profile.saves[here:after], search.profile.sizes)
+            if kept <= budget:
+                ways[after].append(_Way(max(way.cost, kept) if peaks else way.cost, kept, seen, None, way))
             for block in search.starting.get(here, []):
-                ways[block.call.end] += _jumped(search, way, block, budget, peaks=peaks)
+                call = block.call
+                kept, seen = _added(way, call.inputs, search.profile.sizes)
+                saves = search.profile.saves[call.begin : call.end]
+                most, _ = _added(_Way(way.cost, kept, seen, None, None), saves, search.profile.sizes)
+                if most <= budget:
+                    cost = max(way.cost, most) if peaks else way.cost + block.seconds
+                    ways[call.end].append(_Way(cost, kept, seen, block, way))
     return min(ways[search.places[-1]], key=lambda way: (way.cost, way.kept), default=None)
-
-
-def _kept(search: _Search, way: _Way, saves: tuple[int, ...], budget: int, *, peaks: bool) -> Iterator[_Way]:
-    kept, seen = _added(way, saves, search.profile.sizes)
-    if kept <= budget:
-        yield _Way(max(way.cost, kept) if peaks else way.cost, kept, seen, None, way)
-
-
-def _jumped(search: _Search, way: _Way, block: Block, budget: int, *, peaks: bool) -> Iterator[_Way]:
-    call = block.call
-    kept, seen = _added(way, call.inputs, search.profile.sizes)
-    after_inputs = _Way(way.cost, kept, seen, None, None)
-    most, _ = _added(after_inputs, search.profile.saves[call.begin : call.end], search.profile.sizes)
-    if most <= budget:
-        yield _Way(max(way.cost, most) if peaks else way.cost + block.seconds, kept, seen, block, way)
 
 
 def _added(way: _Way, storages: Iterable[int], sizes: tuple[int, ...]) -> tuple[int, int]:
@@ -156,7 +149,6 @@ def _added(way: _Way, storages: Iterable[int], sizes: tuple[int, ...]) -> tuple[
 
 
 def _front(ways: list[_Way], later: int, sizes: tuple[int, ...]) -> list[_Way]:
-    """The ways that no other beats, cheap ones first."""
     front: list[_Way] = []
     for way in sorted(ways, key=lambda way: (way.cost, way.kept)):
         if not any(_beats(other, way, later, sizes) for other in front):

@@ -58,8 +58,7 @@ def memory_curve(
     draws = {block.name for block in profile.blocks if block.draws}
 
     def forward() -> Tensor:
-        value: Tensor = loss(network_copy(image), label)
-        return value
+        return loss(network_copy(image), label)
 
     with random_state_kept(image.device):
         measured: list[tuple[int, int]] = []
@@ -69,7 +68,7 @@ def memory_curve(
                 undo(network_copy)
                 recompute_modules(network_copy, report.modules, draws=draws)
                 if number:
-                    times[place].append(_milliseconds(forward, image.device))
+                    times[place].append(1e3 * seconds_of(lambda: forward().backward(), image.device))
                 else:
                     measured.append(step_bytes(forward, image.device))
                 network_copy.zero_grad(set_to_none=True)
@@ -91,17 +90,20 @@ def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int
         return after_forward, torch.cuda.max_memory_allocated(device) - before
     with HostBytes() as counted:
         value = forward()
-        after_forward = counted.held
+        after_forward = counted.live
         value.backward()
     return after_forward, counted.peak
 
 
-def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:
-    begin = time.perf_counter()
-    forward().backward()
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Wall time of a call with the work that it queues on a GPU, from the end of earlier work on."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return 1e3 * (time.perf_counter() - begin)
+    begin = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
 
 
 class HostBytes(TorchDispatchMode):
@@ -114,7 +116,7 @@ class HostBytes(TorchDispatchMode):
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
         self.limit = limit
-        self.held = self.peak = 0
+        self.live = self.peak = 0
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(
@@ -127,7 +129,7 @@ class HostBytes(TorchDispatchMode):
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
                 self._note(tensor, created=True)
-        if self.limit is not None and self.held > self.limit:
+        if self.limit is not None and self.live > self.limit:
             raise MemoryError(f"a step holds more than {self.limit / 2**20:.0f} MiB")
         return output
 
@@ -140,9 +142,9 @@ class HostBytes(TorchDispatchMode):
         # An input that no operation in here created existed before.
         size = storage.nbytes() if created else 0
         self._sizes[storage._cdata] = size
-        self.held += size
-        self.peak = max(self.peak, self.held)
+        self.live += size
+        self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._freed, storage._cdata).atexit = False
 
     def _freed(self, key: int) -> None:
-        self.held -= self._sizes.pop(key)
+        self.live -= self._sizes.pop(key)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +34,11 @@ class Recomputed(Mixed, _Module):
             # The compiler ensures that buffers are written once.
             return checkpoint(call, *args, use_reentrant=False)
         return checkpoint(
-            call, *args, use_reentrant=False, preserve_rng_state=_draws(self), context_fn=partial(_contexts, self)
+            call,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=_draws(self),
+            context_fn=lambda: (nullcontext(), _StatisticsKept(self)),
         )
 
 
@@ -65,10 +68,6 @@ def _draws(module: nn.Module) -> bool:
     )
 
 
-def _contexts(module: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
-    return nullcontext(), _StatisticsKept(module)
-
-
 class _StatisticsKept:
     """Context in which norms of the module update copies of their running statistics.
 
@@ -87,9 +86,7 @@ class _StatisticsKept:
                 for name, buffer in part._buffers.items():
                     part._buffers[name] = buffer.clone() if buffer is not None else None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._kept:
             part, buffers = self._kept.pop()
             part._buffers.update(buffers)

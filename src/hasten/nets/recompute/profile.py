@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
-from hasten.nets.random_state import random_state_kept
+from hasten.nets.random_state import random_state_kept, random_states
+from hasten.nets.surgery.dataflow import hooked
 from hasten.nets.surgery.deferred import Deferred
 
 _ROUNDS = 3
@@ -165,11 +165,11 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
             watch.left_out[name] = reason
 
     def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
-        state, leave = _random_state(device), watch.enter(name, args, kwargs)
+        state, leave = random_states(device), watch.enter(name, args, kwargs)
 
         def on_exit(output: Any) -> None:
             leave(output)
-            if any(not torch.equal(one, other) for one, other in zip(state, _random_state(device), strict=True)):
+            if any(not torch.equal(one, other) for one, other in zip(state, random_states(device), strict=True)):
                 watch.draws.add(name)
 
         return on_exit
@@ -179,7 +179,7 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
         output = network(*probe)
     changed = [name for name, module in modules.items() if _changed(module, before[name])]
     for name in modules:
-        culprit = next((inner for inner in changed if _within(inner, name)), None)
+        culprit = next((inner for inner in changed if not name or f"{inner}.".startswith(f"{name}.")), None)
         if culprit is not None:
             prefix = "" if culprit == name else f"{culprit} within it "
             watch.left_out[name] = f"{prefix}keeps something from its forward pass"
@@ -219,26 +219,13 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
 @contextmanager
 def _hooked(modules: dict[str, nn.Module], entered: Entered) -> Iterator[None]:
     """Call `entered` before every call of these modules, and the function that it returned after the call."""
-    handles: list[RemovableHandle] = []
     pending: list[Left] = []
 
-    def watch(name: str, module: nn.Module) -> None:
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            pending.append(entered(name, args, kwargs))
+    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pending.append(entered(name, args, kwargs))
 
-        def after(module: nn.Module, args: Any, output: Any) -> None:
-            pending.pop()(output)
-
-        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(module.register_forward_hook(after, prepend=True))
-
-    try:
-        for name, module in modules.items():
-            watch(name, module)
+    with hooked(modules, enter, lambda output: pending.pop()(output), prepend=True):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _unfit(module: nn.Module) -> str | None:
@@ -257,45 +244,34 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
     contents = {name: value.copy() for name, value in attributes.items() if type(value) in (list, dict)}
     tensors = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
     versions = {name: (tensor, tensor._version) for name, tensor in tensors.items() if tensor is not None}
-    return {"own": attributes, "contents": contents, "versions": versions}
+    return {"attributes": attributes, "contents": contents, "versions": versions}
 
 
 def _changed(module: nn.Module, before: dict[str, Any]) -> bool:
-    now = _state_of(module)
-    if now["own"].keys() != before["own"].keys() or now["versions"].keys() != before["versions"].keys():
-        return True
-    return (
-        any(value is not before["own"][name] for name, value in now["own"].items())
-        or any(not _same(value, before["contents"][name]) for name, value in now["contents"].items())
-        or any(
-            tensor is not before["versions"][name][0] or version != before["versions"][name][1]
-            for name, (tensor, version) in now["versions"].items()
-        )
-    )
+    """Whether something in it is another object, or a tensor written to; tensors have no truth value to compare by."""
+    return _identities(_state_of(module)) != _identities(before)
 
 
-def _same(one: list[Any] | dict[Any, Any], other: list[Any] | dict[Any, Any]) -> bool:
-    """Whether two containers hold the very same objects; tensors have no truth value to compare by."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+def _identities(state: dict[str, Any]) -> list[Any]:
+    contents = {
+        name: {key: id(item) for key, item in (each.items() if isinstance(each, dict) else enumerate(each))}
+        for name, each in state["contents"].items()
+    }
+    attributes = {name: id(value) for name, value in state["attributes"].items()}
+    return [attributes, contents, {name: (id(tensor), number) for name, (tensor, number) in state["versions"].items()}]
 
 
 def _restore(module: nn.Module, before: dict[str, Any]) -> None:
     attributes = vars(module)
-    for name in [name for name in attributes if name not in _TABLES and name not in before["own"]]:
+    for name in [name for name in attributes if name not in _TABLES and name not in before["attributes"]]:
         del attributes[name]
-    attributes.update(before["own"])
+    attributes.update(before["attributes"])
     for name, content in before["contents"].items():
         attributes[name].clear()
         if isinstance(content, dict):
             attributes[name].update(content)
         else:
             attributes[name].extend(content)
-
-
-def _within(inner: str, outer: str) -> bool:
-    return not outer or inner == outer or inner.startswith(f"{outer}.")
 
 
 @contextmanager
@@ -311,10 +287,6 @@ def _state_restored(network: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in saved:
                 buffer.copy_(value)
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

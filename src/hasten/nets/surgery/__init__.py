@@ -2,8 +2,8 @@
 
 from hasten.nets.surgery.bias import cancelled_biases, drop_biases, with_biases, without_biases
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
-from hasten.nets.surgery.fuse import fused_norms
-from hasten.nets.surgery.operate import Surgery, operate, undo
+from hasten.nets.surgery.fuse import Surgery, fused_norms
+from hasten.nets.surgery.operate import operate, undo
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 __all__ = [

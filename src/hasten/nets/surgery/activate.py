@@ -74,5 +74,4 @@ class _PReLU(torch.autograd.Function):
 
 def prelu(image: Tensor, slope: Tensor) -> Tensor:
     """PReLU of (B, C, ...) on a CPU. slope: one element, or one per channel. Differentiable once."""
-    output: Tensor = _PReLU.apply(image, slope)
-    return output
+    return _PReLU.apply(image, slope)

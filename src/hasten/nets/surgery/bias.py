@@ -102,7 +102,7 @@ def _proved(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tu
     if not candidates:
         return ()
     before = run(network, probe)
-    if not _any_number(before):
+    if not any(leaf.numel() for leaf in _numbers(before)):
         return ()
     if _unchanged(network, probe, candidates, before):
         return tuple(candidates)
@@ -127,10 +127,6 @@ def _unchanged(network: nn.Module, probe: Probe, candidates: Iterable[Cancelled]
 
 def _numbers(output: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-def _any_number(output: Any) -> bool:
-    return any(leaf.numel() for leaf in _numbers(output))
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -233,13 +229,13 @@ def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
     return cancelled
 
 
-def without_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
+def without_biases(state: Mapping[str, Any], cancelled: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
     """A state dict with biases, for the network without: each is subtracted from the running means after it.
 
     prefix: of the names in `state`, such as "module.". Values are shared, `state` is left as it is.
     """
     new = _shallow(state)
-    for each in found:
+    for each in cancelled:
         bias = new.pop(f"{prefix}{each.layer}.bias", None)
         if bias is None:
             continue
@@ -249,9 +245,9 @@ def without_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, pref
     return new
 
 
-def with_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
+def with_biases(state: Mapping[str, Any], cancelled: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
     """A state dict of the network without biases, for the one with them: they are 0, where that network has them."""
-    biases = {f"{prefix}{each.layer}.": each for each in found}
+    biases = {f"{prefix}{each.layer}.": each for each in cancelled}
     new = _shallow(state)
     new.clear()
     for key, value in state.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 Probe = Tensor | tuple[Any, ...] | dict[str, Any]
 """A network's input: one tensor, or all its arguments by position or by name."""
+
+Enter = Callable[[str, tuple[Any, ...], dict[str, Any]], None]
+"""Called with a module's name and arguments."""
 
 _PROPERTIES = "shape device dtype ndim layout requires_grad grad_fn is_leaf is_cuda is_meta is_sparse is_nested names"
 _METHODS = "size dim stride numel nelement ndimension is_contiguous is_floating_point is_complex get_device __len__"
@@ -59,7 +62,7 @@ class Flow:
     outputs: frozenset[int]
     """Ids of the tensors that the network returned."""
     result: Any
-    held: list[Tensor]
+    tensors: list[Tensor]
 
     def calls_of(self, module: str) -> list[Call]:
         return [call for call in self.calls.values() if call.module == module]
@@ -98,7 +101,7 @@ class Flow:
 class _Watch(TorchFunctionMode):
     open: list[int] = field(default_factory=list)
     uses: dict[int, list[Use]] = field(default_factory=dict)
-    held: list[Tensor] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
@@ -109,7 +112,7 @@ class _Watch(TorchFunctionMode):
         if func not in _QUIET:
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
-                    self.held.append(leaf)
+                    self.tensors.append(leaf)
                     self.uses.setdefault(id(leaf), []).append(Use(func, tuple(self.open), result is leaf))
         return result
 
@@ -133,22 +136,35 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
     def leave(output: Any) -> None:
         number = watch.open.pop()
         calls[number] = replace(calls[number], output=output)
-        watch.held.extend(leaf for leaf in tree_leaves((calls[number].input, output)) if isinstance(leaf, Tensor))
+        watch.tensors.extend(leaf for leaf in tree_leaves((calls[number].input, output)) if isinstance(leaf, Tensor))
 
+    with hooked(dict(network_copy.named_modules()), enter, leave), watch:
+        result = run(network_copy, probe)
+    leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.tensors, *leaves])
+
+
+@contextmanager
+def hooked(
+    modules: Mapping[str, nn.Module], enter: Enter, leave: Callable[[Any], object], *, prepend: bool = False
+) -> Iterator[None]:
+    """Call `enter` before, and `leave` with the output after every call of these modules, which may be nested.
+
+    prepend: `leave` comes before other hooks.
+    """
     handles = []
-    for name, module in network_copy.named_modules():
+    for name, module in modules.items():
         handles += [
             module.register_forward_pre_hook(
                 lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
             ),
-            module.register_forward_hook(lambda _, args, output: leave(output)),
+            module.register_forward_hook(lambda _, args, output: leave(output), prepend=prepend),
         ]
-    with watch:
-        result = run(network_copy, probe)
-    for handle in handles:
-        handle.remove()
-    leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-    return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.held, *leaves])
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def copied(network: nn.Module) -> nn.Module:
@@ -162,9 +178,11 @@ def copied(network: nn.Module) -> nn.Module:
         ) from error
 
 
-def run(network: nn.Module, probe: Probe, *, seed: int = 0) -> Any:
+def run(network: nn.Module, probe: Probe) -> Any:
     """The output on the probe, without gradients and with the same draws each time. Raises ValueError if it fails."""
-    with _fixed_draws(network, seed), torch.no_grad():
+    devices = {value.device for value in network.parameters() if value.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)), torch.no_grad():
+        torch.manual_seed(0)
         try:
             if isinstance(probe, dict):
                 return network(**probe)
@@ -174,11 +192,3 @@ def run(network: nn.Module, probe: Probe, *, seed: int = 0) -> Any:
                 f"probe: {type(network).__name__} does not run on it in training mode ({error}); give the input of a "
                 "training step, of its shape and on the network's device"
             ) from error
-
-
-@contextmanager
-def _fixed_draws(network: nn.Module, seed: int) -> Iterator[None]:
-    devices = {value.device for value in network.parameters() if value.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        torch.manual_seed(seed)
-        yield

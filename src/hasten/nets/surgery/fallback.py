@@ -28,19 +28,20 @@ def _lengthened(value: Any) -> Any:
     return value.float() if short else value
 
 
-def keep_fp32(network: nn.Module, patterns: str | Iterable[str]) -> tuple[str, ...]:
+def keep_fp32(network: nn.Module, patterns: str | Iterable[str], *, at: str = "patterns") -> tuple[str, ...]:
     """Run the modules whose dotted names match one of `patterns` with autocast off and in float32, in place.
 
     patterns: as of `fnmatch`, such as "model.1.*"; case counts. Their outputs are float32, which the next layer under
     autocast makes short again. Parameters, names and hooks stay; parameters are float32 already, as autocast wants
-    them. Returns the names of the modules. Raises ValueError for a pattern that matches none.
+    them. `at` names the patterns in errors. Returns the names of the modules. Raises ValueError for a pattern that
+    matches none.
     """
     requested = [patterns] if isinstance(patterns, str) else list(patterns)
     names = [name for name, _ in network.named_modules() if name]
     for pattern in requested:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(
-                f"patterns: {pattern!r} matches no module; the names are those of network.named_modules(), "
+                f"{at}: {pattern!r} matches no module; the names are those of network.named_modules(), "
                 f"such as {', '.join(names[:3])}"
             )
     matching = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in requested))

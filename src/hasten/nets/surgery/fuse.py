@@ -25,14 +25,31 @@ _ACTIVATIONS = (nn.PReLU, nn.ReLU, nn.LeakyReLU)
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
-    """Names of the changed modules."""
+class Surgery:
+    """The changes to a network, by the names of its modules."""
 
-    norms: tuple[str, ...]
-    """Instance and group norms, and those of `pairs`."""
-    activations: tuple[str, ...]
-    pairs: tuple[tuple[str, str], ...]
-    """Norms, each with the activation that it is fused with ("" is a function, not a module)."""
+    pairs: tuple[str, ...] = ()
+    """Norms that are fused with the activation after them."""
+    unbiased: tuple[str, ...] = ()
+    """Layers that no longer add their bias, as the norm after them cancels it."""
+    norms: tuple[str, ...] = ()
+    """Norms that keep the memory format of their input, those of `pairs` included."""
+    activations: tuple[str, ...] = ()
+    """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
+
+    @property
+    def fused(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def biases(self) -> int:
+        return len(self.unbiased)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
+            f"{self.biases} layers add no bias, as the norm behind them would take it away again"
+        )
 
 
 class _Kept(Mixed):
@@ -98,7 +115,7 @@ def _slope(activation: nn.Module) -> Slope:
     return float(activation.negative_slope) if isinstance(activation, nn.LeakyReLU) else 0.0
 
 
-def fuse(network: nn.Module, flow: Flow) -> Fused:
+def fuse(network: nn.Module, flow: Flow) -> Surgery:
     """Change the classes of norms and activations of `network`, in place; `flow` is its traced data flow.
 
     Parameters, buffers, names and hooks stay. Batch norms are left as they are: torch's keeps channels-last, and fused
@@ -110,12 +127,13 @@ def fuse(network: nn.Module, flow: Flow) -> Fused:
             activations.append(name)
         if type(module) not in _NORMS:
             continue
-        followers = _followers(name, flow)
+        calls = flow.calls_of(name)
         become(module, _Kept)
         norms.append(name)
-        module.hasten_defers = bool(followers)
-        pairs += [(name, follower) for follower in followers]
-    return Fused(tuple(norms), tuple(activations), tuple(pairs))
+        module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
+        if module.hasten_defers:
+            pairs.append(name)
+    return Surgery(pairs=tuple(pairs), norms=tuple(norms), activations=tuple(activations))
 
 
 def fused_norms(network: nn.Module, on: bool) -> int:
@@ -139,27 +157,17 @@ def unfuse(module: nn.Module) -> None:
             module.__dict__.pop(name, None)
 
 
-def _followers(name: str, flow: Flow) -> tuple[str, ...]:
-    """The activations that are the only consumers of a norm's outputs."""
-    followers: dict[str, None] = {}
-    for call in flow.calls_of(name):
-        follower = _follower(call.output, flow)
-        if follower is None:
-            return ()
-        followers[follower] = None
-    return tuple(followers)
-
-
-def _follower(output: Any, flow: Flow) -> str | None:
+def _is_activated(output: Any, flow: Flow) -> bool:
+    """Whether an activation is the only consumer of a norm's output."""
     if not isinstance(output, Tensor):
-        return None
+        return False
     uses, call = flow.uses_of(output), flow.first_consumer(output)
     if call is None:
         alone = len(uses) == 1 and not uses[0].returned_it and id(output) not in flow.outputs
-        return "" if alone and uses[0].function in FUNCTIONS else None
+        return alone and uses[0].function in FUNCTIONS
     if call.output is not output and len(flow.consumers(output) or ()) != 1:
         # If the activation works in place, later consumers use the activation's output.
-        return None
+        return False
     activation = flow.network.get_submodule(call.module)
     supported = type(activation) in _ACTIVATIONS or isinstance(activation, _Following)
-    return call.module if supported and getattr(activation, "negative_slope", 0.0) >= 0 else None
+    return supported and getattr(activation, "negative_slope", 0.0) >= 0

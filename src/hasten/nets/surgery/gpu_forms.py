@@ -23,7 +23,7 @@ from hasten.nets.kernels import kernels_take
 
 _LEAST_CHANNELS = 8
 """That a matrix unit takes at once: 16 bytes of a 16-bit float."""
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d)
 
 
@@ -42,7 +42,8 @@ class _Forms(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.cat and args and _dim(args, kwargs) == 1 and self._joins(args[0]):
+        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        if func is torch.cat and args and dim == 1 and self._joins(args[0]):
             return _Join.apply(*args[0])
         if func in _CONVOLUTIONS and self._pads(args):
             image, weight, *rest = args
@@ -63,22 +64,18 @@ class _Forms(TorchFunctionMode):
         if len(args) < 2:
             return False
         image, weight = args[:2]
-        whole = image.ndim == weight.ndim and image.ndim in _FORMATS and image.shape[1] == weight.shape[1]
+        whole = image.ndim == weight.ndim and image.ndim in FORMATS and image.shape[1] == weight.shape[1]
         return whole and weight.shape[1] < _LEAST_CHANNELS <= weight.shape[0] and _is_last(weight) and self.takes(image)
 
 
-def _dim(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    return args[1] if len(args) > 1 else kwargs.get("dim", 0)
-
-
 def _is_last(value: Tensor) -> bool:
-    layout = _FORMATS.get(value.ndim)
+    layout = FORMATS.get(value.ndim)
     return layout is not None and value.is_contiguous(memory_format=layout)
 
 
 def _padded(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """With channels of zeros, in channels-last; under autocast in its type, so that less is written."""
-    layout = _FORMATS[image.ndim]
+    layout = FORMATS[image.ndim]
     if torch.is_autocast_enabled(image.device.type):
         image = image.to(torch.get_autocast_dtype(image.device.type))
     extra = [0, 0] * (image.ndim - 2) + [0, _LEAST_CHANNELS - image.shape[1]]
@@ -100,7 +97,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = _as_rows(gradient.contiguous(memory_format=_FORMATS[gradient.ndim]))
+        rows = _as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
         parts = [rows.new_empty(len(rows), width) for width in ctx.widths]
         for part, place in zip(parts, rows.split(ctx.widths, 1), strict=True):
             _copy(place, part)

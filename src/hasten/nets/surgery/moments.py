@@ -106,23 +106,27 @@ def _to_channels(values: Tensor, image: Tensor) -> Tensor:
     return values.repeat_interleave(image.shape[1] // values.shape[1], dim=1)
 
 
-def backward_last(
+def _of_samples(
     gradient: Tensor, image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, mask: list[bool]
-) -> Grads:
-    """Of an instance norm of a channels-last image. mean, rstd: (B, C)."""
+) -> list[tuple[Tensor, ...]]:
+    """The gradients of image, weight and bias, sample by sample, as batch norm gives them. mean, rstd: (B, C)."""
     gradients = [
         _aten.native_batch_norm_backward(
             gradient[number : number + 1], sample, weight, None, None, mean[number], rstd[number], True, 0.0, mask
         )
         for number, sample in enumerate(image.split(1))
     ]
-    images, weights, biases = zip(*gradients, strict=True)
+    return list(zip(*gradients, strict=True))
+
+
+def backward_last(
+    gradient: Tensor, image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, mask: list[bool]
+) -> Grads:
+    """Of an instance norm of a channels-last image. mean, rstd: (B, C)."""
+    images, weights, biases = _of_samples(gradient, image, mean, rstd, weight, mask)
     whole = None if not mask[0] else images[0] if len(images) == 1 else torch.cat(images)
-    return (
-        whole,
-        torch.stack(weights).sum(0) if mask[1] else None,
-        torch.stack(biases).sum(0) if mask[2] else None,
-    )
+    to_weight = torch.stack(weights).sum(0) if mask[1] else None
+    return whole, to_weight, torch.stack(biases).sum(0) if mask[2] else None
 
 
 def backward_in_groups(
@@ -131,22 +135,8 @@ def backward_in_groups(
     """Of a group norm of a channels-last image. mean, rstd: (B, G)."""
     groups = mean.shape[1]
     wide_mean, wide_rstd = _to_channels(mean, image), _to_channels(rstd, image)
-    sums = [
-        _aten.native_batch_norm_backward(
-            gradient[number : number + 1],
-            sample,
-            weight,
-            None,
-            None,
-            wide_mean[number],
-            wide_rstd[number],
-            True,
-            0.0,
-            [False, True, True],
-        )
-        for number, sample in enumerate(image.split(1))
-    ]
-    to_weight, to_bias = (torch.stack([each[place] for each in sums]) for place in (1, 2))
+    _, *sums = _of_samples(gradient, image, wide_mean, wide_rstd, weight, [False, True, True])
+    to_weight, to_bias = map(torch.stack, sums)
     grad_image = None
     if mask[0]:
         # With x^ the normalised image and g the gradient times the weight: rstd * (g - mean(g) - x^ * mean(g * x^)).

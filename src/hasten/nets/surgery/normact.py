@@ -53,7 +53,9 @@ class _GroupNormAct(torch.autograd.Function):
             rstd = (var + eps).rsqrt()
             normed = normalise(image, mean, rstd, scale, offset)
         output = activate_(normed, slope)
-        _save(ctx, image, (weight, bias), slope, (mean, rstd), output if keep_output else None)
+        learned = slope if isinstance(slope, Tensor) else None
+        ctx.save_for_backward(image, weight, bias, learned, mean, rstd, output if keep_output else None)
+        ctx.slope = None if learned is not None else slope
         ctx.groups = groups
         return output
 
@@ -71,19 +73,6 @@ class _GroupNormAct(torch.autograd.Function):
         else:
             grads = backward_in_groups(gradient, image, mean, rstd, scale, mask)
         return grads[0], _like(grads[1], weight), _like(grads[2], bias), to_slope, None, None, None
-
-
-def _save(
-    ctx: Any,
-    image: Tensor,
-    affine: tuple[Tensor | None, Tensor | None],
-    slope: Slope,
-    moments: tuple[Tensor, Tensor],
-    output: Tensor | None,
-) -> None:
-    learned = slope if isinstance(slope, Tensor) else None
-    ctx.save_for_backward(image, *affine, learned, *moments, output)
-    ctx.slope = None if learned is not None else slope
 
 
 def _open(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
@@ -134,10 +123,9 @@ def group_norm_act(
 
         return triton_norm_act(image, groups, weight, bias, slope, eps)
     if has_torch_function((image,)):
-        output: Tensor = handle_torch_function(
+        return handle_torch_function(
             group_norm_act, (image,), image, groups, weight, bias, slope, eps, keep_output=keep_output
         )
-        return output
     keep_output = keep_output and slope is not None
     output = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
     return output
@@ -188,7 +176,6 @@ class NormAct(nn.Module):
         slope: Tensor = self.A.weight if isinstance(self.A, nn.PReLU) else self.slope  # type: ignore[assignment]
         ours = on_cpu_only(image, slope) or (self.hasten_kernels and kernels_take(image))
         if not ours or image.shape[2:].numel() == 1:
-            output: Tensor = self.A(self.N(image))
-            return output
+            return self.A(self.N(image))
         eps: float = self.N.eps  # type: ignore[assignment]
         return norm_act(image, slope, eps)

@@ -107,7 +107,8 @@ class _TritonNormAct(torch.autograd.Function):
         layout = layout_of(image)
         image = image.contiguous(memory_format=layout)
         act = _Activation.of(slope)
-        plan = _plan(image, layout)
+        last = layout is not torch.contiguous_format
+        plan = plan_of(len(image), image.shape[1], image.shape[2:].numel(), last=last)
         with torch.cuda.device_of(image):
             moments = _moments(image, plan, groups, eps)
             output = torch.empty_like(image)
@@ -139,11 +140,6 @@ class _TritonNormAct(torch.autograd.Function):
                 )  # fmt: skip
             grads = _parameters(sums, (weight, bias, slope), ctx.needs_input_grad[1:4])
         return out, *grads, None, None
-
-
-def _plan(image: Tensor, layout: torch.memory_format) -> Plan:
-    batch, channels = image.shape[:2]
-    return plan_of(batch, channels, image.shape[2:].numel(), last=layout is not torch.contiguous_format)
 
 
 def _moments(image: Tensor, plan: Plan, groups: int, eps: float) -> Tensor:
@@ -224,5 +220,4 @@ def triton_norm_act(
     Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. Differentiable
     once.
     """
-    output: Tensor = _TritonNormAct.apply(image, weight, bias, slope, groups, eps)
-    return output
+    return _TritonNormAct.apply(image, weight, bias, slope, groups, eps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 
 from torch import nn
@@ -10,39 +10,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from hasten.nets.surgery.bias import cancelled_biases, leave_out
 from hasten.nets.surgery.dataflow import Probe, see_flow
+from hasten.nets.surgery.fuse import Surgery, unfuse
 from hasten.nets.surgery.fuse import fuse as fuse_norms
-from hasten.nets.surgery.fuse import unfuse
 from hasten.nets.surgery.normact import NormAct
 from hasten.nets.surgery.reclass import original
 from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
-
-
-@dataclass(frozen=True, slots=True)
-class Surgery:
-    """The changes to a network, by the names of its modules."""
-
-    pairs: tuple[str, ...] = ()
-    """Norms that are fused with the activation after them."""
-    unbiased: tuple[str, ...] = ()
-    """Layers that no longer add their bias, as the norm after them cancels it."""
-    norms: tuple[str, ...] = ()
-    """Norms that keep the memory format of their input, those of `pairs` included."""
-    activations: tuple[str, ...] = ()
-    """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
-
-    @property
-    def fused(self) -> int:
-        return len(self.pairs)
-
-    @property
-    def biases(self) -> int:
-        return len(self.unbiased)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
-            f"{self.biases} layers add no bias, as the norm behind them would take it away again"
-        )
 
 
 def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True) -> Surgery:
@@ -60,9 +32,7 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
     unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
     if not fuse:
         return Surgery(unbiased=unbiased)
-    fused = fuse_norms(network, flow)
-    pairs = tuple(dict.fromkeys(norm for norm, _ in fused.pairs))
-    return Surgery(pairs, unbiased, fused.norms, fused.activations)
+    return replace(fuse_norms(network, flow), unbiased=unbiased)
 
 
 def undo(network: nn.Module) -> None:

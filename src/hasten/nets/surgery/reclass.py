@@ -53,5 +53,4 @@ def _empty(base: type[nn.Module], *mixins: Any) -> nn.Module:
     kind: Any = base
     for mixin in mixins:
         kind = _mixed(mixin, kind)
-    module: nn.Module = kind.__new__(kind)
-    return module
+    return kind.__new__(kind)

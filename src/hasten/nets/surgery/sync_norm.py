@@ -21,8 +21,7 @@ class _Shared(Mixed):
         group = getattr(self, "process_group", None)
         torchs = isinstance(self, nn.SyncBatchNorm) and image.device.type != "cpu"
         if torchs or not (self.training and several_ranks(group)):
-            output: Tensor = super().forward(image)  # type: ignore[misc]
-            return output
+            return super().forward(image)  # type: ignore[misc]
         self._check_input_dim(image)
         exact = image.to(torch.promote_types(image.dtype, torch.float32))
         dims = [0, *range(2, image.ndim)]
@@ -32,20 +31,16 @@ class _Shared(Mixed):
         centred = exact - per_channel(mean, image)
         var = sum_over_ranks(centred.square().sum(dims), group) / count
         if self.track_running_stats:
-            self._go_on(mean.detach(), var.detach() * (count / (count - 1)))
+            self.num_batches_tracked.add_(1)
+            factor = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+            self.running_mean.lerp_(mean.detach().to(self.running_mean), factor)
+            self.running_var.lerp_((var.detach() * (count / (count - 1))).to(self.running_var), factor)
         normed = centred * per_channel((var + self.eps).rsqrt(), image)
         if self.weight is not None:
             normed = normed * per_channel(self.weight, image)
         if self.bias is not None:
             normed = normed + per_channel(self.bias, image)
         return normed.to(image.dtype)
-
-    @torch.no_grad()
-    def _go_on(self: Any, mean: Tensor, var: Tensor) -> None:
-        self.num_batches_tracked.add_(1)
-        factor = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean.to(self.running_mean), factor)
-        self.running_var.lerp_(var.to(self.running_var), factor)
 
 
 def sync_batch_norm(network: nn.Module, process_group: ProcessGroup | None = None) -> nn.Module:

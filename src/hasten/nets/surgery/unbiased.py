@@ -9,17 +9,12 @@ from torch.nn import functional
 
 from hasten.nets.surgery.reclass import Mixed, become
 
-_TRANSPOSED: dict[type[nn.Module], Any] = {
-    nn.ConvTranspose1d: functional.conv_transpose1d,
-    nn.ConvTranspose2d: functional.conv_transpose2d,
-    nn.ConvTranspose3d: functional.conv_transpose3d,
-}
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class _Unbiased(Mixed):
     def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        output: Tensor = super()._conv_forward(image, weight, None)  # type: ignore[misc]
-        return output
+        return super()._conv_forward(image, weight, None)  # type: ignore[misc]
 
 
 class _UnbiasedTransposed(Mixed):
@@ -28,11 +23,8 @@ class _UnbiasedTransposed(Mixed):
         padding = self._output_padding(
             image, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
         )
-        convolve = next(convolve for kind, convolve in _TRANSPOSED.items() if isinstance(self, kind))
-        output: Tensor = convolve(
-            image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation
-        )
-        return output
+        convolve = getattr(functional, f"conv_transpose{dims}d")
+        return convolve(image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation)
 
 
 class _UnbiasedLinear(Mixed):

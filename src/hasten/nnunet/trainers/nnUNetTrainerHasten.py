@@ -23,13 +23,14 @@ from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
 
+from hasten.augment.make_program import Cases, make_program
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
 from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.wrappers import unwrapped
-from hasten.nnunet.batches import Augmentation, Batches, make_batches
+from hasten.nnunet.batches import Augmentation, Batches, chain_of
 from hasten.nnunet.cascade import FirstStage
 from hasten.nnunet.cases import placed, read_cases
 from hasten.nnunet.crop import NnunetCrop
@@ -149,8 +150,9 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         train = augmentation is not None
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank + (not train)
         long = self._iterations_left >= LEAST_ITERATIONS
-        program = make_batches(
-            placed(store, self.device), crop, augmentation, batch_size=size, seed=seed, device=self.device,
+        store = placed(store, self.device)
+        program = make_program(
+            chain_of(store, crop, augmentation), Cases(store=store), batch_size=size, seed=seed, device=self.device,
             # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
             compile=train and long and self._idle and not triton_works(self.device),
         )  # fmt: skip

@@ -60,8 +60,8 @@ def write_page(environment: Environment, out: Path) -> Path:
             note = "Forward and backward of one layer. Errors are relative, against float64."
             sections.append(Section(title, table=_cells(environment.cells), note=note))
         elif checks:
-            rows = tuple((each.name, each.level, each.told) for each in checks)
-            sections.append(Section(title, table=Table(("Check", "Level", "What was found"), rows)))
+            cells = tuple((each.name, each.level, each.told) for each in checks)
+            sections.append(Section(title, table=Table(("Check", "Level", "What was found"), cells)))
     page = Page(title="Environment", verdict=verdict(environment), cards=cards, sections=tuple(sections))
     return write_html(page, out)
 

@@ -64,8 +64,8 @@ def step_of(results: Results) -> Step | None:
         return None
     loader = results.get("workers") or {}
     count = int(loader.get("now") or 0)
-    alone = (loader.get("seconds") or {}).get(str(count))
-    wait_s = results.get("wait_s")
+    alone: Any = (loader.get("seconds") or {}).get(str(count))
+    wait_s: Any = results.get("wait_s")
     if wait_s is None and alone is None:
         return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
     if wait_s is None:

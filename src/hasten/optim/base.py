@@ -43,7 +43,7 @@ class Amp:
         return norm if self.scale is None else norm / self.scale
 
 
-class OwnOptimizer(torch.optim.Optimizer):
+class BaseOptimizer(torch.optim.Optimizer):
     """Base of the optimizers in this package.
 
     Its `step` follows the protocol of torch's fused ones (`_step_supports_amp_scaling`): with `grad_scale` set the
@@ -172,6 +172,22 @@ def momentum_step(
         lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=nesterov,
         maximize=False, is_first_step=False, grad_scale=scale, found_inf=found_inf,
     )  # fmt: skip
+
+
+def adamw_step(
+    parameters: list[Tensor], gradients: list[Tensor], moments: list[Tensor], squares: list[Tensor],
+    steps: list[Tensor], *, group: dict[str, Any], lr: float | Tensor, weight_decay: float, scale: Tensor | None,
+    found_inf: Tensor | None,
+) -> None:  # fmt: skip
+    """torch's fused AdamW with the betas and eps of `group`. steps: () each; a skipped one is not counted."""
+    torch._foreach_add_(steps, 1)
+    torch._fused_adamw_(
+        parameters, gradients, moments, squares, [], steps, lr=lr, beta1=group["betas"][0], beta2=group["betas"][1],
+        weight_decay=weight_decay, eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale,
+        found_inf=found_inf,
+    )  # fmt: skip
+    if found_inf is not None:
+        torch._foreach_sub_(steps, [found_inf] * len(steps))
 
 
 def norms_of(tensors: list[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
 from hasten.engine.model import filling
-from hasten.engine.probabilities import scratch, write_probabilities
+from hasten.engine.outputs import scratch, write_probabilities
 from hasten.engine.regrid import Regridded
 from hasten.prepare.types import Geometry
 
@@ -63,7 +63,7 @@ def test_all_scores_at_once_are_the_reference(
 
 
 def test_a_file_holds_what_was_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasten.engine.probabilities._SLAB", 100)
+    monkeypatch.setattr("hasten.engine.outputs._SLAB", 100)
     array = scratch(tmp_path, (3, 4, 5, 6))
     assert not list(tmp_path.iterdir())
     assert not array.any()
