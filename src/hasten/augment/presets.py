@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hasten.augment.affine import PhysicalAffine, Spatial, Zoom
 from hasten.augment.chain import Chain
@@ -23,6 +24,10 @@ _IMAGE = ("image",)
 _LABEL = ("label",)
 _NARROW = 1.5
 """2-D patches whose sides differ by more are turned by 15 degrees at most, others all around, as nnU-Net has it."""
+
+
+def _chain(crop: CropOp | None, *ops: Any) -> Chain:
+    return Chain(crop=crop, ops=ops, keys=_PAIR, label_keys=_LABEL)
 
 
 def nnunet_chain(
@@ -47,26 +52,23 @@ def nnunet_chain(
     turn = math.radians(rotate_deg)
     chance, each = (0.5, 1.0) if num_channels == 1 else (1.0, 0.5)
     axes = tuple(range(spatial_dims) if mirror_axes is None else mirror_axes)
-    return Chain(
-        crop=crop or SpatialCrop(size=patch, pad=True),
-        ops=(
-            Spatial(
-                rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4), in_plane=in_plane,
-                mode=("bilinear", label_mode),
-            ),
-            *([Mirror(spatial_axis=axes)] if axes else []),
-            GaussianNoise(prob=0.1, std=(0.0, 0.1)),
-            Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),
-            Brightness(prob=0.15, multiplier_range=(0.75, 1.25)),
-            Contrast(prob=0.15, contrast_range=(0.75, 1.25)),
-            SimulateLowResolution(
-                prob=0.25 * chance, zoom_range=(0.5, 1.0), synchronize_channels=False, p_per_channel=each,
-                ignore_axes=(0,) if in_plane else (),
-            ),
-            Gamma(prob=0.1, gamma=(0.7, 1.5), p_invert_image=1.0),
-            Gamma(prob=0.3, gamma=(0.7, 1.5)),
+    return _chain(
+        crop or SpatialCrop(size=patch, pad=True),
+        Spatial(
+            rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4), in_plane=in_plane,
+            mode=("bilinear", label_mode),
         ),
-        keys=_PAIR, label_keys=_LABEL,
+        *([Mirror(spatial_axis=axes)] if axes else []),
+        GaussianNoise(prob=0.1, std=(0.0, 0.1)),
+        Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),
+        Brightness(prob=0.15, multiplier_range=(0.75, 1.25)),
+        Contrast(prob=0.15, contrast_range=(0.75, 1.25)),
+        SimulateLowResolution(
+            prob=0.25 * chance, zoom_range=(0.5, 1.0), synchronize_channels=False, p_per_channel=each,
+            ignore_axes=(0,) if in_plane else (),
+        ),
+        Gamma(prob=0.1, gamma=(0.7, 1.5), p_invert_image=1.0),
+        Gamma(prob=0.3, gamma=(0.7, 1.5)),
     )  # fmt: skip
 
 
@@ -77,22 +79,19 @@ def spleen_chain(
     crop = CropByPosNegLabel(
         size=patch, num_samples=num_samples, image_key="image", pos=foreground_prob, neg=1.0 - foreground_prob, pad=pad
     )
-    return Chain(crop=crop, ops=(), keys=_PAIR, label_keys=_LABEL)
+    return _chain(crop)
 
 
 def brats_chain(patch: Triple = (224, 224, 144), *, crop: CropOp | None = None, spatial_dims: int = 3) -> Chain:
     """The random part of MONAI's BraTS tutorial, with the normalisation in the middle of it."""
     flips = tuple(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims))
-    return Chain(
-        crop=crop or SpatialCrop(size=patch),
-        ops=(
-            *flips,
-            Normalize(nonzero=True, channel_wise=True),
-            ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
-            ShiftIntensity(prob=1.0, offsets=(-0.1, 0.1)),
-        ),
-        keys=_PAIR, label_keys=_LABEL,
-    )  # fmt: skip
+    return _chain(
+        crop or SpatialCrop(size=patch),
+        *flips,
+        Normalize(nonzero=True, channel_wise=True),
+        ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
+        ShiftIntensity(prob=1.0, offsets=(-0.1, 0.1)),
+    )
 
 
 def pathology_chain(*, value_range: float = 1.0, crop: CropOp | None = None, label: bool = False) -> Chain:
@@ -126,26 +125,18 @@ def default_chain(
     first = 3 - spatial_dims
     flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
     dark, bright = sample.brightness_range
-    return Chain(
-        crop=ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
-        ops=(
-            PhysicalAffine(
-                prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
-                zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
-            ),
-            *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
-            ScaleIntensity(prob=sample.brightness_prob, factors=(dark - 1.0, bright - 1.0)),
-            Contrast(
-                prob=sample.contrast_prob, contrast_range=sample.contrast_range, synchronize_channels=True,
-                around_one=False,
-            ),
-            Gamma(
-                prob=sample.gamma_prob, gamma=sample.gamma_range, synchronize_channels=True, p_retain_stats=0.0,
-                around_one=False,
-            ),
-            GaussianNoise(prob=sample.noise_prob, std=sample.noise_std),
+    alike: dict[str, Any] = {"synchronize_channels": True, "around_one": False}
+    return _chain(
+        ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
+        PhysicalAffine(
+            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
+            zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
         ),
-        keys=_PAIR, label_keys=_LABEL,
+        *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
+        ScaleIntensity(prob=sample.brightness_prob, factors=(dark - 1.0, bright - 1.0)),
+        Contrast(prob=sample.contrast_prob, contrast_range=sample.contrast_range, **alike),
+        Gamma(prob=sample.gamma_prob, gamma=sample.gamma_range, p_retain_stats=0.0, **alike),
+        GaussianNoise(prob=sample.noise_prob, std=sample.noise_std),
     )  # fmt: skip
 
 
@@ -168,4 +159,4 @@ def preset_chain(preset: str, *, crop: CropOp, foreground_prob: float, spatial_d
         case "pathology":
             return pathology_chain(crop=crop, label=True)
         case _:
-            return Chain(crop=crop, ops=(), keys=_PAIR, label_keys=_LABEL)
+            return _chain(crop)
