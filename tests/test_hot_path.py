@@ -40,7 +40,7 @@ ALLOWED: set[tuple[str, str]] = {
     ("augment/store.py", "common_size"),
     ("augment/store.py", "_volume"),
     # Only where cases lie on the disk, and the host draws and makes their samples: the tensors are its own.
-    ("augment/read_ahead.py", "read_ahead"),
+    ("augment/program.py", "Segment._read_ahead"),
     # Only where transforms run on whole cases, or whole samples are handed over: the host draws and reads its own.
     ("augment/program.py", "Segment._prepared"),
     ("augment/program.py", "_whole"),

@@ -12,7 +12,6 @@ from tests.augment import (
     examples_holes,
     examples_intensity,
     examples_lowres,
-    examples_rescale,
     examples_smooth,
     examples_stain,
 )
@@ -31,7 +30,6 @@ EXAMPLES: list[ValueOp] = [
     *examples_holes.EXAMPLES,
     *examples_intensity.EXAMPLES,
     *examples_lowres.EXAMPLES,
-    *examples_rescale.EXAMPLES,
     *examples_smooth.EXAMPLES,
     *examples_stain.EXAMPLES,
 ]

@@ -17,6 +17,7 @@ from hasten.augment.intensity import (
     Brightness,
     Clip,
     Normalize,
+    Rescale,
     ScaleIntensity,
     ScaleIntensityFixedMean,
     ScaleIntensityRange,
@@ -24,6 +25,7 @@ from hasten.augment.intensity import (
     StdShiftIntensity,
 )
 from hasten.sample.random import sample_key
+from tests.augment.lowering import item
 
 SIZES = [(1, 9, 14), (3, 12, 7), (2, 6, 9, 11)]
 each_size = pytest.mark.parametrize("shape", SIZES, ids=str)
@@ -255,3 +257,21 @@ def test_numbers_for_other_channels_are_refused() -> None:
     op = Normalize(subtrahend=(1.0, 2.0), channel_wise=True)
     with pytest.raises(ValueError, match=r"Normalize: subtrahend=.*3 channels"):
         op.apply(images((3, 4, 5), 0), {})
+
+
+@pytest.mark.parametrize("channel_wise", [False, True])
+@pytest.mark.parametrize("limits", [(0.0, 1.0), (-3.0, 2.0)])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_stretching_to_a_range_is_monais(channel_wise: bool, limits: tuple[float, float], dims: int) -> None:
+    image = torch.stack([item(dims, seed=seed)["image"] for seed in range(3)])
+    found = Rescale(minv=limits[0], maxv=limits[1], channel_wise=channel_wise).apply(image, {})
+    for row in range(3):
+        wanted = torch.as_tensor(mt.ScaleIntensity(*limits, channel_wise=channel_wise)(image[row]))
+        assert torch.allclose(found[row], wanted, atol=1e-5)
+
+
+def test_stretching_an_image_of_one_value_is_monais() -> None:
+    image = torch.full((2, 1, 4, 4), 3.0)
+    for minv in (0.0, 2.0):
+        wanted = torch.as_tensor(mt.ScaleIntensity(minv, 5.0)(image[0]))
+        assert torch.equal(Rescale(minv=minv, maxv=5.0).apply(image, {})[0], wanted)

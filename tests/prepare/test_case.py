@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from numpy.typing import DTypeLike
 from hasten.cases.types import Volume
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import prepare_case
-from hasten.prepare.geometry_json import geometry_from_dict, geometry_to_dict
 from hasten.prepare.resample import resample_label
 from hasten.prepare.restore import restore_label
 from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.types import Geometry
 
 KEEP = PrepareConfig(spacing=(0, 0, 0), intensity="none", crop_foreground=False, dtype="float32")
 CODES = st.sampled_from(["RAS", "LPS", "LAS", "ASR", "SRA", "PIL", "IPR"])
@@ -177,7 +177,7 @@ def test_source_is_left_alone() -> None:
 def test_geometry_survives_json() -> None:
     image = volume_of((9, 10, 11), "ASR", (0.1, 1 / 3, 0.7))
     done = prepare_case(image, None, id="a", spec=replace(KEEP, spacing=(0.37, 0.6, 0.2), crop_foreground=True))
-    assert geometry_from_dict(json.loads(json.dumps(geometry_to_dict(done.geometry)))) == done.geometry
+    assert Geometry.from_json(json.loads(json.dumps(asdict(done.geometry)))) == done.geometry
 
 
 def test_threads_give_the_same_as_one() -> None:

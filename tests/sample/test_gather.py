@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from hasten.cache.arena import Store
 from hasten.sample.gather import gather_flat, majority_flat, nearest_flat
-from hasten.sample.host import majority_class
+from hasten.sample.host import majority_class, places_at
 from tests.augment.stores import RENDERERS, batch_by, case_values, random_store, segment_of, store_of
 
 
@@ -68,7 +68,7 @@ def test_the_class_with_the_largest_share_wins(dims: int) -> None:
     whole, offset = torch.tensor([shape]), torch.zeros(1, dtype=torch.int64)
     batched = majority_flat(volume.flatten(), whole, offset, start, columns, 1, dims).flatten()
     single = torch.empty(1, 400, dtype=torch.uint8)
-    majority_class(volume[None], [0, 1, -1], tuple(each.flatten() for each in columns), dims, out=single)
+    majority_class(volume[None], places_at([0, 1, -1], tuple(each.flatten() for each in columns), dims), single)
     assert torch.equal(batched, single[0])
     at = (places[:, 0, 0, 0] + start.T).double().numpy()
     padded = np.pad(volume.numpy(), [(0, 0) if dims == 2 and axis == 0 else (6, 6) for axis in range(3)])

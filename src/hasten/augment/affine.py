@@ -9,19 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.maps import Map, columns, compose, moving, multiply, rotation, scaling, triple
-from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.augment.maps import Interpolation, Map, columns, compose, moving, multiply, rotation, scaling, triple
+from hasten.augment.op import Drawn, Prob, Range, RangeAbove0, Ranges, check_range, uniform_between
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 from hasten.sample.random import uniform, uniform_in
 
-Range = tuple[float, float]
 _ROTATE, _SHEAR, _TRANSLATE, _SCALE, _ZOOM = 1, 2, 3, 4, 5
 _SHEAR_PLACES = ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Affine:
+class Affine(Interpolation):
     """MONAI's RandAffine (shear as of its release 1.6): rotation, then shear, translation and scaling about the centre.
 
     Each range is one (low, high) an axis, D first (2-D: H first; rotation: the first alone). `drawn`: rotate (B, 3)
@@ -29,27 +28,16 @@ class Affine:
     things smaller, as MONAI's does.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
-    rotate_range: tuple[Range, ...] = ()
-    shear_range: tuple[Range, ...] = ()
-    translate_range: tuple[Range, ...] = ()
-    scale_range: tuple[Range, ...] = ()
+    rotate_range: Ranges = ()
+    shear_range: Ranges = ()
+    translate_range: Ranges = ()
+    scale_range: Ranges = ()
     """Added to 1."""
-    mode: tuple[str, ...] = ("bilinear", "nearest")
-    padding_mode: str = "zeros"
 
-    def __post_init__(self) -> None:
-        check_prob("Affine", self.prob)
-        for field in ("rotate_range", "shear_range", "translate_range", "scale_range"):
-            for each in getattr(self, field):
-                check_range("Affine", field, each)
+    def check(self) -> None:
         for low, _ in self.scale_range:
             if low <= -1:
                 raise ValueError(f"Affine: scale_range={self.scale_range}; 1 is added to it, and must leave it above 0")
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         rotate = self.rotate_range if spatial_dims == 3 else self.rotate_range[:1]
@@ -72,27 +60,16 @@ class Affine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rotate:
+class Rotate(Interpolation):
     """MONAI's RandRotate with `keep_size`. Ranges in radians about D, H, W; a 2-D image is turned by `range_x`.
 
     `drawn`: angle (B, 3) radians.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
     range_x: Range = (0.0, 0.0)
     range_y: Range = (0.0, 0.0)
     range_z: Range = (0.0, 0.0)
-    mode: tuple[str, ...] = ("bilinear", "nearest")
     padding_mode: str = "border"
-
-    def __post_init__(self) -> None:
-        check_prob("Rotate", self.prob)
-        for field in ("range_x", "range_y", "range_z"):
-            check_range("Rotate", field, getattr(self, field))
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         ranges = (self.range_x, self.range_y, self.range_z)
@@ -103,31 +80,22 @@ class Rotate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Zoom:
+class Zoom(Interpolation):
     """MONAI's RandZoom with `keep_size`: above 1 enlarges. `drawn`: zoom (B, 3).
 
     min_zoom, max_zoom: one number for all axes, or one an axis (3-D with two: the first for D and H, as MONAI has it).
     The zoomed size is a whole number of voxels, and what is cut away or padded lies half on each side, as in MONAI.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
     min_zoom: tuple[float, ...] = (0.9,)
     max_zoom: tuple[float, ...] = (1.1,)
-    mode: tuple[str, ...] = ("bilinear", "nearest")
     padding_mode: str = "border"
 
-    def __post_init__(self) -> None:
-        check_prob("Zoom", self.prob)
+    def check(self) -> None:
         if len(self.min_zoom) != len(self.max_zoom):
             raise ValueError(f"Zoom: min_zoom={self.min_zoom} and max_zoom={self.max_zoom} differ in length")
         for low, high in zip(self.min_zoom, self.max_zoom, strict=True):
-            check_range("Zoom", "(min_zoom, max_zoom)", (low, high))
-            if low <= 0:
-                raise ValueError(f"Zoom: min_zoom={self.min_zoom}; a zoom lies above 0")
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
+            check_range("Zoom", "(min_zoom, max_zoom)", (low, high), above=0.0)
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         ranges = tuple(zip(self.min_zoom, self.max_zoom, strict=True))
@@ -147,11 +115,14 @@ class Zoom:
         difference = zoomed - sides
         cut = torch.floor(zoomed / 2) - torch.floor(sides / 2)
         start = torch.where(difference >= 0, cut, -torch.floor(-difference / 2))
-        return compose(scaling(sides / zoomed), moving(start - difference / 2))
+        return compose(scaling(self._factor(sides, zoomed)), moving(start - difference / 2))
+
+    def _factor(self, sides: Tensor, zoomed: Tensor) -> Tensor:
+        return sides / zoomed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spatial:
+class Spatial(Interpolation):
     """nnU-Net's rotation and scaling: each happens or not by itself, scaling by one factor an axis or one for all.
 
     rotate: (low, high) radians for each axis (2-D uses the first); scale: from U(scale), above 1 makes things smaller
@@ -159,26 +130,12 @@ class Spatial:
     augmentation). `drawn`: rotate (B, 3), scale (B, 3).
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    rotate_prob: float = 0.2
+    prob: Prob = 1.0
+    rotate_prob: Prob = 0.2
     rotate: Range = (-0.5235987755982988, 0.5235987755982988)
-    scale_prob: float = 0.2
-    scale: Range = (0.7, 1.4)
+    scale_prob: Prob = 0.2
+    scale: RangeAbove0 = (0.7, 1.4)
     in_plane: bool = False
-    mode: tuple[str, ...] = ("bilinear", "nearest")
-    padding_mode: str = "zeros"
-    prob: float = 1.0
-
-    def __post_init__(self) -> None:
-        for field in ("prob", "rotate_prob", "scale_prob"):
-            check_prob("Spatial", getattr(self, field), field)
-        check_range("Spatial", "rotate", self.rotate)
-        check_range("Spatial", "scale", self.scale)
-        if self.scale[0] <= 0:
-            raise ValueError(f"Spatial: scale={self.scale}; a factor lies above 0")
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         dims = 2 if self.in_plane else spatial_dims
@@ -196,7 +153,7 @@ class Spatial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PhysicalAffine:
+class PhysicalAffine(Interpolation):
     """Rotation, shear and one zoom for all axes, in mm, so that anisotropic voxels are not distorted.
 
     rotate_deg: largest angle about D, H, W in degrees, drawn from U(-a, a) (2-D uses the first); zoom: from U(zoom),
@@ -204,23 +161,15 @@ class PhysicalAffine:
     zoom (B, 1), shear (B, 6).
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.5
+    prob: Prob = 0.5
     rotate_deg: tuple[float, float, float] = (15.0, 15.0, 15.0)
-    zoom: Range = (0.85, 1.2)
+    zoom: RangeAbove0 = (0.85, 1.2)
     shear: float = 0.0
     spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    mode: tuple[str, ...] = ("bilinear", "nearest")
-    padding_mode: str = "zeros"
 
-    def __post_init__(self) -> None:
-        check_prob("PhysicalAffine", self.prob)
-        check_range("PhysicalAffine", "zoom", self.zoom)
-        if self.zoom[0] <= 0 or min(self.spacing) <= 0:
-            raise ValueError(f"PhysicalAffine: zoom={self.zoom}, spacing={self.spacing}; both lie above 0")
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
+    def check(self) -> None:
+        if min(self.spacing) <= 0:
+            raise ValueError(f"PhysicalAffine: spacing={self.spacing}; each must lie above 0")
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         turns = tuple((-math.radians(each), math.radians(each)) for each in self.rotate_deg)
@@ -253,18 +202,14 @@ def _between(key: Tensor, stream: int, ranges: tuple[Range, ...], count: int) ->
     padded = (*ranges[:count], *[(0.0, 0.0)] * (count - len(ranges)))
     if len(set(padded)) == 1:
         return uniform_in(key, stream, *padded[0], count=count)
-    low = constant(tuple(float(each[0]) for each in padded), key.device)
-    width = constant(tuple(float(each[1] - each[0]) for each in padded), key.device)
-    return low + width * uniform(key, stream, count)
+    return uniform_between(key, stream, padded)
 
 
 def _sheared(coefficients: Tensor) -> Tensor:
     """(B, 3, 3): one elementary shear after the other, the first applied first."""
-    matrix = torch.eye(3, device=coefficients.device).expand(coefficients.shape[0], 3, 3)
+    unit = torch.eye(3, device=coefficients.device)
+    matrix = unit.expand(coefficients.shape[0], 3, 3)
     for number, (row, column) in enumerate(_SHEAR_PLACES):
-        place = (
-            torch.eye(3, device=coefficients.device)[row][:, None] * torch.eye(3, device=coefficients.device)[column]
-        )
-        one = torch.eye(3, device=coefficients.device) + coefficients[:, number, None, None] * place
-        matrix = multiply(one, matrix)
+        place = unit[row][:, None] * unit[column]
+        matrix = multiply(unit + coefficients[:, number, None, None] * place, matrix)
     return matrix

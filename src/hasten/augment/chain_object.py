@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.augment.chain import BatchOp, Chain, Fixed, PerSample
 from hasten.augment.crop import CropOp
-from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, lower, name_of
+from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, lower, name_of, names_of
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
 from hasten.augment.steps import FUSED, Plan, Step, made_by, plan_steps
@@ -80,10 +80,9 @@ def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> Plan:
     """Random dictionary transforms lowered, those before a late crop left to run on whole cases."""
     cached = split_chain(list(transforms) if isinstance(transforms, list | tuple) else transforms)
     if cached.fixed:
-        names = ", ".join(name_of(each) for each in cached.fixed_transforms)
         raise ValueError(
-            f"{names}: does the same each time, before anything random; leave it out, as prepare.* does that work once "
-            "a case"
+            f"{names_of(cached.fixed_transforms)}: does the same each time, before anything random; leave it out, as "
+            "prepare.* does that work once a case"
         )
     _check_transforms(cached.compose.transforms)
     context = Context(keys=KEYS, label_keys=LABEL_KEYS, named=LABEL_KEYS, dims=spatial_dims)

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from hasten.augment.op import Operation, Prob, Range
 from hasten.sample.random import uniform, uniform_in
 
 
-def per_channel(key: Tensor, stream: int, channels: int, *, same: bool = False) -> Tensor:
-    """(B, channels) float32 in [0, 1): one number for each channel, or the same one for all. key: (B, 2)."""
-    if same:
-        return uniform(key, stream, 1).expand(-1, channels)
-    return uniform(key, stream, channels)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PerChannel(Operation):
+    """An operation with a factor for each channel."""
 
+    synchronize_channels: bool = False
+    p_per_channel: Prob = 1.0
+    around_one: bool = True
 
-def between(unit: Tensor, low: float, high: float) -> Tensor:
-    """Numbers of [0, 1) stretched to [low, high]."""
-    return low + (high - low) * unit
+    def factors(self, key: Tensor, stream: int, channels: int, value: Range) -> Tensor:
+        """(B, channels) factors, 1 for the channels that are left as they are. Takes `stream` and the one after it."""
+        count = 1 if self.synchronize_channels else channels
+        if self.around_one:
+            values = around_one(uniform(key, stream, count), *value)
+        else:
+            values = uniform_in(key, stream, *value, count=count)
+        values = values.expand(-1, channels)
+        if self.p_per_channel >= 1.0:
+            return values
+        return torch.where(uniform(key, stream + 1, channels) < self.p_per_channel, values, 1.0)
+
+    def check_halves(self, field: str) -> None:
+        """Raises ValueError where half of the draws would lie above a range that ends below 1."""
+        value = getattr(self, field)
+        if self.around_one and value[1] < 1.0:
+            raise ValueError(
+                f"{type(self).__name__}: {field}={value}; half of the draws lie above 1, where the range has ended: "
+                "write around_one=False"
+            )
 
 
 def around_one(unit: Tensor, low: float, high: float) -> Tensor:
@@ -26,36 +47,8 @@ def around_one(unit: Tensor, low: float, high: float) -> Tensor:
     nnU-Net's `BGContrast`, so that as many factors darken as brighten whatever the range.
     """
     if low >= 1.0:
-        return between(unit, low, high)
-    return torch.where(unit < 0.5, between(2 * unit, low, 1.0), between(2 * unit - 1, 1.0, high))
-
-
-def factors(
-    key: Tensor,
-    stream: int,
-    channels: int,
-    value: tuple[float, float],
-    *,
-    same: bool,
-    halves: bool,
-    p_per_channel: float,
-) -> Tensor:
-    """(B, channels) factors, 1 for the channels that are left as they are. Takes `stream` and the one after it."""
-    if halves:
-        values = around_one(per_channel(key, stream, channels, same=same), *value)
-    else:
-        values = uniform_in(key, stream, *value, count=1 if same else channels).expand(-1, channels)
-    if p_per_channel >= 1.0:
-        return values
-    return torch.where(uniform(key, stream + 1, channels) < p_per_channel, values, 1.0)
-
-
-def check_halves(name: str, field: str, value: tuple[float, float], halves: bool) -> None:
-    """Raises ValueError where half of the draws would lie above a range that ends below 1."""
-    if halves and value[1] < 1.0:
-        raise ValueError(
-            f"{name}: {field}={value}; half of the draws lie above 1, where the range has ended: write around_one=False"
-        )
+        return low + (high - low) * unit
+    return torch.where(unit < 0.5, low + (1.0 - low) * (2 * unit), 1.0 + (high - 1.0) * (2 * unit - 1))
 
 
 def grouped(image: Tensor, channel_wise: bool) -> Tensor:

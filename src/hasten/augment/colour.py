@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn, check_prob, check_range, space, spread
+from hasten.augment.op import Drawn, Operation, Prob, Range, check_range, space, spread
 from hasten.sample.constant import constant
 from hasten.sample.random import random_words, uniform_in
 
@@ -20,7 +20,13 @@ _CONTRAST, _SATURATION, _HUE = 1, 2, 3
 _ORDER = 5
 _GREY = (0.2989, 0.587, 0.114)
 
-Range = tuple[float, float]
+
+def _check_largest(name: str, field: str, value: float) -> None:
+    if not 0.0 < value < math.inf:
+        raise ValueError(f"{name}: {field}={value}; give the largest value of an image: 1 or 255")
+
+
+LargestValue = Annotated[float, _check_largest]
 
 
 class _Blend(NamedTuple):
@@ -36,7 +42,7 @@ class _Blend(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ColorJitter:
+class ColorJitter(Operation):
     """Changes brightness, contrast, saturation and hue of RGB, in random order.
 
     `drawn`: brightness, contrast, saturation (B,) factors, hue (B,) shift in turns of the colour wheel, order (B, 4)
@@ -46,17 +52,14 @@ class ColorJitter:
     volume.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 1.0
+    prob: Prob = 1.0
     brightness: float | Range = 0.0
     contrast: float | Range = 0.0
     saturation: float | Range = 0.0
     hue: float | Range = 0.0
-    value_range: float = 1.0
+    value_range: LargestValue = 1.0
 
-    def __post_init__(self) -> None:
-        check_prob("ColorJitter", self.prob)
-        check_value_range("ColorJitter", self.value_range)
+    def check(self) -> None:
         self._ranges()
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
@@ -98,12 +101,6 @@ def check_rgb(name: str, channels: int) -> None:
     """Raises ValueError naming the transform unless there are three channels."""
     if channels != 3:
         raise ValueError(f"{name}: the image has {channels} channel(s); it works on the 3 channels of RGB")
-
-
-def check_value_range(name: str, value: float) -> None:
-    """Raises ValueError naming the transform unless value is positive and finite."""
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name}: value_range={value}; give the largest value of an image: 1 or 255")
 
 
 def _range_of(name: str, value: float | Range) -> Range:

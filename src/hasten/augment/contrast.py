@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from hasten.augment.channels import check_halves, deviation, factors, grouped, within
-from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.augment.channels import PerChannel, deviation, grouped, within
+from hasten.augment.op import Drawn, Operation, Prob, Range, RangeAbove0, check_range
 from hasten.sample.random import random_words, uniform, uniform_in
 
 _FACTOR, _CHANNEL, _INVERT, _RETAIN = 1, 2, 3, 4
@@ -19,22 +21,16 @@ _TINY = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AdjustContrast:
+class AdjustContrast(Operation):
     """((v - min) / range) ^ gamma * range + min with gamma from U(gamma), min and range those of the sample.
 
     `drawn`: gamma (B,). `invert_image`: of -v, and negated again. `retain_stats`: mean and deviation are restored.
     MONAI's RandAdjustContrast.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    gamma: tuple[float, float] = (0.5, 4.5)
+    gamma: RangeAbove0 = (0.5, 4.5)
     invert_image: bool = False
     retain_stats: bool = False
-
-    def __post_init__(self) -> None:
-        check_prob("AdjustContrast", self.prob)
-        _check_gamma("AdjustContrast", "gamma", self.gamma)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"gamma": uniform_in(key, _FACTOR, *self.gamma)[:, 0]}
@@ -55,7 +51,7 @@ class AdjustContrast:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gamma:
+class Gamma(PerChannel):
     """((v - min) / range) ^ gamma * range + min for each channel, gamma below and above 1 by halves.
 
     `drawn`: gamma (B, C), 1 where a channel is left as it is; invert, retain (B, C) bool: whether of -v and negated
@@ -63,29 +59,18 @@ class Gamma:
     batchgeneratorsv2's GammaTransform: `around_one=True` is its `BGContrast(gamma)`, `False` its plain range.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.3
-    gamma: tuple[float, float] = (0.7, 1.5)
-    p_invert_image: float = 0.0
-    synchronize_channels: bool = False
-    p_per_channel: float = 1.0
-    p_retain_stats: float = 1.0
-    around_one: bool = True
+    prob: Prob = 0.3
+    gamma: RangeAbove0 = (0.7, 1.5)
+    p_invert_image: Prob = 0.0
+    p_retain_stats: Prob = 1.0
 
-    def __post_init__(self) -> None:
-        for field in ("prob", "p_invert_image", "p_per_channel", "p_retain_stats"):
-            check_prob("Gamma", getattr(self, field), field)
-        _check_gamma("Gamma", "gamma", self.gamma)
-        check_halves("Gamma", "gamma", self.gamma, self.around_one)
+    def check(self) -> None:
+        self.check_halves("gamma")
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels = shape[0]
-        gamma = factors(
-            key, _FACTOR, channels, self.gamma, same=self.synchronize_channels, halves=self.around_one,
-            p_per_channel=self.p_per_channel,
-        )  # fmt: skip
         return {
-            "gamma": gamma,
+            "gamma": self.factors(key, _FACTOR, channels, self.gamma),
             "invert": uniform(key, _INVERT, channels) < self.p_invert_image,
             "retain": uniform(key, _RETAIN, channels) < self.p_retain_stats,
         }
@@ -112,12 +97,6 @@ class Gamma:
         return result.view(image.shape)
 
 
-def _check_gamma(name: str, field: str, value: tuple[float, float]) -> None:
-    check_range(name, field, value)
-    if value[0] <= 0.0:
-        raise ValueError(f"{name}: {field}={value}; it must start above 0")
-
-
 def _power_(unit: Tensor, gamma: Tensor) -> Tensor:
     """unit ^ gamma in its own memory, unit in [0, 1]. Half the time of `torch.pow` on a CPU, within 1e-5 of it."""
     return unit.log2_().mul_(gamma).exp2_()
@@ -137,33 +116,22 @@ def _centred_(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contrast:
+class Contrast(PerChannel):
     """(v - mean) * multiplier + mean for each channel, the multiplier below and above 1 by halves.
 
     `drawn`: multiplier (B, C), 1 where a channel is left as it is. `preserve_range`: clipped to the old range.
     batchgeneratorsv2's ContrastTransform: `around_one=True` is its `BGContrast(contrast_range)`, `False` a plain range.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.15
-    contrast_range: tuple[float, float] = (0.75, 1.25)
+    prob: Prob = 0.15
+    contrast_range: Range = (0.75, 1.25)
     preserve_range: bool = True
-    synchronize_channels: bool = False
-    p_per_channel: float = 1.0
-    around_one: bool = True
 
-    def __post_init__(self) -> None:
-        check_prob("Contrast", self.prob)
-        check_prob("Contrast", self.p_per_channel, "p_per_channel")
-        check_range("Contrast", "contrast_range", self.contrast_range)
-        check_halves("Contrast", "contrast_range", self.contrast_range, self.around_one)
+    def check(self) -> None:
+        self.check_halves("contrast_range")
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        multiplier = factors(
-            key, _FACTOR, shape[0], self.contrast_range, same=self.synchronize_channels, halves=self.around_one,
-            p_per_channel=self.p_per_channel,
-        )  # fmt: skip
-        return {"multiplier": multiplier}
+        return {"multiplier": self.factors(key, _FACTOR, shape[0], self.contrast_range)}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         flat, multiplier = grouped(image, True), drawn["multiplier"][..., None]
@@ -172,20 +140,14 @@ class Contrast:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HistogramShift:
+class HistogramShift(Operation):
     """Intensities through a curve of straight pieces, between equally spaced control points from min to max.
 
     `drawn`: number (B,) int64 of control points, floating (B, P) float32 with P the largest number: where in [0, 1]
     each point is taken to, 1 from the last in use on. MONAI's RandHistogramShift.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    num_control_points: tuple[int, int] = (10, 10)
-
-    def __post_init__(self) -> None:
-        check_prob("HistogramShift", self.prob)
-        check_range("HistogramShift", "num_control_points", self.num_control_points, low=3)
+    num_control_points: Annotated[tuple[int, int], partial(check_range, low=3)] = (10, 10)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         least, most = self.num_control_points

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.augment.op import check_prob
-from hasten.augment.points import draw_point
+from hasten.augment.op import Checked, Count, Prob, Size
 from hasten.cache.arena import PointSets
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, uniform
 
 _PLACE, _CHOICE = 1, 2
+_SET, _POINT = 0x61, 0x62
 _MAX_POINTS = 2**16
 """Voxels that are remembered of each set and case: enough that crops hardly repeat, 256 KB at most."""
 
@@ -56,34 +56,43 @@ class CentredCropOp(CropOp, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CropByPosNegLabel:
+class _Crop(Checked):
+    """What Hasten's own crops share."""
+
+    size: Size
+    keys: tuple[str, ...] = ("image", "label")
+    num_samples: Count = 1
+    pad: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LabelCrop(_Crop):
+    label_key: str = "label"
+    image_key: str | None = None
+    image_threshold: float = 0.0
+
+    @property
+    def centred_on(self) -> str:
+        return self.label_key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CropByPosNegLabel(_LabelCrop):
     """MONAI's RandCropByPosNegLabel: centred on foreground with pos / (pos + neg), else on background.
 
     image_key, image_threshold: background counts only where this image lies above. Of each case up to 65536 foreground
     and as many background voxels, drawn evenly, are remembered. ignore_index: a class that is neither.
     """
 
-    size: Triple
-    keys: tuple[str, ...] = ("image", "label")
-    label_key: str = "label"
     pos: float = 1.0
     neg: float = 1.0
-    num_samples: int = 1
-    image_key: str | None = None
-    image_threshold: float = 0.0
-    pad: bool = False
     ignore_index: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_size("CropByPosNegLabel", self.size, self.num_samples)
+    def check(self) -> None:
         if self.pos < 0 or self.neg < 0 or self.pos + self.neg == 0:
             raise ValueError(
                 f"CropByPosNegLabel: pos={self.pos}, neg={self.neg}; neither is negative and one is above 0"
             )
-
-    @property
-    def centred_on(self) -> str:
-        return self.label_key
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
         # The first of several channels is the background's, as MONAI has it.
@@ -103,21 +112,13 @@ class CropByPosNegLabel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CropByLabelClasses:
+class CropByLabelClasses(_LabelCrop):
     """MONAI's RandCropByLabelClasses: centred on a voxel of a class drawn by `ratios` among those the case has."""
 
-    size: Triple
     num_classes: int
-    keys: tuple[str, ...] = ("image", "label")
-    label_key: str = "label"
     ratios: tuple[float, ...] | None = None
-    num_samples: int = 1
-    image_key: str | None = None
-    image_threshold: float = 0.0
-    pad: bool = False
 
-    def __post_init__(self) -> None:
-        _check_size("CropByLabelClasses", self.size, self.num_samples)
+    def check(self) -> None:
         if self.ratios is not None and (
             len(self.ratios) != self.num_classes or min(self.ratios) < 0 or sum(self.ratios) <= 0
         ):
@@ -125,10 +126,6 @@ class CropByLabelClasses:
                 f"CropByLabelClasses: ratios={self.ratios}; one for each of the {self.num_classes} classes is needed, "
                 "none below 0 and not all 0"
             )
-
-    @property
-    def centred_on(self) -> str:
-        return self.label_key
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
         allowed = np.ones(values.shape[1:], bool) if image is None else (image > self.image_threshold).any(0)
@@ -143,21 +140,14 @@ class CropByLabelClasses:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WeightedCrop:
+class WeightedCrop(_Crop):
     """MONAI's RandWeightedCrop: centred on a voxel drawn by the weights of a map, among those whose patch lies inside.
 
     Where a weight is negative, the smallest one is subtracted; where all are 0, every place is equally likely. 65536
     voxels are drawn so for each case and remembered; a crop takes one of them.
     """
 
-    size: Triple
     weight_key: str
-    keys: tuple[str, ...] = ("image", "label")
-    num_samples: int = 1
-    pad: bool = False
-
-    def __post_init__(self) -> None:
-        _check_size("WeightedCrop", self.size, self.num_samples)
 
     @property
     def centred_on(self) -> str:
@@ -188,23 +178,15 @@ class WeightedCrop:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SpatialCrop:
+class SpatialCrop(_Crop):
     """MONAI's RandSpatialCrop and RandSpatialCropSamples with `random_size=False`: every place is equally likely."""
-
-    size: Triple
-    keys: tuple[str, ...] = ("image", "label")
-    num_samples: int = 1
-    pad: bool = False
-
-    def __post_init__(self) -> None:
-        _check_size("SpatialCrop", self.size, self.num_samples)
 
     def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
         return _anywhere(key, shape, self.size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForegroundCrop:
+class ForegroundCrop(_Crop):
     """The crop of a run: with `foreground_prob` centred on a voxel of a foreground class, else anywhere.
 
     The class is drawn evenly from those that the case has, then one of its remembered voxels; the patch is moved inward
@@ -212,15 +194,8 @@ class ForegroundCrop:
     that prepared cases (an arena) remember of each class.
     """
 
-    size: Triple
-    keys: tuple[str, ...] = ("image", "label")
-    foreground_prob: float = 0.5
-    num_samples: int = 1
+    foreground_prob: Prob = 0.5
     pad: bool = True
-
-    def __post_init__(self) -> None:
-        _check_size("ForegroundCrop", self.size, self.num_samples)
-        check_prob("ForegroundCrop", self.foreground_prob, "foreground_prob")
 
     def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
         size = constant(self.size, key.device)
@@ -236,33 +211,37 @@ class ForegroundCrop:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CentreCrop:
+class CentreCrop(_Crop):
     """MONAI's CenterSpatialCrop; with `pad`, its ResizeWithPadOrCrop with zeros."""
-
-    size: Triple
-    keys: tuple[str, ...] = ("image", "label")
-    num_samples: int = 1
-    pad: bool = False
-
-    def __post_init__(self) -> None:
-        _check_size("CentreCrop", self.size, self.num_samples)
 
     def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
         size = constant(self.size, key.device)
         return torch.where(shape >= size, shape // 2 - size // 2, _middle(shape - size))
 
 
+def draw_point(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
+    """A voxel for each sample: (B,) int64 linear index within its case, and (B,) bool whether there was one to draw.
+
+    A set is drawn with these ratios among those that the case has, then one of its points uniformly. case: (B,) int64;
+    key: (B, 2); ratios: (K,) float32, not negative.
+    """
+    counts = sets.num[case]
+    weight = torch.where(counts > 0, ratios, torch.zeros_like(ratios))
+    reached = weight.cumsum(1)
+    total = reached[:, -1:]
+    chosen = (reached > uniform(key, _SET, 1) * total).to(torch.int64).argmax(1)
+    rows = torch.arange(case.shape[0], device=case.device)
+    count = counts[rows, chosen]
+    slot = sets.first[case, chosen] + below(random_words(key, _POINT, 1)[:, 0], count.clamp(min=1))
+    exists = (total[:, 0] > 0) & (count > 0)
+    point = sets.points[slot.clamp(max=max(sets.points.shape[0] - 1, 0))] if sets.points.shape[0] else slot * 0
+    return point.to(torch.int64), exists
+
+
 def voxel_of(point: Tensor, shape: Tensor) -> Tensor:
     """(B, 3) place in its case of each voxel given by its linear index. point: (B,) int64; shape: (B, 3)."""
     plane = shape[:, 1] * shape[:, 2]
     return torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
-
-
-def _check_size(name: str, size: Triple, num_samples: int) -> None:
-    if len(size) != 3 or min(size) < 1:
-        raise ValueError(f"{name}: size={size}; write (D, H, W), each at least 1 (2-D: D = 1)")
-    if num_samples < 1:
-        raise ValueError(f"{name}: num_samples={num_samples}; at least 1 is needed")
 
 
 def _some(mask: np.ndarray, seed: int) -> np.ndarray:

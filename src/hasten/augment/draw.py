@@ -65,13 +65,11 @@ class _Words(NamedTuple):
 
 
 def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
-    placed = [each for stage in stages for each in (_placed(stage) if isinstance(stage, Warp) else (stage,))]
+    warps = [stage for stage in stages if isinstance(stage, Warp)]
+    placed = [each for warp in warps for reading in warp.readings.values() for each in reading.ops]
+    placed += [stage for stage in stages if isinstance(stage, Placed)]
     keys = op_keys(key, 0, max([0, *(each.position + 1 for each in placed)]))
     return _Words(keys, chances(keys))
-
-
-def _placed(warp: Warp) -> list[Placed]:
-    return [each for reading in warp.readings.values() for each in reading.ops]
 
 
 def _bent(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:

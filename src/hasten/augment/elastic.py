@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hasten.augment.field import separable
-from hasten.augment.maps import Map, identity
-from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.augment.maps import Interpolation, Map, identity
+from hasten.augment.op import Drawn, RangeFrom0
 from hasten.config.schema import Triple
 from hasten.sample.random import uniform_in
 
@@ -26,7 +26,7 @@ _MARGIN = 0.125
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Elastic:
+class Elastic(Interpolation):
     """Moves where values are read by a smooth random displacement, as TorchIO's RandomElasticDeformation does.
 
     `drawn`: offsets (B, 3, gd, gh, gw), voxels along D, H, W at the control points: a magnitude from U(magnitude_range)
@@ -37,20 +37,14 @@ class Elastic:
     with one magnitude a sample, `(m, m)` where it is always m; with borders locked on all axes, not on the first two.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
     num_control_points: tuple[int, ...] = (7,)
     """One number for all axes, or one an axis, D first (2-D: H first); at least 4."""
-    magnitude_range: tuple[float, float] = (0.0, 7.5)
+    magnitude_range: RangeFrom0 = (0.0, 7.5)
     """Voxels."""
     locked_borders: int = 0
     """How many layers of control points at each side do not move: with 3, neither does the border of the image."""
-    mode: tuple[str, ...] = ("bilinear", "nearest")
-    padding_mode: str = "zeros"
 
-    def __post_init__(self) -> None:
-        check_prob("Elastic", self.prob)
-        check_range("Elastic", "magnitude_range", self.magnitude_range, low=0.0)
+    def check(self) -> None:
         points = self.num_control_points
         if len(points) not in (1, 2, 3) or min(points) < 4:
             raise ValueError(f"Elastic: num_control_points={points}; write one for all axes or one an axis, at least 4")
@@ -58,9 +52,6 @@ class Elastic:
             raise ValueError(
                 f"Elastic: locked_borders={self.locked_borders} leaves no control point of {points} to move; lock fewer"
             )
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         grid = self._grid(spatial_dims)

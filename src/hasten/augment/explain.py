@@ -38,7 +38,8 @@ def explained(plan: Plan, chain: Chain) -> tuple[Row, ...]:
         ops = () if step.how == CACHED else tuple(described(op) for op in step.ops if not isinstance(op, PerSample))
         off = bool(step.ops) and all(getattr(op, "prob", 1.0) == 0 for op in step.ops)
         how, why = ("off", "its probability is 0") if off else (step.how, why or "on whole batches")
-        rows.append(Row(name=_title(step.transform), how=how, why=why, ops=ops))
+        title = step.transform.name if isinstance(step.transform, Fixed) else name_of(step.transform)
+        rows.append(Row(name=title, how=how, why=why, ops=ops))
     return tuple(rows)
 
 
@@ -84,10 +85,6 @@ def described(op: Any) -> str:
     return f"{type(op).__name__}({', '.join(shown)})"
 
 
-def _title(transform: Any) -> str:
-    return transform.name if isinstance(transform, Fixed) else name_of(transform)
-
-
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value + 0.0:.6g}"
@@ -127,14 +124,11 @@ def _together(plan: Plan, chain: Chain) -> dict[int, str]:
         for number in sorted(members):
             others = sorted(members - {number})
             if others:
-                notes[number] = f"one reading with {_listed(plan, others)}"
+                named = (f"{other} {name_of(plan.steps[other - 1].transform)}" for other in others)
+                notes[number] = f"one reading with {', '.join(named)}"
             elif any(isinstance(op, MapOp) for op in plan.steps[number - 1].ops):
                 notes[number] = "a reading of its own"
     return notes
-
-
-def _listed(plan: Plan, numbers: Sequence[int]) -> str:
-    return ", ".join(f"{number} {name_of(plan.steps[number - 1].transform)}" for number in numbers)
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.augment.op import Count, Drawn, Operation, Range
 from hasten.sample.constant import constant
 from hasten.sample.random import uniform_in
 
@@ -17,7 +17,7 @@ _COEFF = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BiasField:
+class BiasField(Operation):
     """Multiplies by exp of a Legendre polynomial over the image, each axis from -1 to 1; all channels alike.
 
     `drawn`: coeff (B, n) from U(coeff_range), n = 20 in 3-D and 10 in 2-D for degree 3, in the order of MONAI's
@@ -25,16 +25,8 @@ class BiasField:
     j <= i <= degree.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    degree: int = 3
-    coeff_range: tuple[float, float] = (0.0, 0.1)
-
-    def __post_init__(self) -> None:
-        check_prob("BiasField", self.prob)
-        check_range("BiasField", "coeff_range", self.coeff_range)
-        if self.degree < 1:
-            raise ValueError(f"BiasField: degree={self.degree}; at least 1 is needed")
+    degree: Count = 3
+    coeff_range: Range = (0.0, 0.1)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"coeff": uniform_in(key, _COEFF, *self.coeff_range, count=len(_terms(self.degree, len(shape) - 1)))}

@@ -10,30 +10,23 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn, check_prob, check_range, space, spread
+from hasten.augment.op import Drawn, Operation, Range, RangeTo1, check_range, space, spread, uniform_between
 from hasten.sample.constant import constant
-from hasten.sample.random import below, random_words, uniform, uniform_in
+from hasten.sample.random import below, random_words, uniform_in
 
 _ALPHA = 1
 _PLACE, _INTENSITY = 1, 2
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GibbsNoise:
+class GibbsNoise(Operation):
     """Leaves out the frequencies beyond a radius, which puts ripples beside edges. MONAI's RandGibbsNoise.
 
     `drawn`: alpha (B,) from U(alpha); the radius is (1 - alpha) * longest side / sqrt(2), so that 0 changes nothing.
     As in MONAI it is counted from half a step beside frequency 0 where a side is even, and the real part is kept.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    alpha: Range = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        check_prob("GibbsNoise", self.prob)
-        check_range("GibbsNoise", "alpha", self.alpha, low=0.0, high=1.0)
+    alpha: RangeTo1 = (0.0, 1.0)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"alpha": uniform_in(key, _ALPHA, *self.alpha)[:, 0]}
@@ -49,7 +42,7 @@ class GibbsNoise:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KSpaceSpikeNoise:
+class KSpaceSpikeNoise(Operation):
     """Sets the log of one frequency's magnitude, which lays stripes over the image. MONAI's RandKSpaceSpikeNoise.
 
     intensity_range: of the log, (low, high) or one such pair a channel; None: 0.95 to 1.1 times 2.5 times the mean log
@@ -59,13 +52,10 @@ class KSpaceSpikeNoise:
     One frequency is a plane wave: no Fourier transform is needed, except for the mean log if intensity_range is None.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
     intensity_range: Range | tuple[Range, ...] | None = None
     channel_wise: bool = True
 
-    def __post_init__(self) -> None:
-        check_prob("KSpaceSpikeNoise", self.prob)
+    def check(self) -> None:
         ranges = _ranges(self.intensity_range)
         if not self.channel_wise and ranges and ranges == self.intensity_range:
             raise ValueError(
@@ -83,13 +73,11 @@ class KSpaceSpikeNoise:
                 f"KSpaceSpikeNoise: intensity_range={self.intensity_range} has {len(ranges)} pairs, "
                 f"but the image has {channels} channels"
             )
-        low = constant(tuple(float(each[0]) for each in ranges), key.device)
-        width = constant(tuple(float(each[1] - each[0]) for each in ranges), key.device)
         count = channels if self.channel_wise else 1
         words = random_words(key, _PLACE, count * len(sides)).view(-1, count, len(sides))
         return {
             "loc": below(words, constant(tuple(sides), key.device)),
-            "intensity": low + width * uniform(key, _INTENSITY, channels),
+            "intensity": uniform_between(key, _INTENSITY, ranges, channels),
         }
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from hasten.augment.maps import Map, columns, scaling
-from hasten.augment.op import Drawn, check_prob
+from hasten.augment.maps import Interpolation, Map, SpatialOperation, columns, scaling
+from hasten.augment.op import Count, Drawn, Prob
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, uniform
 
-_FIRST, _SECOND = 1, 2
+_FIRST = 1
 
 
 def _axis(axis: int, spatial_dims: int) -> int:
@@ -23,20 +24,10 @@ def _axis(axis: int, spatial_dims: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Flip:
+class Flip(SpatialOperation):
     """MONAI's RandFlip: all the axes together (None: every axis). `drawn` is empty."""
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
     spatial_axis: tuple[int, ...] | None = None
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
-
-    def __post_init__(self) -> None:
-        check_prob("Flip", self.prob)
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         return {"sign": _signs(key, self.spatial_axis, spatial_dims)}
@@ -46,20 +37,11 @@ class Flip:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mirror:
+class Mirror(SpatialOperation):
     """nnU-Net's mirroring: each of the axes by itself, with probability 0.5. `drawn`: sign (B, 3), 1 or -1."""
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 1.0
+    prob: Prob = 1.0
     spatial_axis: tuple[int, ...] = (0, 1, 2)
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
-
-    def __post_init__(self) -> None:
-        check_prob("Mirror", self.prob)
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         whole = _signs(key, tuple(axis for axis in self.spatial_axis if axis < spatial_dims), spatial_dims)
@@ -70,22 +52,11 @@ class Mirror:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AxisFlip:
+class AxisFlip(SpatialOperation):
     """MONAI's RandAxisFlip: one axis, drawn evenly. `drawn`: axis (B,) int64 among the spatial axes."""
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
-
-    def __post_init__(self) -> None:
-        check_prob("AxisFlip", self.prob)
-
-    def out_size(self, size: Triple) -> Triple:
-        return size
-
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
-        return {"axis": below(random_words(key, _FIRST, 1)[:, 0], _count(spatial_dims, key))}
+        return {"axis": _number(key, spatial_dims)}
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
         place = torch.arange(3, device=drawn["axis"].device)
@@ -93,20 +64,11 @@ class AxisFlip:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rotate90:
+class Rotate90(SpatialOperation):
     """MONAI's RandRotate90: 1 to max_k quarter turns in the plane of two equally long axes. `drawn`: k (B,) int64."""
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
-    max_k: int = 3
+    max_k: Count = 3
     spatial_axes: tuple[int, int] = (0, 1)
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
-
-    def __post_init__(self) -> None:
-        check_prob("Rotate90", self.prob)
-        if self.max_k < 1:
-            raise ValueError(f"Rotate90: max_k={self.max_k}; at least one quarter turn is needed")
 
     def out_size(self, size: Triple) -> Triple:
         dims = 2 if size[0] == 1 and max(self.spatial_axes) < 2 else 3
@@ -119,8 +81,7 @@ class Rotate90:
         return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
-        bound = torch.full((), self.max_k, dtype=torch.int64, device=key.device)
-        return {"k": 1 + below(random_words(key, _FIRST, 1)[:, 0], bound)}
+        return {"k": 1 + _number(key, self.max_k)}
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
         turns = drawn["k"] % 4
@@ -143,17 +104,12 @@ class Rotate90:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AxisSwap:
+class AxisSwap(SpatialOperation):
     """Swaps two equally long axes, each pair equally likely (batchgenerators' TransposeAxes). `drawn`: pair (B,)."""
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 0.1
     spatial_axes: tuple[int, ...] = (0, 1, 2)
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
 
-    def __post_init__(self) -> None:
-        check_prob("AxisSwap", self.prob)
+    def check(self) -> None:
         if len(set(self.spatial_axes)) < 2:
             raise ValueError(f"AxisSwap: spatial_axes={self.spatial_axes}; two different axes are needed")
 
@@ -169,12 +125,10 @@ class AxisSwap:
         return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
-        bound = torch.full((), len(self._pairs()), dtype=torch.int64, device=key.device)
-        return {"pair": below(random_words(key, _FIRST, 1)[:, 0], bound)}
+        return {"pair": _number(key, len(self._pairs()))}
 
     def _pairs(self) -> list[tuple[int, int]]:
-        axes = sorted(set(self.spatial_axes))
-        return [(one, other) for at, one in enumerate(axes) for other in axes[at + 1 :]]
+        return list(combinations(sorted(set(self.spatial_axes)), 2))
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
         device = drawn["pair"].device
@@ -189,19 +143,17 @@ class AxisSwap:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resize:
+class Resize(Interpolation):
     """MONAI's Resize to a fixed size, without anti-aliasing. Always applied; `drawn` is empty.
 
     Half-pixel centres for images and labels: MONAI's `nearest` takes the voxel before (its `nearest-exact` agrees).
     """
 
-    keys: tuple[str, ...] = ("image", "label")
+    prob: Prob = 1.0
     spatial_size: tuple[int, ...] = ()
-    mode: tuple[str, ...] = ("bilinear", "nearest")
     padding_mode: str = "border"
-    prob: float = 1.0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if len(self.spatial_size) not in (2, 3) or min(self.spatial_size) < 1:
             raise ValueError(f"Resize: spatial_size={self.spatial_size}; write (H, W) or (D, H, W), each at least 1")
 
@@ -224,5 +176,7 @@ def _signs(key: Tensor, axes: tuple[int, ...] | None, spatial_dims: int) -> Tens
     return row.expand(key.shape[0], 3)
 
 
-def _count(spatial_dims: int, key: Tensor) -> Tensor:
-    return torch.full((), spatial_dims, dtype=torch.int64, device=key.device)
+def _number(key: Tensor, bound: int) -> Tensor:
+    """(B,) int64 in [0, bound)."""
+    words = random_words(key, _FIRST, 1)[:, 0]
+    return below(words, torch.full((), bound, dtype=torch.int64, device=key.device))

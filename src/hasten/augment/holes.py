@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.augment.op import Count, Drawn, Operation, check_range
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, words_at
 
@@ -20,7 +19,54 @@ _WORD = 31
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CoarseDropout:
+class _Boxes(Operation):
+    """Boxes of an image, described in `CoarseDropout`."""
+
+    holes: Count = 1
+    spatial_size: int | tuple[int, ...] = 8
+    max_holes: int | None = None
+    max_spatial_size: int | tuple[int, ...] | None = None
+
+    def check(self) -> None:
+        if self.max_holes is not None and self.max_holes < self.holes:
+            raise ValueError(f"{type(self).__name__}: max_holes={self.max_holes} is below holes={self.holes}")
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        sides = shape[1:]
+        least, most = self._whole("spatial_size", sides), self.largest(sides)
+        if any(low > high for low, high in zip(least, most, strict=True)):
+            raise ValueError(
+                f"{type(self).__name__}: max_spatial_size={self.max_spatial_size} is below "
+                f"spatial_size={self.spatial_size}"
+            )
+        count, axes = self.max_holes or self.holes, len(sides)
+        choices = constant(tuple(high - low + 1 for low, high in zip(least, most, strict=True)), key.device)
+        words = random_words(key, _SIZE, count * axes).view(-1, count, axes)
+        size = below(words, choices) + constant(least, key.device)
+        room = constant(sides, key.device) - size + 1
+        start = below(random_words(key, _START, count * axes).view(-1, count, axes), room)
+        more = constant((count - self.holes + 1,), key.device)
+        present = torch.arange(count, device=key.device) < self.holes + below(random_words(key, _COUNT, 1), more)
+        return {"start": start, "size": size * present[..., None], "key": key}
+
+    def largest(self, sides: tuple[int, ...]) -> tuple[int, ...]:
+        """The size of the largest box in an image of these sides."""
+        return self._whole("spatial_size" if self.max_spatial_size is None else "max_spatial_size", sides)
+
+    def _whole(self, field: str, sides: tuple[int, ...]) -> tuple[int, ...]:
+        """One size an axis, at most the side of the image."""
+        value = getattr(self, field)
+        each = (value,) * len(sides) if isinstance(value, int) else value
+        if len(each) != len(sides):
+            raise ValueError(
+                f"{type(self).__name__}: {field}={value} does not fit an image of {len(sides)} axes; write one number "
+                "an axis"
+            )
+        return tuple(min(length, side) if length > 0 else side for length, side in zip(each, sides, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoarseDropout(_Boxes):
     """Fills boxes of the image, or with `dropout_holes=False` all but the boxes. MONAI's RandCoarseDropout.
 
     holes ... max_holes boxes (None: `holes`), each of a size from spatial_size to max_spatial_size (None: spatial_size)
@@ -31,26 +77,17 @@ class CoarseDropout:
     one before; noise belongs to the voxel, so that boxes that overlap agree.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    holes: int = 1
-    spatial_size: int | tuple[int, ...] = 8
     dropout_holes: bool = True
     fill_value: float | tuple[float, float] | None = None
-    max_holes: int | None = None
-    max_spatial_size: int | tuple[int, ...] | None = None
 
-    def __post_init__(self) -> None:
-        _check("CoarseDropout", self)
+    def check(self) -> None:
+        _Boxes.check(self)
         if isinstance(self.fill_value, tuple):
             check_range("CoarseDropout", "fill_value", self.fill_value)
 
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {**_holes("CoarseDropout", self, key, shape), "key": key}
-
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         start, size, sides = drawn["start"], drawn["size"], image.shape[2:]
-        extent = _largest("CoarseDropout", self, sides)
+        extent = self.largest(sides)
         channels, voxels = image.shape[1], math.prod(sides)
         if self.dropout_holes and 2 * start.shape[1] * math.prod(extent) <= voxels:
             channel = torch.arange(channels, device=image.device)[:, None] * voxels
@@ -74,7 +111,7 @@ class CoarseDropout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CoarseShuffle:
+class CoarseShuffle(_Boxes):
     """Shuffles the voxels in boxes of the image, box by box, each channel by itself. MONAI's RandCoarseShuffle.
 
     The boxes are described as in `CoarseDropout`. `drawn`: start, size (B, max_holes, number of axes) int64 voxels,
@@ -82,22 +119,9 @@ class CoarseShuffle:
     of `max_holes` boxes of the largest size.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    holes: int = 1
-    spatial_size: int | tuple[int, ...] = 8
-    max_holes: int | None = None
-    max_spatial_size: int | tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        _check("CoarseShuffle", self)
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {**_holes("CoarseShuffle", self, key, shape), "key": key}
-
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         batch, channels, *sides = image.shape
-        holes, slots = drawn["start"].shape[1], math.prod(_largest("CoarseShuffle", self, tuple(sides)))
+        holes, slots = drawn["start"].shape[1], math.prod(self.largest(tuple(sides)))
         # (B, holes, C, slots) from here on. A box that is not there is a box of one voxel, which no order changes.
         start, size = drawn["start"][:, :, None, None], drawn["size"].clamp(min=1)[:, :, None, None]
         number = torch.arange(slots, device=image.device)
@@ -134,44 +158,6 @@ def inside(start: Tensor, size: Tensor, sides: tuple[int, ...]) -> Tensor:
         mask = word.bool() if mask is None else mask | word.bool()
     assert mask is not None
     return mask
-
-
-def _check(name: str, op: Any) -> None:
-    check_prob(name, op.prob)
-    if op.holes < 1:
-        raise ValueError(f"{name}: holes={op.holes}; at least 1 is needed")
-    if op.max_holes is not None and op.max_holes < op.holes:
-        raise ValueError(f"{name}: max_holes={op.max_holes} is below holes={op.holes}")
-
-
-def _whole(name: str, field: str, value: int | tuple[int, ...], sides: tuple[int, ...]) -> tuple[int, ...]:
-    """One size an axis, at most the side of the image."""
-    each = (value,) * len(sides) if isinstance(value, int) else value
-    if len(each) != len(sides):
-        raise ValueError(
-            f"{name}: {field}={value} does not fit an image of {len(sides)} axes; write one number an axis"
-        )
-    return tuple(min(length, side) if length > 0 else side for length, side in zip(each, sides, strict=True))
-
-
-def _largest(name: str, op: Any, sides: tuple[int, ...]) -> tuple[int, ...]:
-    field = "spatial_size" if op.max_spatial_size is None else "max_spatial_size"
-    return _whole(name, field, getattr(op, field), sides)
-
-
-def _holes(name: str, op: Any, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-    sides = shape[1:]
-    least, most = _whole(name, "spatial_size", op.spatial_size, sides), _largest(name, op, sides)
-    if any(low > high for low, high in zip(least, most, strict=True)):
-        raise ValueError(f"{name}: max_spatial_size={op.max_spatial_size} is below spatial_size={op.spatial_size}")
-    count, axes = op.max_holes or op.holes, len(sides)
-    choices = constant(tuple(high - low + 1 for low, high in zip(least, most, strict=True)), key.device)
-    size = below(random_words(key, _SIZE, count * axes).view(-1, count, axes), choices) + constant(least, key.device)
-    room = constant(sides, key.device) - size + 1
-    start = below(random_words(key, _START, count * axes).view(-1, count, axes), room)
-    more = constant((count - op.holes + 1,), key.device)
-    present = torch.arange(count, device=key.device) < op.holes + below(random_words(key, _COUNT, 1), more)
-    return {"start": start, "size": size * present[..., None]}
 
 
 def _places(start: Tensor, size: Tensor, extent: tuple[int, ...], sides: tuple[int, ...]) -> Tensor:

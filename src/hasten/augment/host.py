@@ -20,9 +20,9 @@ from hasten.augment.chain import Batch, Placed, Reading, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp
-from hasten.augment.read import Cases, as_cases, bounded, coordinates_of
+from hasten.augment.read import Cases, Coordinates, bounded, coordinates_of, samples_as_cases
 from hasten.augment.render import changed
-from hasten.sample.host import bounds_of, cut, interpolate, majority_class, nearest
+from hasten.sample.host import READ, cut, places_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +52,10 @@ def render_on_host(
 
     Without `buffers`, samples whose case is -1 are not rendered, and their values are undefined.
     """
-    first = stages[0]
+    first, grid = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
-    grid: Any = draws.stages[0]
-    reader = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = _flat(reader.read(cases, draws.case, draws.start, grid, buffers), spatial_dims)
+    assert isinstance(grid, SamplingGrid)
+    batch = _Reader(0, first, kernels, spatial_dims, cases, draws.case, draws.start, grid).read(buffers)
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -75,11 +74,7 @@ def follow_on_host(
         stage, drawn = stages[at], numbers[at]
         run = _run_from(stages, at)
         if isinstance(stage, Warp):
-            reader = _Reader(stage=first + at, warp=stage, kernels=kernels, spatial_dims=spatial_dims)
-            size = len(next(iter(batch.values())))
-            case, start = torch.arange(size), torch.zeros(size, 3, dtype=torch.int64)
-            full = {key: as_cases(value[:, :, None] if spatial_dims == 2 else value) for key, value in batch.items()}
-            batch = _flat(reader.read(full, case, start, drawn, {}), spatial_dims)
+            batch = _Reader(first + at, stage, kernels, spatial_dims, *samples_as_cases(batch), drawn).read({})
         elif run:
             batch = _applied(run, batch, numbers[at : at + len(run)], kernels)
         else:
@@ -141,35 +136,33 @@ def groups_of(warp: Warp) -> list[tuple[str, ...]]:
     return [tuple(keys) for keys in groups.values()]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Reader:
+    """One stage, and what it reads of which cases."""
+
     stage: int
     warp: Warp
     kernels: Kernels
     spatial_dims: int
+    cases: Mapping[str, Cases]
+    case: Tensor
+    start: Tensor
+    grid: SamplingGrid
 
-    def read(
-        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, grid: SamplingGrid, buffers: Mapping[str, Tensor]
-    ) -> Batch:
-        """(B, C, D, H, W) by key. buffers: (B, C, *S) to write into; {} allocates them."""
+    def read(self, buffers: Mapping[str, Tensor]) -> Batch:
+        """(B, C, *S) by key. buffers: of that shape to write into; {} allocates them."""
         batch = {}
         for key, reading in self.warp.readings.items():
-            dtype = cases[key].values.dtype if reading.is_label else torch.float32
-            shape = (case.shape[0], cases[key].channels, *self.warp.out)
+            dtype = self.cases[key].values.dtype if reading.is_label else torch.float32
+            shape = (self.case.shape[0], self.cases[key].channels, *self.warp.out)
             batch[key] = buffers[key].view(shape) if buffers else torch.empty(shape, dtype=dtype)
         for keys in groups_of(self.warp):
-            self._group(keys, cases, case, start, grid, batch)
-        return batch
+            self._group(keys, batch)
+        space = self.warp.out[3 - self.spatial_dims :]
+        return {key: value.view(*value.shape[:2], *space) for key, value in batch.items()}
 
-    def _group(
-        self,
-        keys: tuple[str, ...],
-        cases: Mapping[str, Cases],
-        case: Tensor,
-        start: Tensor,
-        grid: SamplingGrid,
-        batch: Batch,
-    ) -> None:
+    def _group(self, keys: tuple[str, ...], batch: Batch) -> None:
+        cases, case, start, grid = self.cases, self.case, self.start, self.grid
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
         affine, size = grid.maps[keys[0]], case.shape[0]
         uses = grid.uses[keys[0]].tolist() if keys[0] in grid.uses else [False] * size
@@ -194,39 +187,29 @@ class _Reader:
                 at = case[row : row + 1]
                 values = [cases[key].values for key in keys]
                 place = (lead.shape[at], lead.offset[at], start[row : row + 1])
-                for source, target in zip(
-                    kernel(*values, *place, sample_map.linear, sample_map.shift), out, strict=True
-                ):
+                sources = kernel(*values, *place, sample_map.linear, sample_map.shift)
+                for source, target in zip(sources, out, strict=True):
                     target.copy_(source[0])
                 continue
-            numbers = {name: value[row : row + 1] for name, value in grid.numbers.get(keys[0], {}).items()}
-            self._between(keys, volumes, start[row], sample_map, numbers if uses[row] else None, out)
+            displaced = None
+            if uses[row]:
+                assert reading.bends is not None
+                numbers = {name: value[row : row + 1] for name, value in grid.numbers[keys[0]].items()}
+                displaced = reading.bends.displacement(numbers, self.warp.out, self.spatial_dims)
+            coordinates = coordinates_of(sample_map, self.warp.size, self.warp.out, displaced)
+            self._between(keys, volumes, start[row], coordinates, out)
 
     def _between(
-        self,
-        keys: tuple[str, ...],
-        volumes: list[Tensor],
-        start: Tensor,
-        sample_map: Map,
-        numbers: Drawn | None,
-        out: list[Tensor],
+        self, keys: tuple[str, ...], volumes: list[Tensor], start: Tensor, places: Coordinates, out: list[Tensor]
     ) -> None:
-        reading, displaced = self.warp.readings[keys[0]], None
-        if numbers is not None and reading.bends is not None:
-            displaced = reading.bends.displacement(numbers, self.warp.out, self.spatial_dims)
-        extent = torch.tensor(volumes[0].shape[1:])
+        extent, padding_mode = torch.tensor(volumes[0].shape[1:]), self.warp.readings[keys[0]].padding_mode
         coordinates = tuple(
-            bounded(axis, start[number : number + 1], extent[number : number + 1], reading.padding_mode).reshape(-1)
-            for number, axis in enumerate(coordinates_of(sample_map, self.warp.size, self.warp.out, displaced))
+            bounded(axis, start[number : number + 1], extent[number : number + 1], padding_mode).reshape(-1)
+            for number, axis in enumerate(places)
         )
-        bounds = bounds_of(coordinates)
+        at = places_at(start.tolist(), coordinates, self.spatial_dims)
         for key, volume, target in zip(keys, volumes, out, strict=True):
-            first, mode = start.tolist(), self.warp.readings[key].mode
-            if mode == "nearest":
-                nearest(volume, first, coordinates, out=target, bounds=bounds)
-            else:
-                between = majority_class if mode == "majority" else interpolate
-                between(volume, first, coordinates, self.spatial_dims, out=target, bounds=bounds)
+            READ[self.warp.readings[key].mode](volume, at, target)
 
 
 def _volume(cases: Cases, offset: int, shape: list[int]) -> Tensor:
@@ -279,7 +262,3 @@ def _whole(
         return None
     backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
     return _Whole(lows, sides, backward, [order.index(axis) + 1 for axis in range(3)])
-
-
-def _flat(batch: Batch, spatial_dims: int) -> Batch:
-    return {key: value[:, :, 0] if spatial_dims == 2 else value for key, value in batch.items()}

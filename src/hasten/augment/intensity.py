@@ -8,35 +8,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.channels import check_halves, deviation, factors, grouped, not_zero, within
-from hasten.augment.op import Drawn, check_prob, check_range, spread
+from hasten.augment.channels import PerChannel, deviation, grouped, not_zero, within
+from hasten.augment.op import Deterministic, Drawn, Operation, Prob, Range, spread
 from hasten.sample.constant import constant
 from hasten.sample.random import uniform_in
 
 _FACTOR = 1
 
 
-def _drawn(key: Tensor, value: tuple[float, float], shape: tuple[int, ...], channel_wise: bool) -> Tensor:
+def _drawn(key: Tensor, value: Range, shape: tuple[int, ...], channel_wise: bool) -> Tensor:
     """(B,), or (B, C) where each channel has a number of its own."""
     numbers = uniform_in(key, _FACTOR, *value, count=shape[0] if channel_wise else 1)
     return numbers if channel_wise else numbers[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShiftIntensity:
+class ShiftIntensity(Operation):
     """v + offset with offset from U(offsets). `drawn`: offset (B,), with `channel_wise` (B, C).
 
     MONAI's RandShiftIntensity, without its `factor_key`.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    offsets: tuple[float, float]
+    offsets: Range
     channel_wise: bool = False
-
-    def __post_init__(self) -> None:
-        check_prob("ShiftIntensity", self.prob)
-        check_range("ShiftIntensity", "offsets", self.offsets)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"offset": _drawn(key, self.offsets, shape, self.channel_wise)}
@@ -46,20 +40,14 @@ class ShiftIntensity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScaleIntensity:
+class ScaleIntensity(Operation):
     """v * (1 + factor) with factor from U(factors). `drawn`: factor (B,), with `channel_wise` (B, C).
 
     MONAI's RandScaleIntensity.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    factors: tuple[float, float]
+    factors: Range
     channel_wise: bool = False
-
-    def __post_init__(self) -> None:
-        check_prob("ScaleIntensity", self.prob)
-        check_range("ScaleIntensity", "factors", self.factors)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"factor": _drawn(key, self.factors, shape, self.channel_wise)}
@@ -69,22 +57,16 @@ class ScaleIntensity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StdShiftIntensity:
+class StdShiftIntensity(Operation):
     """v + factor * std(v) with factor from U(factors), the deviation that of the sample or of each channel.
 
     `drawn`: factor (B,), one for all channels. `nonzero`: zeros neither count nor change.
     MONAI's RandStdShiftIntensity.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    factors: tuple[float, float]
+    factors: Range
     nonzero: bool = False
     channel_wise: bool = False
-
-    def __post_init__(self) -> None:
-        check_prob("StdShiftIntensity", self.prob)
-        check_range("StdShiftIntensity", "factors", self.factors)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"factor": _drawn(key, self.factors, shape, False)}
@@ -102,7 +84,7 @@ class StdShiftIntensity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScaleIntensityFixedMean:
+class ScaleIntensityFixedMean(Operation):
     """(v - mean) * (1 + factor) + mean with factor from U(factors), mean and range those of the sample.
 
     `drawn`: factor (B,), with `channel_wise` (B, C), each channel then with a mean and range of its own.
@@ -110,16 +92,10 @@ class ScaleIntensityFixedMean:
     MONAI's RandScaleIntensityFixedMean.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    factors: tuple[float, float]
+    factors: Range
     fixed_mean: bool = True
     preserve_range: bool = False
     channel_wise: bool = False
-
-    def __post_init__(self) -> None:
-        check_prob("ScaleIntensityFixedMean", self.prob)
-        check_range("ScaleIntensityFixedMean", "factors", self.factors)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"factor": _drawn(key, self.factors, shape, self.channel_wise)}
@@ -134,7 +110,7 @@ class ScaleIntensityFixedMean:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Brightness:
+class Brightness(PerChannel):
     """v * multiplier with one for each channel, from U(multiplier_range) below and above 1 by halves.
 
     `drawn`: multiplier (B, C), 1 where a channel is left as it is.
@@ -142,79 +118,56 @@ class Brightness:
     nnU-Net has it, `False` its plain range.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.15
-    multiplier_range: tuple[float, float] = (0.75, 1.25)
-    synchronize_channels: bool = False
-    p_per_channel: float = 1.0
-    around_one: bool = True
+    prob: Prob = 0.15
+    multiplier_range: Range = (0.75, 1.25)
 
-    def __post_init__(self) -> None:
-        check_prob("Brightness", self.prob)
-        check_prob("Brightness", self.p_per_channel, "p_per_channel")
-        check_range("Brightness", "multiplier_range", self.multiplier_range)
-        check_halves("Brightness", "multiplier_range", self.multiplier_range, self.around_one)
+    def check(self) -> None:
+        self.check_halves("multiplier_range")
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        multiplier = factors(
-            key, _FACTOR, shape[0], self.multiplier_range, same=self.synchronize_channels, halves=self.around_one,
-            p_per_channel=self.p_per_channel,
-        )  # fmt: skip
-        return {"multiplier": multiplier}
+        return {"multiplier": self.factors(key, _FACTOR, shape[0], self.multiplier_range)}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         return image * spread(drawn["multiplier"], image)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Clip:
+class Clip(Deterministic):
     """v within [a_min, a_max], either of which may be None. `drawn` is empty. numpy's and torch's clip."""
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 1.0
     a_min: float | None = None
     a_max: float | None = None
 
-    def __post_init__(self) -> None:
-        check_prob("Clip", self.prob)
+    def check(self) -> None:
         if self.a_min is None and self.a_max is None:
             raise ValueError("Clip: a_min and a_max are both None; give at least one of them")
         if self.a_min is not None and self.a_max is not None and self.a_min > self.a_max:
             raise ValueError(f"Clip: a_min={self.a_min} lies above a_max={self.a_max}")
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         return torch.clamp(image, self.a_min, self.a_max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScaleIntensityRange:
+class ScaleIntensityRange(Deterministic):
     """[a_min, a_max] taken to [b_min, b_max], or to [0, 1] where one of these is None, and clipped there on request.
 
     `drawn` is empty. MONAI's ScaleIntensityRange, but a range without length is refused.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 1.0
     a_min: float
     a_max: float
     b_min: float | None = None
     b_max: float | None = None
     clip: bool = False
 
-    def __post_init__(self) -> None:
-        check_prob("ScaleIntensityRange", self.prob)
+    def check(self) -> None:
         if self.a_min == self.a_max:
             raise ValueError(
                 f"ScaleIntensityRange: a_min and a_max are both {self.a_min}; a range with a length is needed"
             )
         if self.clip and self.b_min is None and self.b_max is None:
             raise ValueError("ScaleIntensityRange: clip=True needs b_min or b_max")
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         result = image - self.a_min
@@ -226,29 +179,23 @@ class ScaleIntensityRange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Normalize:
+class Normalize(Deterministic):
     """(v - subtrahend) / divisor; what is None is the mean, or the standard deviation, of the sample or the channel.
 
     `drawn` is empty. subtrahend, divisor: one number, or with `channel_wise` one for each channel. `nonzero`: zeros
     neither count nor change. MONAI's NormalizeIntensity, which takes a deviation of 0 as 1; here within rounding.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 1.0
     subtrahend: float | tuple[float, ...] | None = None
     divisor: float | tuple[float, ...] | None = None
     nonzero: bool = False
     channel_wise: bool = False
 
-    def __post_init__(self) -> None:
-        check_prob("Normalize", self.prob)
+    def check(self) -> None:
         for field in ("subtrahend", "divisor"):
             value = getattr(self, field)
             if isinstance(value, tuple) and not self.channel_wise:
                 raise ValueError(f"Normalize: {field}={value}; numbers for each channel need channel_wise=True")
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         flat = grouped(image, self.channel_wise)
@@ -263,6 +210,25 @@ class Normalize:
             # Where all values are the same, the rounding of their mean is all the deviation there is.
             divisor = torch.where(scale <= 1e-6 * mean.abs(), 1.0, scale)
         return centred.div_(divisor).view(image.shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rescale(Deterministic):
+    """From the smallest and largest value of the sample, or of each channel, to [minv, maxv]. `drawn` is empty.
+
+    An image of one value becomes that value times minv. MONAI's ScaleIntensity with `minv` and `maxv`.
+    """
+
+    minv: float = 0.0
+    maxv: float = 1.0
+    channel_wise: bool = False
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        flat = grouped(image, self.channel_wise)
+        lowest, highest = flat.amin(-1, keepdim=True), flat.amax(-1, keepdim=True)
+        span = highest - lowest
+        stretched = (flat - lowest) * ((self.maxv - self.minv) / span.clamp(min=1e-30)) + self.minv
+        return torch.where(span > 0, stretched, flat * self.minv).view(image.shape)
 
 
 def _less(flat: Tensor, value: Tensor | float | None, mask: Tensor | None) -> Tensor:

@@ -16,9 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,14 +48,13 @@ _SECONDS = 300
 """A compiler that takes longer hangs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The kernels and whether and why they are compiled."""
+class Built(NamedTuple):
+    """The kernels and whether and why they are compiled, by the names of a `Segment`."""
 
     kernels: Kernels
     compiled: bool
     why: str
-    seconds: float
+    compile_seconds: float
 
 
 def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = None) -> Built:
@@ -179,22 +177,9 @@ def _reason(returncode: int, stderr: str) -> str:
 
 def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
     """A library as a function of its arguments."""
-    loader = getattr(getattr(torch._C, "_aoti", None), "AOTIModelPackageLoader", None)
-    if loader is None:
-        package = torch._inductor.aoti_load_package(str(path))
-
-        def call(arguments: list[Tensor]) -> list[Tensor]:
-            output = package(*arguments)
-            return [output] if isinstance(output, Tensor) else list(output)
-
-        return call
-    # The public function returns a wrapper of this one, but imports the whole compiler.
-    library = loader(str(path), "model", False, 1, -1)
-
-    def run(arguments: list[Tensor]) -> list[Tensor]:
-        outputs: list[Tensor] = library.boxed_run(arguments)
-        return outputs
-
+    # The public aoti_load_package returns a wrapper of this one, but imports the whole compiler.
+    library: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    run: Callable[[list[Tensor]], list[Tensor]] = library.boxed_run
     return run
 
 

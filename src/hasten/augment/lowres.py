@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.augment.op import Drawn, Operation, Prob, RangeAbove0
 from hasten.sample.constant import constant
 from hasten.sample.random import uniform, uniform_in
 
@@ -19,7 +19,7 @@ _ZOOM, _CHANNEL = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SimulateLowResolution:
+class SimulateLowResolution(Operation):
     """Makes the image smaller, taking nearest voxels, and large again by linear interpolation.
 
     nnU-Net's SimulateLowResolutionTransform (batchgeneratorsv2), and MONAI's RandSimulateLowResolution with its default
@@ -32,9 +32,7 @@ class SimulateLowResolution:
     exactly, and differs from the default on purpose.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    zoom_range: tuple[float, float] = (0.5, 1.0)
+    zoom_range: RangeAbove0 = (0.5, 1.0)
     half_pixel: bool = True
     synchronize_channels: bool = True
     """One zoom for all channels, or one for each."""
@@ -44,15 +42,8 @@ class SimulateLowResolution:
     """Axes that stay as they are: 0 is the first of the image, D in 3-D."""
     allowed_channels: tuple[int, ...] | None = None
     """The channels that may change; None: all."""
-    p_per_channel: float = 1.0
+    p_per_channel: Prob = 1.0
     """Probability that each channel changes."""
-
-    def __post_init__(self) -> None:
-        check_prob("SimulateLowResolution", self.prob)
-        check_prob("SimulateLowResolution", self.p_per_channel, "p_per_channel")
-        check_range("SimulateLowResolution", "zoom_range", self.zoom_range)
-        if self.zoom_range[0] <= 0:
-            raise ValueError(f"SimulateLowResolution: zoom_range={self.zoom_range}; a zoom lies above 0")
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels, dims = shape[0], len(shape) - 1

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, Chain, Stage, is_per_sample, stages_of
+from hasten.augment.chain import Batch, Chain, is_per_sample, stages_of
 from hasten.augment.program import Prepared, Program, Segment
 from hasten.augment.render import follow, render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
@@ -97,7 +97,9 @@ def make_segment(
         hands_over=cases.on_device is not None or store.device.type != where.type,
     )  # fmt: skip
     if segment.hands_over:
-        segment = replace(segment, host_stages=_host_stages(stages, read=chain.crop is not None))
+        # Up to the last one that can only run there; a crop is cut out there too.
+        per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
+        segment = replace(segment, host_stages=max([int(chain.crop is not None), *per_sample]))
         if segment.host_stages > 1:
             segment = replace(segment, on_device=None)  # a later stage needs the whole batch on the host
     return _compiled(segment, cache_dir) if compile else segment
@@ -111,12 +113,6 @@ def _order(
     cases = range(store.shape.shape[0]) if train_cases is None else train_cases
     positions = torch.tensor(list(cases), dtype=torch.int64, device=seed.device)
     return partial(epoch_order, cases=positions, seed=seed, share=share, batch_size=batch_size, repeats=repeats)
-
-
-def _host_stages(stages: Sequence[Stage], *, read: bool) -> int:
-    """Up to the last one that can only run there. read: whether patches are cut out there."""
-    per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
-    return max([int(read), *per_sample])
 
 
 def make_program(chain: Chain, cases: Cases, **options: Any) -> Program:
@@ -164,9 +160,7 @@ def _compiled(segment: Segment, folder: Path | None) -> Segment:
         from hasten.augment.kernels import host_kernels
 
         built = host_kernels(segment.stages[:on_host], segment.store, folder)
-        segment = replace(
-            segment, kernels=built.kernels, compiled=built.compiled, why=built.why, compile_seconds=built.seconds
-        )
+        segment = replace(segment, **built._asdict())
     return _compiled_on_gpu(segment) if segment.device.type == "cuda" else segment
 
 

@@ -8,12 +8,13 @@ have D = 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn
+from hasten.augment.op import Drawn, Operation
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 
@@ -52,6 +53,26 @@ class MapOp(Protocol):
         """Numbers for B samples. key: (B, 2) int64 words; size: (D, H, W) of the input."""
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpatialOperation(Operation):
+    """What Hasten's own spatial operations share: whole voxels move, and the size stays."""
+
+    keys: tuple[str, ...] = ("image", "label")
+    mode: tuple[str, ...] = ()
+    padding_mode: str = ""
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interpolation(SpatialOperation):
+    """A spatial operation that reads between voxels."""
+
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "zeros"
 
 
 @runtime_checkable

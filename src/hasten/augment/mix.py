@@ -13,17 +13,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn, check_prob, spread, used
+from hasten.augment.chain import Batch
+from hasten.augment.op import Drawn, Operation, Prob, spread, used
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, uniform
 
 _WEIGHT, _ORDER, _CORNER = 1, 2, 3
 
-Batch = dict[str, Tensor]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mix(Operation):
+    prob: Prob = 1.0
+    alpha: float = 1.0
+
+    def check(self) -> None:
+        if not self.keys:
+            raise ValueError(f"{type(self).__name__}: keys={self.keys}; name at least one entry of the batch")
+        if not 0.0 < self.alpha < math.inf:
+            raise ValueError(f"{type(self).__name__}: alpha={self.alpha}; Beta(alpha, alpha) needs a positive number")
+
+    def weight_and_order(self, key: Tensor) -> Drawn:
+        weight = _symmetric_beta(uniform(key, _WEIGHT, 2), self.alpha)
+        return {
+            "weight": torch.where(used(key, self.prob), weight, 1.0),
+            # Drawn per sample: the number of other samples is not known before the batch is assembled.
+            "order": random_words(key, _ORDER, 1)[:, 0],
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MixUp:
+class MixUp(_Mix):
     """weight * sample + (1 - weight) * partner, the partners being a permutation of the batch.
 
     `drawn`: weight (B,) from Beta(alpha, alpha), 1 where `prob` leaves a sample as it is; order (B,) int64, whose
@@ -33,14 +52,11 @@ class MixUp:
     `num_classes` channels they are taken as shares already.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 1.0
-    alpha: float = 1.0
     label_keys: tuple[str, ...] = ()
     num_classes: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_common("MixUp", self.keys, self.prob, self.alpha)
+    def check(self) -> None:
+        _Mix.check(self)
         absent = [key for key in self.label_keys if key not in self.keys]
         if absent:
             raise ValueError(
@@ -53,7 +69,7 @@ class MixUp:
             )
 
     def draw_batch(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return _weight_and_order(key, self.alpha, self.prob)
+        return self.weight_and_order(key)
 
     def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
         """Raises ValueError naming a key that holds integers and is not among `label_keys`."""
@@ -80,7 +96,7 @@ class MixUp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CutMix:
+class CutMix(_Mix):
     """Pastes a box of the partner into each sample, the partners being a permutation of the batch.
 
     `drawn`: weight (B,) from Beta(alpha, alpha), 1 where `prob` leaves a sample as it is; order (B,) int64, whose
@@ -91,16 +107,11 @@ class CutMix:
     """
 
     keys: tuple[str, ...] = ("image", "label")
-    prob: float = 1.0
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_common("CutMix", self.keys, self.prob, self.alpha)
 
     def draw_batch(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         sides = constant(tuple(shape[1:]), key.device)
         corner = below(random_words(key, _CORNER, len(shape) - 1), sides)
-        return {**_weight_and_order(key, self.alpha, self.prob), "corner": corner}
+        return {**self.weight_and_order(key), "corner": corner}
 
     def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
         """Raises ValueError naming a key that covers other voxels than the first."""
@@ -117,23 +128,6 @@ class CutMix:
                 )
             result[key] = torch.where(inside, value[partner], value)
         return result
-
-
-def _check_common(name: str, keys: tuple[str, ...], prob: float, alpha: float) -> None:
-    check_prob(name, prob)
-    if not keys:
-        raise ValueError(f"{name}: keys={keys}; name at least one entry of the batch")
-    if not 0.0 < alpha < math.inf:
-        raise ValueError(f"{name}: alpha={alpha}; Beta(alpha, alpha) needs a positive number")
-
-
-def _weight_and_order(key: Tensor, alpha: float, prob: float) -> Drawn:
-    weight = _symmetric_beta(uniform(key, _WEIGHT, 2), alpha)
-    return {
-        "weight": torch.where(used(key, prob), weight, 1.0),
-        # Drawn per sample: the number of other samples is not known before the batch is assembled.
-        "order": random_words(key, _ORDER, 1)[:, 0],
-    }
 
 
 def _symmetric_beta(uniforms: Tensor, alpha: float) -> Tensor:

@@ -8,28 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.op import Drawn, check_prob, check_range, spread
+from hasten.augment.op import Drawn, Operation, RangeFrom0, spread
 from hasten.sample.random import normal, uniform_in
 
 _STD, _VOXEL, _IMAGINARY = 1, 2, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GaussianNoise:
+class GaussianNoise(Operation):
     """Adds N(mean, std) with std from U(std). `drawn`: std (B,), key (B, 2).
 
     MONAI's RandGaussianNoise: `std=(0, std)` where it samples the deviation, `(std, std)` where it does not.
     nnU-Net's: the range is of the variance there.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
     mean: float = 0.0
-    std: tuple[float, float] = (0.0, 0.1)
-
-    def __post_init__(self) -> None:
-        check_prob("GaussianNoise", self.prob)
-        check_range("GaussianNoise", "std", self.std, low=0.0)
+    std: RangeFrom0 = (0.0, 0.1)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         return {"std": uniform_in(key, _STD, *self.std)[:, 0], "key": key}
@@ -40,23 +34,11 @@ class GaussianNoise:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RicianNoise:
+class RicianNoise(GaussianNoise):
     """sqrt((x + n1)^2 + n2^2) with n1, n2 of N(mean, std), std from U(std), as in magnitude images of MR.
 
     `drawn`: std (B,), key (B, 2). Noise is added to all channels alike (MONAI: `channel_wise=False`, `relative=False`).
     """
-
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    mean: float = 0.0
-    std: tuple[float, float] = (0.0, 0.1)
-
-    def __post_init__(self) -> None:
-        check_prob("RicianNoise", self.prob)
-        check_range("RicianNoise", "std", self.std, low=0.0)
-
-    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
-        return {"std": uniform_in(key, _STD, *self.std)[:, 0], "key": key}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         std, count = spread(drawn["std"], image), image[0].numel()

@@ -11,11 +11,15 @@ randomness comes from `key` by way of `hasten.sample.random`, whose streams 1, 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Protocol, get_type_hints, runtime_checkable
 
 from torch import Tensor
 
+from hasten.config.schema import Triple
+from hasten.sample.constant import constant
 from hasten.sample.random import salted_keys, uniform
 
 Drawn = dict[str, Tensor]
@@ -68,6 +72,13 @@ def used(key: Tensor, prob: float) -> Tensor:
     return chances(key) < prob
 
 
+def uniform_between(key: Tensor, stream: int, ranges: Sequence[tuple[float, float]], count: int = 0) -> Tensor:
+    """(B, count) float32 from the ranges in turn, or all from the only one. count: 0 for one a range."""
+    low = constant(tuple(float(first) for first, _ in ranges), key.device)
+    width = constant(tuple(float(last - first) for first, last in ranges), key.device)
+    return low + width * uniform(key, stream, count or len(ranges))
+
+
 def spread(value: Tensor, image: Tensor) -> Tensor:
     """(B,) or (B, C) numbers as (B, 1 or C, 1, ...) beside an image (B, C, *S)."""
     return value.reshape(*value.shape, *[1] * (image.ndim - value.ndim))
@@ -78,20 +89,95 @@ def space(image: Tensor) -> tuple[int, ...]:
     return tuple(range(2, image.ndim))
 
 
-def check_prob(name: str, value: float, field: str = "prob") -> None:
+def check_prob(name: str, field: str, value: float) -> None:
     """Raises ValueError naming the transform and the argument unless 0 <= value <= 1."""
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: {field}={value}; a probability lies between 0 and 1")
 
 
 def check_range(
-    name: str, field: str, value: tuple[float, float], *, low: float | None = None, high: float | None = None
+    name: str,
+    field: str,
+    value: tuple[float, float],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
 ) -> None:
-    """Raises ValueError naming the transform and the argument unless low <= value[0] <= value[1] <= high."""
+    """Raises ValueError naming the transform and the argument unless low <= value[0] <= value[1] <= high.
+
+    above: a number that value[0] lies above.
+    """
     first, last = value
     if first > last:
         raise ValueError(f"{name}: {field}={value}; the range is the wrong way round: write ({last}, {first})")
     if low is not None and first < low:
         raise ValueError(f"{name}: {field}={value}; it starts below {low}")
+    if above is not None and first <= above:
+        raise ValueError(f"{name}: {field}={value}; it must start above {above}")
     if high is not None and last > high:
         raise ValueError(f"{name}: {field}={value}; it ends above {high}")
+
+
+def _check_ranges(name: str, field: str, value: tuple[tuple[float, float], ...]) -> None:
+    for each in value:
+        check_range(name, field, each)
+
+
+def _check_size(name: str, field: str, value: Triple) -> None:
+    if len(value) != 3 or min(value) < 1:
+        raise ValueError(f"{name}: {field}={value}; write (D, H, W), each at least 1 (2-D: D = 1)")
+
+
+def _check_count(name: str, field: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name}: {field}={value}; at least 1 is needed")
+
+
+Prob = Annotated[float, check_prob]
+Range = Annotated[tuple[float, float], check_range]
+"""(low, high) of what is drawn evenly."""
+Ranges = Annotated[tuple[tuple[float, float], ...], _check_ranges]
+RangeFrom0 = Annotated[tuple[float, float], partial(check_range, low=0.0)]
+RangeAbove0 = Annotated[tuple[float, float], partial(check_range, above=0.0)]
+RangeTo1 = Annotated[tuple[float, float], partial(check_range, low=0.0, high=1.0)]
+Size = Annotated[Triple, _check_size]
+Count = Annotated[int, _check_count]
+
+
+@cache
+def _checks(kind: Any) -> tuple[tuple[str, Callable[[str, str, Any], None]], ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple((field, check) for field, hint in hints.items() for check in getattr(hint, "__metadata__", ()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """Arguments that are checked by their types, then together."""
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for field, check in _checks(kind):
+            check(type(self).__name__, field, getattr(self, field))
+        self.check()
+
+    def check(self) -> None:
+        """Raises ValueError for arguments that can't be, beyond what their types say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation(Checked):
+    """What Hasten's own operations share."""
+
+    keys: tuple[str, ...] = ("image",)
+    prob: Prob = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deterministic(Operation):
+    """An operation that draws no numbers."""
+
+    prob: Prob = 1.0
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, PerSample, Placed, Stage
 from hasten.augment.cucim import OnGpu
+from hasten.augment.lower import name_of, names_of
 from hasten.augment.op import op_key
 from hasten.observe.ranges import Range
 
@@ -45,7 +46,7 @@ def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any
     """
     for number, each in enumerate(transforms):
         transform_seed = (seed + 0x9E3779B1 * number) % 2**32
-        with _RANDOM, Range(getattr(each, "__name__", type(each).__name__)), _seeded(transform_seed):
+        with _RANDOM, Range(name_of(each)), _seeded(transform_seed):
             if hasattr(each, "set_random_state"):
                 each.set_random_state(state=np.random.RandomState(transform_seed))
             item = each(item)
@@ -66,7 +67,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:
     """The items' tensors stacked; entries that are not numbers are left out."""
-    names = ", ".join(type(each).__name__ for each in transforms)
+    names = names_of(transforms)
     if any(not isinstance(item, dict) for item in items):
         raise ValueError(
             f"{names}: gives {type(items[0]).__name__} instead of one dict a sample; crops with several samples can't "

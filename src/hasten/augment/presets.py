@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hasten.augment.affine import PhysicalAffine, Spatial, Zoom
 from hasten.augment.chain import Chain
@@ -23,6 +24,10 @@ _IMAGE = ("image",)
 _LABEL = ("label",)
 _NARROW = 1.5
 """2-D patches whose sides differ by more are turned by 15 degrees at most, others all around, as nnU-Net has it."""
+
+
+def _chain(crop: CropOp | None, *ops: Any) -> Chain:
+    return Chain(crop=crop, ops=ops, keys=_PAIR, label_keys=_LABEL)
 
 
 def nnunet_chain(
@@ -79,22 +84,19 @@ def spleen_chain(
     crop = CropByPosNegLabel(
         size=patch, num_samples=num_samples, image_key="image", pos=foreground_prob, neg=1.0 - foreground_prob, pad=pad
     )
-    return Chain(crop=crop, ops=(), keys=_PAIR, label_keys=_LABEL)
+    return _chain(crop)
 
 
 def brats_chain(patch: Triple = (224, 224, 144), *, crop: CropOp | None = None, spatial_dims: int = 3) -> Chain:
     """The random part of MONAI's BraTS tutorial, with the normalisation in the middle of it."""
     flips = tuple(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims))
-    return Chain(
-        crop=crop or SpatialCrop(size=patch),
-        ops=(
-            *flips,
-            Normalize(nonzero=True, channel_wise=True),
-            ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
-            ShiftIntensity(prob=1.0, offsets=(-0.1, 0.1)),
-        ),
-        keys=_PAIR, label_keys=_LABEL,
-    )  # fmt: skip
+    return _chain(
+        crop or SpatialCrop(size=patch),
+        *flips,
+        Normalize(nonzero=True, channel_wise=True),
+        ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
+        ShiftIntensity(prob=1.0, offsets=(-0.1, 0.1)),
+    )
 
 
 def pathology_chain(*, value_range: float = 1.0, crop: CropOp | None = None, label: bool = False) -> Chain:
@@ -128,26 +130,18 @@ def default_chain(
     first = 3 - spatial_dims
     flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
     dark, bright = sample.brightness_range
-    return Chain(
-        crop=ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
-        ops=(
-            PhysicalAffine(
-                prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
-                zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
-            ),
-            *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
-            ScaleIntensity(prob=sample.brightness_prob, factors=(dark - 1.0, bright - 1.0)),
-            Contrast(
-                prob=sample.contrast_prob, contrast_range=sample.contrast_range, synchronize_channels=True,
-                around_one=False,
-            ),
-            Gamma(
-                prob=sample.gamma_prob, gamma=sample.gamma_range, synchronize_channels=True, p_retain_stats=0.0,
-                around_one=False,
-            ),
-            GaussianNoise(prob=sample.noise_prob, std=sample.noise_std),
+    alike: dict[str, Any] = {"synchronize_channels": True, "around_one": False}
+    return _chain(
+        ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
+        PhysicalAffine(
+            prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
+            zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
         ),
-        keys=_PAIR, label_keys=_LABEL,
+        *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
+        ScaleIntensity(prob=sample.brightness_prob, factors=(dark - 1.0, bright - 1.0)),
+        Contrast(prob=sample.contrast_prob, contrast_range=sample.contrast_range, **alike),
+        Gamma(prob=sample.gamma_prob, gamma=sample.gamma_range, p_retain_stats=0.0, **alike),
+        GaussianNoise(prob=sample.noise_prob, std=sample.noise_std),
     )  # fmt: skip
 
 
@@ -170,4 +164,4 @@ def preset_chain(preset: str, *, crop: CropOp, foreground_prob: float, spatial_d
         case "pathology":
             return pathology_chain(crop=crop, label=True)
         case _:
-            return Chain(crop=crop, ops=(), keys=_PAIR, label_keys=_LABEL)
+            return _chain(crop)

@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hasten.augment.chain import Batch, Chain, Stage, Warp, is_per_sample, stage_name
-from hasten.augment.draw import Draws, draw_stages, part
+from hasten.augment.draw import Draws, SamplingGrid, draw_stages, part
 from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kernel_length, render_on_host
 from hasten.augment.per_sample import run_per_sample
-from hasten.augment.read import Cases, as_cases
-from hasten.augment.read_ahead import read_ahead
+from hasten.augment.read import Cases, samples_as_cases
 from hasten.augment.render import follow, render
 from hasten.augment.whole_cases import WholeCases
 from hasten.cache.arena import Part, Store
@@ -145,7 +144,7 @@ class Segment:
             position = self.on_device.position[draws.case]
             here = draws._replace(case=torch.where(position < 0, draws.case, -1))
             draws = draws._replace(case=position)
-        cases = _as_cases(batch) if batch else self.stored()
+        cases = samples_as_cases(batch)[0] if batch else self.stored()
         return draws, self._run(range(self.host_stages), here, cases=cases)
 
     def finish(self, prepared: Prepared) -> Batch:
@@ -153,7 +152,8 @@ class Segment:
         draws, batch, per_case = prepared
         stages = range(len(self.stages))
         if not (self.hands_over and self.host_stages):
-            return self._run(stages, draws, cases=_as_cases(batch) if batch else self.stored()) | per_case
+            cases = samples_as_cases(batch)[0] if batch else self.stored()
+            return self._run(stages, draws, cases=cases) | per_case
         if self.on_device is None:
             return self._run(stages[self.host_stages :], draws, batch=batch) | per_case
         return self._run(stages, draws, cases=self.stored(self.on_device.store), batch=batch) | per_case
@@ -168,7 +168,7 @@ class Segment:
             steps = [part(drawn, number * count, count) for number in range(end - begin)]
             for number, step in enumerate(steps):
                 for each in steps[number + 1 : number + 2] if number else steps[:2]:
-                    self._ask_disk(each)
+                    self._read_ahead(each)
                 yield step
 
     def drawn(self, sample: Tensor) -> Draws:
@@ -186,9 +186,20 @@ class Segment:
             start = crop.start(hash32(key ^ _PATCH), case, store.shape[case], store.sets)
         return Draws(sample, case, start, key, draw_stages(self.stages, key, store.channels, store.spatial_dims))
 
-    def _ask_disk(self, draws: Draws) -> None:
-        if self.pages is not None:
-            read_ahead(self.pages, draws, self.warp)
+    def _read_ahead(self, draws: Draws) -> None:
+        """Read the boxes that these samples touch in the background, where cases lie on the disk."""
+        if self.pages is None:
+            return
+        grid, first = draws.stages[0], self.warp
+        assert isinstance(grid, SamplingGrid)
+        entering, leaving = (torch.tensor(size, dtype=torch.float32) for size in (first.size, first.out))
+        affine = next(iter(grid.maps.values()))
+        reach = (affine.linear.abs() * ((leaving - 1) / 2)).sum(2)
+        centre = draws.start + (entering - 1) / 2 + affine.shift
+        lows = torch.floor(centre - reach).to(torch.int64).tolist()
+        highs = (torch.ceil(centre + reach).to(torch.int64) + 2).tolist()
+        for case, low, high in zip(draws.case.tolist(), lows, highs, strict=True):
+            self.pages.want(case, low, high)
 
     def stored(self, store: Store | None = None) -> dict[str, Cases]:
         """The cases that the first stage reads, by key: of this segment's store, or of another."""
@@ -233,11 +244,6 @@ class Segment:
                     last += 1
             yield first, last
             first = last
-
-
-def _as_cases(batch: Batch) -> dict[str, Cases]:
-    """Samples (B, C, *S) by key as B cases."""
-    return {key: as_cases(each.reshape(*each.shape[:2], *(1, *each.shape[2:])[-3:])) for key, each in batch.items()}
 
 
 def _of_samples(draws: Draws) -> Draws:

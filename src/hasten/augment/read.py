@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +30,19 @@ class Cases(NamedTuple):
 
 
 def as_cases(image: Tensor) -> Cases:
-    """A batch (B, C, D, H, W) as B cases."""
-    batch, channels, *size = image.shape
-    voxels = size[0] * size[1] * size[2]
+    """A batch (B, C, *S) as B cases."""
+    batch, channels, *sides = image.shape
+    size = (1, *sides)[-3:]
     whole = torch.stack([torch.full((batch,), side, dtype=torch.int64, device=image.device) for side in size], dim=1)
-    return Cases(image.reshape(-1), whole, torch.arange(batch, device=image.device) * voxels, channels)
+    return Cases(image.reshape(-1), whole, torch.arange(batch, device=image.device) * math.prod(size), channels)
+
+
+def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, Cases], Tensor, Tensor]:
+    """Samples (B, C, *S) by key as B cases each; (B,) int64 the case of each sample and (B, 3) int64 its start, 0."""
+    first = next(iter(batch.values()))
+    case = torch.arange(len(first), device=first.device)
+    start = torch.zeros(len(first), 3, dtype=torch.int64, device=first.device)
+    return {key: as_cases(value) for key, value in batch.items()}, case, start
 
 
 def coordinates_of(affine: Map, size: Triple, out: Triple, displaced: Tensor | None = None) -> Coordinates:

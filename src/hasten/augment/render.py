@@ -12,7 +12,7 @@ from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import spread
-from hasten.augment.read import Cases, as_cases, read_mapped
+from hasten.augment.read import Cases, read_mapped, samples_as_cases
 
 
 def render(
@@ -26,7 +26,7 @@ def render(
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
     case = draws.case.clamp(min=0) if partial_batch else draws.case
-    batch = _flat(_warped(first, cases, cast("SamplingGrid", numbers), case, draws.start, spatial_dims), spatial_dims)
+    batch = _warped(first, cases, cast("SamplingGrid", numbers), case, draws.start, spatial_dims)
     if partial_batch:
         here = draws.case >= 0
         batch = {key: torch.where(spread(here, value), value, partial_batch[key]) for key, value in batch.items()}
@@ -37,12 +37,8 @@ def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatia
     """The later stages, on a batch (B, C, *S) by key."""
     for stage, drawn in zip(stages, numbers, strict=True):
         if isinstance(stage, Warp):
-            full = {key: _full(value, spatial_dims) for key, value in batch.items()}
-            size, device = len(next(iter(full.values()))), next(iter(full.values())).device
-            case = torch.arange(size, device=device)
-            start = torch.zeros(size, 3, dtype=torch.int64, device=device)
-            cases = {key: as_cases(value) for key, value in full.items()}
-            batch = _flat(_warped(stage, cases, drawn, case, start, spatial_dims), spatial_dims)
+            cases, case, start = samples_as_cases(batch)
+            batch = _warped(stage, cases, drawn, case, start, spatial_dims)
         else:
             batch = changed(stage, batch, drawn)
     return batch
@@ -79,7 +75,7 @@ def _warped(
             source, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
             padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
-        value = value.view(len(case), -1, *warp.out)
+        value = value.view(len(case), -1, *warp.out[3 - spatial_dims :])
         result[key] = value if reading.is_label else value.to(torch.float32)
     return result
 
@@ -102,11 +98,3 @@ def _by_channel(
     by_channel = Cases(cases.values, every(shape), offset.flatten(), 1)
     rows = torch.arange(len(by_channel.offset), device=case.device)
     return by_channel, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)
-
-
-def _flat(batch: Batch, spatial_dims: int) -> Batch:
-    return {key: value[:, :, 0] if spatial_dims == 2 else value for key, value in batch.items()}
-
-
-def _full(value: Tensor, spatial_dims: int) -> Tensor:
-    return value[:, :, None] if spatial_dims == 2 else value

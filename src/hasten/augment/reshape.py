@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hasten.augment.affine import Zoom
-from hasten.augment.maps import Map, columns, compose, identity, moving, scaling
-from hasten.augment.op import Drawn, check_prob
+from hasten.augment.maps import Interpolation, Map, SpatialOperation, columns, identity, moving
+from hasten.augment.op import Drawn, Prob, Size
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words
@@ -19,24 +19,16 @@ _START = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
+class Cut(SpatialOperation):
     """A smaller patch out of the patch: its middle (MONAI's CenterSpatialCrop) or, `random`, any place of it evenly.
 
     Whole voxels, so that nothing is interpolated; what is cut away is never computed. A side that is shorter already
     stays, as in MONAI. `drawn`: start (B, 3) int64.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 1.0
-    size: Triple
+    prob: Prob = 1.0
+    size: Size
     random: bool = False
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
-
-    def __post_init__(self) -> None:
-        check_prob("Cut", self.prob)
-        if len(self.size) != 3 or min(self.size) < 1:
-            raise ValueError(f"Cut: size={self.size}; write (D, H, W), each at least 1 (2-D: D = 1)")
 
     def out_size(self, size: Triple) -> Triple:
         return _triple([min(length, side) for length, side in zip(self.size, size, strict=True)])
@@ -56,23 +48,15 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recentre:
+class Recentre(Interpolation):
     """A patch of another size about the same centre, read between voxels where the sides differ by an odd number.
 
     What MONAI's RandAffine does with a `spatial_size` of its own, whatever it draws. `drawn` is empty but for `like`
     (B,), whose length is the number of samples.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 1.0
-    size: Triple
-    mode: tuple[str, ...] = ("bilinear", "nearest")
-    padding_mode: str = "zeros"
-
-    def __post_init__(self) -> None:
-        check_prob("Recentre", self.prob)
-        if len(self.size) != 3 or min(self.size) < 1:
-            raise ValueError(f"Recentre: size={self.size}; write (D, H, W), each at least 1 (2-D: D = 1)")
+    prob: Prob = 1.0
+    size: Size
 
     def out_size(self, size: Triple) -> Triple:
         return self.size
@@ -85,21 +69,17 @@ class Recentre:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reorder:
+class Reorder(SpatialOperation):
     """Axes in another order, some of them backward: MONAI's Rotate90 and Transpose. `drawn`: like (B,).
 
     order: axis i of D, H, W of the output is axis order[i] of the input, from its end where `backward` names i.
     """
 
-    keys: tuple[str, ...] = ("image", "label")
-    prob: float = 1.0
+    prob: Prob = 1.0
     order: Triple = (0, 1, 2)
     backward: tuple[int, ...] = ()
-    mode: tuple[str, ...] = ()
-    padding_mode: str = ""
 
-    def __post_init__(self) -> None:
-        check_prob("Reorder", self.prob)
+    def check(self) -> None:
         if sorted(self.order) != [0, 1, 2]:
             raise ValueError(f"Reorder: order={self.order}; each of 0, 1, 2 is needed once")
 
@@ -123,13 +103,8 @@ class Reorder:
 class AlignedZoom(Zoom):
     """`Zoom` with the centres of the corner voxels in place instead of their outer corners: `align_corners=True`."""
 
-    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        sides = columns(size, drawn["zoom"].device)
-        zoomed = torch.floor(sides * drawn["zoom"] * (1 + 1e-6)).clamp(min=1.0)
-        difference = zoomed - sides
-        cut = torch.floor(zoomed / 2) - torch.floor(sides / 2)
-        start = torch.where(difference >= 0, cut, -torch.floor(-difference / 2))
-        return compose(scaling((sides - 1) / (zoomed - 1).clamp(min=1.0)), moving(start - difference / 2))
+    def _factor(self, sides: Tensor, zoomed: Tensor) -> Tensor:
+        return (sides - 1) / (zoomed - 1).clamp(min=1.0)
 
 
 def quarter_turns(k: int, first: int, second: int) -> tuple[Triple, tuple[int, ...]]:

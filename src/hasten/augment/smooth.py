@@ -9,40 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hasten.augment.op import Drawn, check_prob, check_range, spread
+from hasten.augment.op import Drawn, Operation, Prob, Range, RangeFrom0, check_range, spread
 from hasten.kernels.use import triton_runs
 from hasten.sample.random import uniform, uniform_in
 
 _X, _Y, _Z, _X2, _Y2, _Z2, _ALPHA = 1, 2, 3, 4, 5, 6, 7
 _SIGMA, _CHANNEL = 1, 2
 
-Range = tuple[float, float]
+
+def _check_second(name: str, field: str, value: Range | float) -> None:
+    check_range(name, field, value if isinstance(value, tuple) else (value, value), low=0.0)
+
+
+Sigma2 = Annotated[Range | float, _check_second]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GaussianSmooth:
+class GaussianSmooth(Operation):
     """A Gaussian filter with a sigma for each axis in voxels, from U(sigma_x) for the first and so on.
 
     `drawn`: sigma (B, dims). MONAI's RandGaussianSmooth with `approx="erf"`: weights are cut off at four sigma, not
     scaled to sum to 1, and the image is 0 beyond its border.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    sigma_x: Range = (0.25, 1.5)
-    sigma_y: Range = (0.25, 1.5)
-    sigma_z: Range = (0.25, 1.5)
-
-    def __post_init__(self) -> None:
-        check_prob("GaussianSmooth", self.prob)
-        for field in ("sigma_x", "sigma_y", "sigma_z"):
-            check_range("GaussianSmooth", field, getattr(self, field), low=0.0)
+    sigma_x: RangeFrom0 = (0.25, 1.5)
+    sigma_y: RangeFrom0 = (0.25, 1.5)
+    sigma_z: RangeFrom0 = (0.25, 1.5)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         ranges = (self.sigma_x, self.sigma_y, self.sigma_z)[: len(shape) - 1]
@@ -53,31 +51,20 @@ class GaussianSmooth:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GaussianSharpen:
+class GaussianSharpen(Operation):
     """f + alpha * (f - g) with f the image filtered with sigma1 and g this filtered with sigma2; alpha from U(alpha).
 
     `drawn`: sigma1, sigma2 (B, dims), alpha (B,). A single number X for a sigma2 is U(X, the sigma1 drawn).
     MONAI's RandGaussianSharpen with `approx="erf"`, filters and border as in `GaussianSmooth`.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.1
-    sigma1_x: Range = (0.5, 1.0)
-    sigma1_y: Range = (0.5, 1.0)
-    sigma1_z: Range = (0.5, 1.0)
-    sigma2_x: Range | float = 0.5
-    sigma2_y: Range | float = 0.5
-    sigma2_z: Range | float = 0.5
+    sigma1_x: RangeFrom0 = (0.5, 1.0)
+    sigma1_y: RangeFrom0 = (0.5, 1.0)
+    sigma1_z: RangeFrom0 = (0.5, 1.0)
+    sigma2_x: Sigma2 = 0.5
+    sigma2_y: Sigma2 = 0.5
+    sigma2_z: Sigma2 = 0.5
     alpha: Range = (10.0, 30.0)
-
-    def __post_init__(self) -> None:
-        check_prob("GaussianSharpen", self.prob)
-        check_range("GaussianSharpen", "alpha", self.alpha)
-        for axis in "xyz":
-            check_range("GaussianSharpen", f"sigma1_{axis}", getattr(self, f"sigma1_{axis}"), low=0.0)
-            second: Any = getattr(self, f"sigma2_{axis}")
-            pair = second if isinstance(second, tuple) else (second, second)
-            check_range("GaussianSharpen", f"sigma2_{axis}", pair, low=0.0)
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         firsts, seconds = [], []
@@ -100,7 +87,7 @@ class GaussianSharpen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Blur:
+class Blur(Operation):
     """A Gaussian filter with a sigma in voxels for each channel and axis, from U(blur_sigma).
 
     `drawn`: sigma (B, C, dims), 0 where a channel is left as it is. batchgeneratorsv2's GaussianBlurTransform with
@@ -108,17 +95,11 @@ class Blur:
     axis shorter than a filter's reach, which it refuses, takes the weights that fit.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 0.2
-    blur_sigma: Range = (0.5, 1.0)
+    prob: Prob = 0.2
+    blur_sigma: RangeFrom0 = (0.5, 1.0)
     synchronize_channels: bool = False
     synchronize_axes: bool = False
-    p_per_channel: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_prob("Blur", self.prob)
-        check_prob("Blur", self.p_per_channel, "p_per_channel")
-        check_range("Blur", "blur_sigma", self.blur_sigma, low=0.0)
+    p_per_channel: Prob = 1.0
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels, dims = shape[0], len(shape) - 1

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from hasten.augment.colour import Range, check_rgb, check_value_range
-from hasten.augment.op import Drawn, check_prob, check_range, spread
+from hasten.augment.colour import LargestValue, check_rgb
+from hasten.augment.op import Drawn, Operation, Prob, Range, check_range, spread, uniform_between
 from hasten.sample.constant import constant
-from hasten.sample.random import uniform
 
 _ALPHA, _BETA = 1, 2
 _STAINS = 3
@@ -26,7 +25,7 @@ _UNIT = -math.log(_DARKEST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StainJitter:
+class StainJitter(Operation):
     """alpha * s + beta of each stain s (haematoxylin, eosin, DAB), alpha from U(alpha), beta from U(beta).
 
     `drawn`: alpha (B, 3), beta (B, 3). `alpha` and `beta` are one range for all stains or a range for each. Tellez et
@@ -35,15 +34,12 @@ class StainJitter:
     their unit. Values lie between 0 and `value_range`.
     """
 
-    keys: tuple[str, ...] = ("image",)
-    prob: float = 1.0
+    prob: Prob = 1.0
     alpha: Range | tuple[Range, Range, Range] = (0.95, 1.05)
     beta: Range | tuple[Range, Range, Range] = (-0.05, 0.05)
-    value_range: float = 1.0
+    value_range: LargestValue = 1.0
 
-    def __post_init__(self) -> None:
-        check_prob("StainJitter", self.prob)
-        check_value_range("StainJitter", self.value_range)
+    def check(self) -> None:
         for limits in _per_stain("alpha", self.alpha):
             check_range("StainJitter", "alpha", limits, low=0.0)
         for limits in _per_stain("beta", self.beta):
@@ -52,8 +48,8 @@ class StainJitter:
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         check_rgb("StainJitter", shape[0])
         return {
-            "alpha": _uniform_in(key, _ALPHA, _per_stain("alpha", self.alpha)),
-            "beta": _uniform_in(key, _BETA, _per_stain("beta", self.beta)),
+            "alpha": uniform_between(key, _ALPHA, _per_stain("alpha", self.alpha)),
+            "beta": uniform_between(key, _BETA, _per_stain("beta", self.beta)),
         }
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
@@ -73,12 +69,6 @@ def _per_stain(field: str, value: Range | tuple[Range, Range, Range]) -> tuple[R
     if len(ranges) != _STAINS or any(not isinstance(each, tuple | list) or len(each) != 2 for each in ranges):
         raise ValueError(f"StainJitter: {field}={value}; give (low, high), or one such pair for each of the 3 stains")
     return ranges
-
-
-def _uniform_in(key: Tensor, stream: int, ranges: tuple[Range, ...]) -> Tensor:
-    low = constant(tuple(float(first) for first, _ in ranges), key.device)
-    width = constant(tuple(float(last - first) for first, last in ranges), key.device)
-    return low + width * uniform(key, stream, len(ranges))
 
 
 def _product(image: Tensor, matrix: Tensor, added: Tensor) -> Tensor:

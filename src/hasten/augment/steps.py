@@ -10,7 +10,7 @@ from typing import Any
 from hasten.augment.chain import Batch, BatchOp, Fixed, PerSample
 from hasten.augment.crop import CropOp
 from hasten.augment.grid import Resize
-from hasten.augment.lower import Context, Lowered, NotLowered, Undecided, is_random_crop, lower, name_of
+from hasten.augment.lower import Context, Lowered, NotLowered, Undecided, is_random_crop, lower, name_of, names_of
 from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
@@ -19,6 +19,7 @@ from hasten.cache.chain import Chain as CachedChain
 from hasten.config.schema import Triple
 
 CACHED, FUSED, PER_SAMPLE = "cached", "fused", "per-sample"
+_CACHED_WHY = "deterministic, and before anything random: done once for each case"
 
 _RESHAPING = (
     "Affine", "BorderPad", "CenterScaleCrop", "CenterSpatialCrop", "CropForeground", "Crop", "DivisiblePad",
@@ -65,7 +66,7 @@ def plan_steps(
     Raises ValueError for invalid arguments, naming the transform.
     """
     transforms = cached.compose.transforms
-    cached_steps = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
+    cached_steps = tuple(Step(transform=each, how=CACHED, why=_CACHED_WHY) for each in transforms[: cached.fixed])
     rest = transforms[cached.fixed :]
     context = replace(context, fixed=cached.fixed_transforms)
     count = least
@@ -106,10 +107,6 @@ def made_by(transform: Any) -> tuple[str, ...]:
     return ()
 
 
-def _cached_why(transform: Any) -> str:
-    return "deterministic, and before anything random: done once for each case"
-
-
 def _source_step(transform: Any, context: Context) -> Step:
     """A transform before the operations; `why` is set if it can't be lowered itself."""
     if is_cucim(transform) and not context.cucim:
@@ -121,9 +118,8 @@ def _source_step(transform: Any, context: Context) -> Step:
         lowered = lower(transform, replace(context, opening=is_random_crop(transform)))
     except NotLowered as refusal:
         return Step(transform=transform, how=PER_SAMPLE, why=str(refusal))
-    if is_cucim(transform):
-        return Step(transform=transform, how=PER_SAMPLE, ops=lowered.ops)
-    return Step(transform=transform, how=PER_SAMPLE, ops=() if lowered.crop is None else (lowered.crop,))
+    crop = () if lowered.crop is None else (lowered.crop,)
+    return Step(transform=transform, how=PER_SAMPLE, ops=lowered.ops if is_cucim(transform) else crop)
 
 
 def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context) -> list[Step]:
@@ -189,9 +185,8 @@ def _reshapes(transform: Any) -> bool:
 def _needed(steps: Sequence[Step], count: int) -> int:
     """How many transforms must run on whole cases, so that what follows knows the size of its input."""
     needed = count
-    for number in range(count, len(steps)):
-        step = steps[number]
-        if step.how != PER_SAMPLE or step.ops:
+    for number, step in enumerate(steps):
+        if number < count or step.how != PER_SAMPLE or step.ops:
             continue
         if is_random_crop(step.transform) or (_reshapes(step.transform) and _draws(steps[number + 1 :])):
             needed = number + 1
@@ -209,17 +204,14 @@ def _explained(steps: Sequence[Step], count: int) -> list[Step]:
     last = name_of(steps[count - 1].transform)
     cause = next((name_of(step.transform) for step in steps[:count] if step.why), "")
     explained = []
-    for number, step in enumerate(steps):
-        if number >= count:
-            explained.append(step)
-            continue
+    for number, step in enumerate(steps[:count]):
         why = step.why
         if not why and is_random_crop(step.transform) and number:
             why = f"crops what {name_of(steps[0].transform)} has changed"
         if not why:
             why = f"stands before {last}" + (f", and {cause} is not lowered" if cause not in ("", last) else "")
         explained.append(replace(step, ops=(), why=f"{why}; on whole cases"))
-    return explained
+    return [*explained, *steps[count:]]
 
 
 def _assembled(
@@ -266,7 +258,7 @@ def alone(transform: Any) -> Any:
 
 
 def _same_size(stage: PerSample, size: Triple, context: Context) -> Fixed:
-    names = ", ".join(name_of(each) for each in stage.transforms)
+    names = names_of(stage.transforms)
     return Fixed(name="size", apply=partial(check_size, names=names, size=size[3 - context.dims :], keys=context.keys))
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.crop import CentredCropOp, CropOp
+from hasten.augment.read import as_cases
 from hasten.cache.arena import PointSets, Store
 from hasten.config.schema import Triple
 
@@ -95,30 +96,26 @@ def _number(value: Any) -> Tensor | None:
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
     try:
-        number = torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
+        return torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
     except (TypeError, ValueError, RuntimeError):
         return None
-    return number
 
 
 def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> Store:
     """A batch (B, C, *S) as B cases of one size. Raises ValueError naming the entry that does not fit."""
-    first, where = next(iter(batch.values())), torch.device(device)
+    first = next(iter(batch.values()))
     for key, value in batch.items():
         if value.ndim not in (4, 5) or value.shape[2:] != first.shape[2:] or len(value) != len(first):
             raise ValueError(
                 f'"{key}" has shape {tuple(value.shape)}, "{next(iter(batch))}" {tuple(first.shape)}; a batch is '
                 "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels"
             )
-    moved = {key: kept_type(value).to(where) for key, value in batch.items()}
-    dims, size = first.ndim - 2, len(first)
-    sides = size_of(batch)
-    shape = torch.stack([torch.full((size,), side, dtype=torch.int64, device=where) for side in sides], dim=1)
+    cases = {key: as_cases(kept_type(value).to(device)) for key, value in batch.items()}
+    _, shape, offset, _ = next(iter(cases.values()))
     return Store(
-        values={key: value.reshape(-1) for key, value in moved.items()},
-        channels={key: value.shape[1] for key, value in batch.items()}, shape=shape,
-        offset=torch.arange(size, device=where) * (sides[0] * sides[1] * sides[2]), spatial_dims=dims,
-        ids=tuple(f"sample {number}" for number in range(size)),
+        values={key: each.values for key, each in cases.items()},
+        channels={key: each.channels for key, each in cases.items()}, shape=shape, offset=offset,
+        spatial_dims=first.ndim - 2, ids=tuple(f"sample {number}" for number in range(len(first))),
     )  # fmt: skip
 
 
@@ -208,9 +205,7 @@ def _volume(name: str, item: Mapping[str, Any], key: str) -> Tensor:
             f'{name}: "{key}" has shape {tuple(value.shape)}; channels first and 2 or 3 axes of space are needed '
             "(MONAI: EnsureChannelFirstd)"
         )
-    if value.dtype == torch.bool:
-        return value.to(torch.uint8)
-    return value if value.dtype in _KEPT else value.to(torch.float32)
+    return value.to(torch.uint8) if value.dtype == torch.bool else kept_type(value)
 
 
 def _joined(volumes: list[Tensor]) -> Tensor:

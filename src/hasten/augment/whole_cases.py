@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch
+from hasten.augment.lower import name_of, names_of
 from hasten.augment.op import op_key
 from hasten.augment.per_sample import run_one, stacked
 from hasten.augment.store import kept_type, number_of, stacked_numbers
@@ -112,44 +113,37 @@ class WholeCases:
     def _rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """The outputs of the transforms for these samples."""
         crop = next((at for at, each in enumerate(self.transforms) if _several(each)), len(self.transforms) - 1)
+        first, rest = self.transforms[: crop + 1], self.transforms[crop + 1 :]
         rows: list[dict[str, Any]] = []
-        output, last = None, -1
+        output: Any = None
+        last = -1
         for number in numbers:
             item = number // self.num_samples
+            case = self._case(item)
             if item != last:
-                output, last = self._case_output(item, self.transforms[: crop + 1]), item
+                output, last = self._run(case, first, self.items.get(case), self._word(item, _CASE)), item
+            if isinstance(output, list) and len(output) != self.num_samples:
+                raise ValueError(
+                    f"{names_of(first)}: gives {len(output)} samples of a case where {self.num_samples} are expected; "
+                    "only MONAI's crops with num_samples may give several"
+                )
             sample = output[number % self.num_samples] if isinstance(output, list) else output
-            rows.append(self._sample_of(item, sample, number, self.transforms[crop + 1 :]))
+            if rest:
+                # Crops of one case may share its memory, which the transforms after them may write to.
+                sample = self._run(case, rest, fresh(sample), self._word(number, _SAMPLE), single=True)
+            rows.append(sample)
         return rows
-
-    def _case_output(self, item: int, transforms: tuple[Any, ...]) -> Any:
-        case = self._case(item)
-        output = self._run(case, transforms, self.items.get(case), self._word(item, _CASE))
-        if isinstance(output, list) and len(output) != self.num_samples:
-            raise ValueError(
-                f"{_names(transforms)}: gives {len(output)} samples of a case where {self.num_samples} are expected; "
-                "only MONAI's crops with num_samples may give several"
-            )
-        return output
-
-    def _sample_of(self, item: int, output: Any, number: int, transforms: tuple[Any, ...]) -> dict[str, Any]:
-        if transforms:
-            # Crops of one case may share its memory, which the transforms after them may write to.
-            output = self._run(self._case(item), transforms, fresh(output), self._word(number, _SAMPLE), single=True)
-        sample: dict[str, Any] = output
-        return sample
 
     def _batch_entries(self, sample: dict[str, Any], name: str) -> dict[str, Tensor]:
         """The entries of a sample that batches hold."""
         absent = [key for key in (*self.keys, *self.numbers) if key not in sample]
         if absent:
             raise ValueError(
-                f'{_names(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, sample))}; name what '
+                f'{names_of(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, sample))}; name what '
                 "batches hold by keys"
             )
-        return {key: _tensor(sample[key]) for key in self.keys} | {
-            key: number_of(name, sample, key) for key in self.numbers
-        }
+        images = {key: torch.as_tensor(sample[key]).as_subclass(Tensor).detach() for key in self.keys}
+        return images | {key: number_of(name, sample, key) for key in self.numbers}
 
     def _run(self, case: int, transforms: tuple[Any, ...], data: Any, word: int, *, single: bool = False) -> Any:
         for number, each in enumerate(transforms):
@@ -158,10 +152,10 @@ class WholeCases:
             except Exception as error:
                 cause = error.__cause__ or error
                 message = f"{type(cause).__name__}: {cause}"
-                raise RuntimeError(f"{self.items.name(case)}: {_names((each,))} failed: {message}") from error
+                raise RuntimeError(f"{self.items.name(case)}: {name_of(each)} failed: {message}") from error
             if single and isinstance(data, list):
                 if len(data) != 1:
-                    raise ValueError(f"{_names((each,))}: gives several samples of a sample; set its num_samples=1")
+                    raise ValueError(f"{name_of(each)}: gives several samples of a sample; set its num_samples=1")
                 data = data[0]
         return data
 
@@ -173,16 +167,8 @@ class WholeCases:
         return int(op_key(sample_key(torch.tensor(self.seed), torch.tensor([number])), place)[0, 0])
 
 
-def _tensor(value: Any) -> Tensor:
-    return torch.as_tensor(value).as_subclass(Tensor).detach()
-
-
 def _several(transform: Any) -> int:
     """Number of samples that a crop returns for a case; 0 if it returns no list."""
     inner = getattr(transform, "transforms", ())
     num_samples = getattr(getattr(transform, "cropper", None), "num_samples", 0)
     return max([int(num_samples), *(_several(each) for each in inner)])
-
-
-def _names(transforms: Sequence[Any]) -> str:
-    return ", ".join(getattr(each, "__name__", type(each).__name__) for each in transforms)

@@ -40,7 +40,6 @@ from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import load_prepared
-from hasten.prepare.geometry_json import geometry_to_dict
 from hasten.prepare.points import foreground_points
 from hasten.prepare.threads import one_torch_thread
 
@@ -277,7 +276,7 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
         num_voxels=num_voxels,
         image_crc=checksum(image),
         label_crc=label_crc,
-        geometry=geometry_to_dict(prepared.geometry),
+        geometry=dataclasses.asdict(prepared.geometry),
     )
     return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
 

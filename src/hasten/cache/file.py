@@ -31,7 +31,6 @@ from hasten.cache.libc import Span, lock_pages, map_files
 from hasten.cache.pages import Pages
 from hasten.cases.listing import uncollected
 from hasten.config.patterns import first_few
-from hasten.prepare.geometry_json import geometry_from_dict
 from hasten.prepare.types import Geometry
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class CaseEntry:
     image_crc: int
     label_crc: int
     geometry: dict
-    """As `geometry_to_dict` gives it."""
+    """`asdict` of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +118,7 @@ def read_shard(folder: Path) -> Shard:
         size = _size(folder / name)
         if size != expected:
             raise DamagedEntry(f"{size} bytes, expected {expected}", folder / name)
-    geometries = [geometry_from_dict(each) for each in index["geometries"]]
+    geometries = [Geometry.from_json(each) for each in index["geometries"]]
     return Shard(
         folder=folder, settings=index["settings"], keys=key_array(index["keys"]), ids=tuple(index["cases"]),
         shape=shape, num_points=num_points, num_voxels=num_voxels,

@@ -7,7 +7,7 @@ spleen, liver, kidney, muscle and bowel overlap on purpose, so that place and sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -162,19 +162,8 @@ def _gas(stomach: Organ, rng: np.random.Generator) -> Organ:
 
 
 def _inside(organ: Organ, name: str, scale: float, hu: float, above: float | None) -> Organ:
-    return Organ(
-        name=name,
-        centre=organ.centre,
-        radii=organ.radii * scale,
-        rotation=organ.rotation,
-        hu=hu,
-        texture=3.0,
-        waves=organ.waves,
-        bend=organ.bend,
-        wobble=organ.wobble,
-        limit=CAVITY - 0.05,
-        above=above,
-    )
+    radii = organ.radii * scale
+    return replace(organ, name=name, radii=radii, hu=hu, texture=3.0, limit=CAVITY - 0.05, above=above)
 
 
 def _waves(rng: np.random.Generator) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.itk import TO_RAS, Shape, channels_first, explained, import_itk, open_itk, physical_affine
+from hasten.cases.itk import TO_RAS, Shape, channels_first, explaining, open_itk, physical_affine
 from hasten.cases.types import Volume
 
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
@@ -49,21 +49,19 @@ def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = 
     without SimpleITK.
     """
     folder = Path(folder)
-    import_itk(folder)
-    slices = explained(folder, _slices)
-    if label:
-        for each in slices[part]:
+    with explaining(folder):
+        slices = _slices(folder)
+        for each in slices[part] if label else ():
             _check_lossless(each.path)
-    image = explained(folder, lambda _: _read(slices, part))
-    array = channels_first(image, folder)
+        array = channels_first(_read(slices, part), folder)
     return Volume(array if len(slices) > 1 else array[:, part], _affine(slices))
 
 
 def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, from headers. Raises what `read_series` raises."""
     folder = Path(folder)
-    import_itk(folder)
-    slices = explained(folder, _slices)
+    with explaining(folder):
+        slices = _slices(folder)
     depth, height, width = slices[0].shape
     return (len(slices) if len(slices) > 1 else depth, height, width), slices[0].num_channels, _affine(slices)
 
@@ -124,7 +122,8 @@ def _slices(folder: Path) -> list[_Slice]:
 
 
 def _read_slice_header(file: Path) -> _Slice:
-    reader = explained(file, open_itk)
+    with explaining(file):
+        reader = open_itk(file)
     width, height, depth = (*reader.GetSize(), 1)[:3]
     return _Slice(
         path=file,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,25 @@ def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Vol
     The components of a voxel are channels. The array is in the file's dtype, float64 as float32; the affine is that of
     the whole file. Raises ValueError for what is no such file or has more than three axes, and without SimpleITK.
     """
-    import_itk(path)
     path = Path(path)
-    reader = explained(path, open_itk)
-    if region is not None:
-        dims = reader.GetDimension()
-        start, size = region
-        reader.SetExtractIndex(start[::-1][:dims])
-        reader.SetExtractSize(size[::-1][:dims])
-    affine = physical_affine(reader, path)
-    return Volume(channels_first(explained(path, lambda _: reader.Execute()), path), affine)
+    with explaining(path):
+        reader = open_itk(path)
+        if region is not None:
+            dims = reader.GetDimension()
+            start, size = region
+            reader.SetExtractIndex(start[::-1][:dims])
+            reader.SetExtractSize(size[::-1][:dims])
+        affine = physical_affine(reader, path)
+        return Volume(channels_first(reader.Execute(), path), affine)
 
 
 def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, without the voxels. Raises what `read_itk` raises."""
-    import_itk(path)
     path = Path(path)
-    reader = explained(path, open_itk)
-    width, height, depth = (*reader.GetSize(), 1)[:3]
-    return (depth, height, width), reader.GetNumberOfComponents(), physical_affine(reader, path)
+    with explaining(path):
+        reader = open_itk(path)
+        width, height, depth = (*reader.GetSize(), 1)[:3]
+        return (depth, height, width), reader.GetNumberOfComponents(), physical_affine(reader, path)
 
 
 def data_file(path: Path) -> str | None:
@@ -53,18 +54,15 @@ def data_file(path: Path) -> str | None:
     return value if value and value.split()[0].lower() not in ("local", "internal", "list") else None
 
 
-def import_itk(path: str | Path) -> None:
-    """Raise ValueError naming the file if SimpleITK is not installed."""
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Errors of SimpleITK, and that it is not installed, as a ValueError that names the file."""
     try:
         import SimpleITK  # noqa: F401
+
+        yield
     except ImportError as error:
         raise ValueError(f"{path}: is read by SimpleITK; install it (pip install 'hasten[itk]').") from error
-
-
-def explained(path: Path, read: Callable[[Path], Any]) -> Any:
-    """`read(path)`, with SimpleITK's errors as a ValueError that names the file."""
-    try:
-        return read(path)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1] if lines else "no reason given"

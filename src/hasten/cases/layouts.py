@@ -33,9 +33,8 @@ def nearest_folder(folder: Path, name: str, whose: str) -> Path:
 def refuse_layout(folder: Path) -> NoReturn:
     """Raise the ValueError for a folder of unknown layout, with the nearest layout and the differences."""
     names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
-    nearest = (
-        _several_sets(folder) or _nested(folder) or _misnamed_list(folder) or _half_pairs(folder) or _images(folder)
-    )
+    looks = (_several_sets, _nested, _misnamed_list, _half_pairs, _images)
+    nearest = next((text for text in (look(folder) for look in looks) if text), "")
     raise ValueError(
         f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with "
         f"labelsTr/; found {first_few(names, 8) or 'nothing'}. "
@@ -68,12 +67,8 @@ def _several_sets(folder: Path) -> str:
 
 def _nested(folder: Path) -> str:
     """A known layout one folder down."""
-    known = [name for name in _folders(folder) if has_layout(folder / name)]
-    return (
-        f"A known layout lies one folder deeper: name {' or '.join(str(folder / name) for name in known)}."
-        if known
-        else ""
-    )
+    known = [str(folder / name) for name in _folders(folder) if has_layout(folder / name)]
+    return f"A known layout lies one folder deeper: name {' or '.join(known)}." if known else ""
 
 
 def has_layout(folder: Path) -> bool:

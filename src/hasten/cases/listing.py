@@ -44,14 +44,6 @@ class Listing:
     """Label value of voxels that are not annotated, as in CaseSet."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A case of a list, and which of its files are to be fetched."""
-
-    case: Case
-    remote: tuple[Remote, ...] = ()
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Inside the block the garbage collector stays away: what describes many cases lives long and has no cycles.
@@ -67,26 +59,34 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def read_text(path: Path) -> str:
+    """The content of a text file. Raises ValueError."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
+
+
 def load_json(path: Path) -> Any:
     """Parse a JSON file. Raises ValueError, with line and column where it is not JSON."""
+    text = read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}: is not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}); correct it there."
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply to be a list of cases; correct it.") from None
     except ValueError:  # the only other error of Python's parser
         raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
-def case_from_entry(entry: object, place: Place, where: str) -> Entry:
-    """A case from `{"id", "image": str | list, "label", "sha256"}`; relative names start at `place`.
+def case_from_entry(entry: object, place: Place, where: str) -> tuple[Case, list[Remote]]:
+    """A case from `{"id", "image": str | list, "label", "sha256"}`, and those of its files that are to be fetched.
 
-    `sha256`, `{"image": str | list, "label": str}`, is what the content of remote files must have. Raises ValueError.
+    Relative names start at `place`. `sha256`, `{"image": str | list, "label": str}`, is what the content of remote
+    files must have. Raises ValueError.
     """
     if not isinstance(entry, dict):
         raise ValueError(f'{where}: must be {{"image": ..., "label": ...}}, not {shown(repr(entry))}.')
@@ -106,7 +106,7 @@ def case_from_entry(entry: object, place: Place, where: str) -> Entry:
             f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
         )
     case = Case(id=str(case_id), image=tuple(paths), label=label_path)
-    return Entry(case=case, remote=tuple(each for each in files if isinstance(each, Remote)))
+    return case, [each for each in files if isinstance(each, Remote)]
 
 
 def _file_name(text: str) -> bool:
@@ -129,13 +129,11 @@ def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
     )
 
 
-def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The fields of a Listing that its entries provide."""
+def join_entries(entries: Iterable[tuple[Case, list[Remote]]]) -> dict[str, Any]:
+    """The fields of a Listing that the entries provide."""
     all_entries = tuple(entries)
-    return {
-        "cases": tuple(entry.case for entry in all_entries),
-        "remote": tuple(remote for entry in all_entries for remote in entry.remote),
-    }
+    remote = tuple(each for _, files in all_entries for each in files)
+    return {"cases": tuple(case for case, _ in all_entries), "remote": remote}
 
 
 def batched(items: Sequence[T], num_threads: int) -> list[Sequence[T]]:

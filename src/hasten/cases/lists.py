@@ -1,4 +1,4 @@
-"""JSON and CSV lists of cases. Relative names start at the folder of the list, local or remote."""
+"""JSON and CSV lists of cases, and the Decathlon's dataset.json. Relative names start at the folder of the list."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hasten.cases.decathlon import read_decathlon
 from hasten.cases.labels import parse_labels
-from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
-from hasten.cases.nnunet import is_nnunet
+from hasten.cases.layouts import refuse_list
+from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json, read_text
+from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet
 from hasten.cases.pairs import declared_labels
 from hasten.cases.place import Place
 
@@ -43,11 +43,7 @@ def read_csv_list(path: Path, place: Place) -> Listing:
     The columns image_sha256 and label_sha256 may declare the content of remote files.
     Raises ValueError.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
-    reader = csv.reader(text.splitlines())
+    reader = csv.reader(read_text(path).splitlines())
     columns = [name.strip().lower() for name in next(reader, [])]
     repeated = [name for name, count in Counter(columns).items() if name and count > 1]
     if repeated:
@@ -75,6 +71,25 @@ def read_csv_list(path: Path, place: Place) -> Listing:
         entry = {"id": row.get("id"), "image": names, "label": row["label"], "sha256": sha256}
         entries.append(case_from_entry(entry, place, where))
     return Listing(name=path.stem, source=path, labels=declared_labels(place.folder), **join_entries(entries))
+
+
+def read_decathlon(path: Path, place: Place) -> Listing:
+    """The cases of a dataset.json, whose names start at `place`; a `test` list is ignored. Raises ValueError.
+
+    A dataset.json of nnU-Net v2, which lists no cases, is read by `hasten.cases.nnunet`.
+    """
+    content = load_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f'{path}: must be a JSON object with "training" and "labels".')
+    if is_nnunet(content):
+        return read_nnunet(path, content, place)
+    if "training" not in content:
+        refuse_list(path)
+    entries = content["training"]
+    if not isinstance(entries, list):
+        raise ValueError(f'{path}: "training" must be a list of {{"image": ..., "label": ...}}.')
+    fields = join_entries(case_from_entry(e, place, f"{path}: training[{i}]") for i, e in enumerate(entries))
+    return declared_listing(path, content, place, '{"0": "background", "1": "spleen"}', **fields)
 
 
 def _rows(reader: Any, path: Path) -> Iterator[list[str]]:

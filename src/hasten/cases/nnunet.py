@@ -40,25 +40,31 @@ def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
     channels = channel_names(content, path)
     if channels is None:
         raise ValueError(f'{path}: has no "channel_names"; add them, as in {{"0": "CT"}}.')
-    if "labels" not in content:
-        raise ValueError(f'{path}: has no "labels"; add them, as in {{"background": 0, "spleen": 1}}.')
-    declared, ignore = split_ignore(content["labels"], str(path))
-    labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     if "dataset" in content:
         fields = _listed_cases(path, content["dataset"], place)
     else:
         fields = {"cases": _folder_cases(path, place, str(content["file_ending"]), channels)}
     _check_count(path, content.get("numTraining"), len(fields["cases"]))
+    return declared_listing(path, content, place, '{"background": 0, "spleen": 1}', **fields)
+
+
+def declared_listing(path: Path, content: dict[str, Any], place: Place, example: str, **cases: Any) -> Listing:
+    """The listing of a dataset.json. cases: its fields that the cases give; example: of labels. Raises ValueError."""
+    if "labels" not in content:
+        raise ValueError(f'{path}: has no "labels"; add them, as in {example}.')
+    channels = channel_names(content, path)
+    declared, ignore = split_ignore(content["labels"], str(path))
+    labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     return Listing(
         name=str(content.get("name") or place.folder.name),
         source=path,
         labels=labels,
         channels=channels,
-        modality=channels[0],
+        modality=channels[0] if channels else "",
         regions=regions,
         region_values=region_values,
         ignore=ignore,
-        **fields,
+        **cases,
     )
 
 

@@ -64,10 +64,8 @@ def write_phantoms(
     3-D: a Decathlon folder of int16 NIfTI files. 2-D: images/ and labels/ of 8-bit PNG slices (HU -200..300 mapped to
     0..255) with a labels.json; D of `shape` is then ignored. Raises ValueError for an impossible number or shape.
     """
-    if num_cases < 1 or spatial_dims not in (2, 3):
-        raise ValueError(
-            f"phantoms: num_cases is {num_cases}, spatial_dims {spatial_dims}; needs at least 1, and 2 or 3."
-        )
+    if spatial_dims not in (2, 3):
+        raise ValueError(f"phantoms: spatial_dims is {spatial_dims}; needs 2 or 3.")
     out = Path(out)
     names = numbered("phantom", num_cases)
     if spatial_dims == 2:

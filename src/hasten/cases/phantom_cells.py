@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.phantom_fields import smooth_field
-from hasten.cases.phantom_write import numbered, write_pictures
+from hasten.cases.phantom_write import numbered, smooth_field, write_pictures
 
 _TILE = 3.0
 """A cell is looked for in a box of this many radii to each side."""
@@ -55,8 +54,8 @@ def write_cells(
     num_threads: int = 2,
 ) -> Path:
     """images/ and labels/ of them as PNG; `value` is what a cell has in the label maps. Raises ValueError."""
-    if num_cases < 1 or not 1 <= value <= 255:
-        raise ValueError(f"cells: num_cases is {num_cases}, value {value}; needs at least 1, and 1 to 255.")
+    if not 1 <= value <= 255:
+        raise ValueError(f"cells: value is {value}; needs 1 to 255.")
 
     def make(index: int) -> tuple[np.ndarray, np.ndarray]:
         image, label = make_cells(index, shape=shape, radius=radius, filled=filled, seed=seed)

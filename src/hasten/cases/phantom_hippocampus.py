@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.phantom_fields import smooth_field
-from hasten.cases.phantom_write import numbered, write_volumes
+from hasten.cases.phantom_write import numbered, smooth_field, write_volumes
 
 LABELS = {0: "background", 1: "Anterior", 2: "Posterior"}
 Shape = tuple[int, int, int]
@@ -49,8 +48,6 @@ def write_hippocampi(
     out: str | Path, *, num_cases: int = 40, shape: Shape = (36, 52, 36), seed: int = 0, num_threads: int = 2
 ) -> Path:
     """A Decathlon folder of them; returns `out`. Raises ValueError for an impossible number or shape."""
-    if num_cases < 1:
-        raise ValueError(f"phantoms: num_cases is {num_cases}; needs at least 1.")
     return write_volumes(
         Path(out),
         numbered("hippocampus", num_cases),

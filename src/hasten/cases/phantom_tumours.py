@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.phantom_fields import smooth_field
-from hasten.cases.phantom_write import numbered, write_volumes
+from hasten.cases.phantom_write import numbered, smooth_field, write_volumes
 
 CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
@@ -68,8 +67,6 @@ def write_tumour_phantoms(
     num_threads: int = 2,
 ) -> Path:
     """A Decathlon folder of them with 4-D images; returns `out`. Raises ValueError for an impossible one."""
-    if num_cases < 1:
-        raise ValueError(f"phantoms: num_cases is {num_cases}; needs at least 1.")
     return write_volumes(
         Path(out),
         numbered("brain", num_cases),

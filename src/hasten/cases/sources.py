@@ -9,14 +9,14 @@ import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from hasten.cases.decathlon import read_decathlon
 from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
 from hasten.cases.listing import Listing, uncollected
-from hasten.cases.lists import read_csv_list, read_json_list
+from hasten.cases.lists import read_csv_list, read_decathlon, read_json_list
 from hasten.cases.pairs import read_pairs
 from hasten.cases.place import Place
 from hasten.cases.remote import companions, copying, fetch_all, mirror
@@ -84,18 +84,9 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
     """The listed cases with these known facts."""
-    return CaseSet(
-        name=listing.name,
-        source=listing.source,
-        cases=listing.cases,
-        labels=labels,
-        channels=channels,
-        spatial_dims=spatial_dims,
-        modality=listing.modality,
-        regions=listing.regions,
-        region_values=listing.region_values,
-        ignore=listing.ignore,
-    )
+    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore")
+    shared: dict[str, Any] = {name: getattr(listing, name) for name in names}
+    return CaseSet(labels=labels, channels=channels, spatial_dims=spatial_dims, **shared)
 
 
 def with_ignore(listing: Listing, value: int | None) -> Listing:
@@ -184,35 +175,30 @@ def _files(case: Case, kind: str) -> tuple[Path, ...]:
 
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
+    first = listing.cases[0].image[0]
     dims = 3 if first_shape[0] > 1 else 2
     if declared is not None and declared != dims:
         raise ValueError(
-            f"{listing.cases[0].image[0]}: is a {dims}-D image of shape {first_shape} (D, H, W), but "
+            f"{first}: is a {dims}-D image of shape {first_shape} (D, H, W), but "
             f"data.spatial_dims is {declared}; set data.spatial_dims to {dims}, or name another source."
         )
+    files = (p for case in listing.cases for p in case.image)
     if dims == 3:
-        flat = [p for case in listing.cases for p in case.image if is_picture(p)]
-        if flat:
-            raise ValueError(
-                f"{flat[0]}: is a 2-D picture, but the first case, {listing.cases[0].image[0].name}, is 3-D; "
-                "keep 2-D and 3-D cases in separate sources."
-            )
+        other, kind = next((p for p in files if is_picture(p)), None), "2-D picture"
     else:
-        volumes = (p for case in listing.cases for p in case.image if not is_picture(p))
-        deep = next((p for p in volumes if read_file_header(p)[0][0] > 1), None)
-        if deep is not None:
-            raise ValueError(
-                f"{deep}: is a 3-D image, but the first case, {listing.cases[0].image[0].name}, is 2-D; "
-                "keep 2-D and 3-D cases in separate sources."
-            )
+        other = next((p for p in files if not is_picture(p) and read_file_header(p)[0][0] > 1), None)
+        kind = "3-D image"
+    if other is not None:
+        raise ValueError(
+            f"{other}: is a {kind}, but the first case, {first.name}, is {dims}-D; "
+            "keep 2-D and 3-D cases in separate sources."
+        )
     return dims
 
 
 def _checked_channels(listing: Listing, num_channels: int) -> tuple[str, ...]:
     if listing.channels is None:
-        if num_channels == 1:
-            return ("image",)
-        return tuple(f"image_{index}" for index in range(num_channels))
+        return ("image",) if num_channels == 1 else tuple(f"image_{index}" for index in range(num_channels))
     if len(listing.channels) != num_channels:
         raise ValueError(
             f"{listing.cases[0].image[0]}: the first case has {num_channels} channels, but {listing.source} names "

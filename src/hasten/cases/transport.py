@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -163,27 +164,25 @@ class Stores:
 
         Raises Trouble, Stopped.
         """
-        results: list[T] = []
-        errors: list[BaseException] = []
+        result: Future[T] = Future()
 
         def work() -> None:
             try:
-                results.append(action())
+                result.set_result(action())
             except BaseException as error:
-                errors.append(error)
+                result.set_exception(error)
 
-        thread = threading.Thread(target=work, name="hasten-remote", daemon=True)
-        thread.start()
+        threading.Thread(target=work, name="hasten-remote", daemon=True).start()
         deadline = time.monotonic() + self.stall_s
-        while thread.is_alive() and (remaining := deadline - time.monotonic()) > 0:
+        while not result.done() and (remaining := deadline - time.monotonic()) > 0:
             if self.stop.is_set():
                 raise Stopped
-            thread.join(min(remaining, _POLL_EVERY_S))
-        if results:
-            return results[0]
-        if errors:
-            raise _trouble(errors[0], self.stall_s) from None
-        raise Trouble("passing", f"nothing came for {self.stall_s:g} s")
+            wait([result], min(remaining, _POLL_EVERY_S))
+        if not result.done():
+            raise Trouble("passing", f"nothing came for {self.stall_s:g} s")
+        if (error := result.exception()) is not None:
+            raise _trouble(error, self.stall_s) from None
+        return result.result()
 
 
 def chunk_of(largest: int, attempt: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hasten.cases.formats import ending, is_nifti, is_picture
-from hasten.cases.itk import TO_RAS, explained, import_itk
+from hasten.cases.itk import TO_RAS, explaining
 from hasten.cases.nifti import NIFTI_ENDINGS, write_label_nifti
 from hasten.cases.nnunet import file_ending_of
 from hasten.cases.picture import write_label_picture
@@ -73,8 +73,8 @@ def _smallest(label: np.ndarray) -> np.ndarray:
 
 
 def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
-    import_itk(target)
-    import SimpleITK as sitk
+    with explaining(target):
+        import SimpleITK as sitk
 
     physical = TO_RAS @ affine
     spacing = np.sqrt((physical[:3, :3] ** 2).sum(0))
@@ -84,7 +84,8 @@ def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
     image.SetOrigin(physical[:3, 3].tolist())
     temporary = target.with_name(f".partial-{target.name}")  # the ending says which format it is
     try:
-        explained(target, lambda _: sitk.WriteImage(image, str(temporary), True))
+        with explaining(target):
+            sitk.WriteImage(image, str(temporary), True)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

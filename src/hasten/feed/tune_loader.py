@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -86,17 +86,14 @@ def tune_loader(
     pins = [False, True] if torch.cuda.is_available() else [False]
     ways = [(count, thread, pin) for count in counts for thread in (True, False) for pin in pins]
     ways = [way for way in ways if way[0] == 0 or not way[1]]  # a thread in front of processes adds nothing to them
-    make: dict[tuple[int, bool, bool], Callable[[], DataLoader[Any]]] = {}
-    for count, thread, pin in ways:
-        kind = ThreadDataLoader if thread else DataLoader
-        options = {**settings, "num_workers": count, "pin_memory": pin, "batch_size": batch_size, "shuffle": False}
-        make[count, thread, pin] = lambda kind=kind, options=options: kind(dataset, **options)  # type: ignore[misc]
     base = ways[0] if (0, False, False) not in ways else (0, False, False)
     times: dict[tuple[int, bool, bool], list[tuple[float, float]]] = {way: [] for way in ways}
     batches = -(-len(dataset) // batch_size)  # type: ignore[arg-type]
 
     def epoch(way: tuple[int, bool, bool]) -> float:
-        times[way].append(_timed(make[way](), num_batches))
+        count, thread, pin = way
+        options = {**settings, "num_workers": count, "pin_memory": pin, "batch_size": batch_size, "shuffle": False}
+        times[way].append(_timed((ThreadDataLoader if thread else DataLoader)(dataset, **options), num_batches))
         start, rate = times[way][-1]
         return start + max(0, batches - 1) / rate
 

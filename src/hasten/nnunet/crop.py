@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.crop import voxel_of
-from hasten.augment.points import draw_point
+from hasten.augment.crop import draw_point, voxel_of
 from hasten.cache.arena import PointSets
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant

@@ -13,7 +13,7 @@ from hasten.augment.colour import ColorJitter
 from hasten.augment.grid import Flip, Rotate90
 from hasten.augment.make_program import Cases, make_program
 from hasten.augment.program import Program
-from hasten.cache.arena import Store
+from hasten.augment.store import store_of_batch
 from hasten.pathology.config import ColourConfig
 from hasten.pathology.tiles import TileSet
 
@@ -64,19 +64,8 @@ def make_batches(
 
     Otherwise a thread gathers those of the next batches on the host.
     """
-    store = replace(_store(tiles.image), per_case={"label": tiles.label})
+    store = replace(store_of_batch({_KEY: tiles.image}, tiles.image.device), per_case={"label": tiles.label})
     return make_program(
         tile_chain(config), Cases(store=store.to(device) if resident else store), batch_size=batch_size, seed=seed,
         train_cases=balanced(tiles.label), device=device, compile=config.compile,
-    )  # fmt: skip
-
-
-def _store(image: Tensor) -> Store:
-    """Tiles as cases of one size; nothing is copied."""
-    number, channels, height, width = image.shape
-    return Store(
-        values={_KEY: image.reshape(-1)}, channels={_KEY: channels},
-        shape=torch.tensor([[1, height, width]], device=image.device).expand(number, 3).contiguous(),
-        offset=torch.arange(number, device=image.device) * (height * width), spatial_dims=2,
-        ids=tuple(f"tile {index}" for index in range(number)),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ import torch
 from hasten.cases.types import Case
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import load_prepared
-from hasten.prepare.geometry_json import geometry_to_dict
 
 
 @dataclass(frozen=True)
@@ -49,4 +48,4 @@ class Prepare:
         result = {**item, self.image_key: torch.from_numpy(np.require(prepared.image, requirements="W"))}
         if prepared.label is not None:
             result[self.label_key] = torch.from_numpy(np.require(prepared.label, requirements="W"))[None]
-        return {**result, "geometry": geometry_to_dict(prepared.geometry)}
+        return {**result, "geometry": asdict(prepared.geometry)}

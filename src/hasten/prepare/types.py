@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,12 @@ class Geometry:
     """Spacing (D, H, W) of the oriented array before resampling, in mm."""
     shape: tuple[int, int, int]
     """Shape (D, H, W) after resampling: that of the prepared array."""
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Geometry:
+        """The inverse of `dataclasses.asdict`, also after a trip through JSON, which keeps float64 exactly."""
+        rows = tuple(map(tuple, values["source_affine"]))
+        return cls(**{**{key: tuple(value) for key, value in values.items()}, "source_affine": rows})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from itertools import product
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,45 +37,47 @@ def cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
     return out
 
 
-def _box(volume: Tensor, start: list[int], lows: list[int], highs: list[int]) -> Tensor:
-    """The part of a case between two offsets from `start`, both included."""
-    first = [at + low for at, low in zip(start, lows, strict=True)]
-    return cut(volume, first, [high - low + 1 for low, high in zip(lows, highs, strict=True)])
+class Places(NamedTuple):
+    """Where M values of a case are read."""
 
-
-def bounds_of(coordinates: tuple[Tensor, ...]) -> list[tuple[float, float]]:
+    start: list[int]
+    """Voxel of the case that coordinates are counted from."""
+    coordinates: tuple[Tensor, ...]
+    """(M,) each, along D, H, W."""
+    bounds: list[tuple[float, float]]
     """The smallest and largest coordinate along each axis."""
+    spatial_dims: int
+
+    def box(self, volume: Tensor, lows: list[int], highs: list[int]) -> Tensor:
+        """The part of a case between two offsets from `start`, both included."""
+        first = [at + low for at, low in zip(self.start, lows, strict=True)]
+        return cut(volume, first, [high - low + 1 for low, high in zip(lows, highs, strict=True)])
+
+    def around(self, box: Tensor, lows: list[int]) -> tuple[list[Tensor], Tensor]:
+        """How far each place lies behind the voxel below it along each axis, and that voxel's index in the box."""
+        floors = [torch.floor(axis) for axis in self.coordinates]
+        parts = [axis - floor for axis, floor in zip(self.coordinates, floors, strict=True)]
+        whole = [(floor - low).to(torch.int32) for floor, low in zip(floors, lows, strict=True)]
+        return parts, (whole[0] * box.shape[2] + whole[1]) * box.shape[3] + whole[2]
+
+
+def places_at(start: list[int], coordinates: tuple[Tensor, ...], spatial_dims: int) -> Places:
     ranges = [torch.aminmax(axis) for axis in coordinates]
-    return [(float(low), float(high)) for low, high in ranges]
+    return Places(start, coordinates, [(float(low), float(high)) for low, high in ranges], spatial_dims)
 
 
-def interpolate(
-    volume: Tensor,
-    start: list[int],
-    coordinates: tuple[Tensor, ...],
-    spatial_dims: int,
-    *,
-    out: Tensor,
-    bounds: list[tuple[float, float]] | None = None,
-) -> None:
-    """Trilinear (bilinear in 2-D) values of every channel at (M,) coordinates counted from `start`.
-
-    bounds: what `bounds_of` gives, where it is known.
-    """
-    upper = [1, 1, 1] if spatial_dims == 3 else [0, 1, 1]
-    ranges = bounds or bounds_of(coordinates)
-    lows = [math.floor(low) for low, _ in ranges]
-    highs = [math.floor(high) + up for (_, high), up in zip(ranges, upper, strict=True)]
-    box = _box(volume, start, lows, highs).to(torch.float32)
-    if spatial_dims == 2 or coordinates[0].numel() >= _LARGE:
-        _sample(box, lows, coordinates, spatial_dims, out=out)
+def interpolate(volume: Tensor, places: Places, out: Tensor) -> None:
+    """Trilinear (bilinear in 2-D) values of every channel."""
+    upper = [1, 1, 1] if places.spatial_dims == 3 else [0, 1, 1]
+    lows = [math.floor(low) for low, _ in places.bounds]
+    highs = [math.floor(high) + up for (_, high), up in zip(places.bounds, upper, strict=True)]
+    box = places.box(volume, lows, highs).to(torch.float32)
+    if places.spatial_dims == 2 or places.coordinates[0].numel() >= _LARGE:
+        _sample(box, lows, places, out)
         return
     box = box.contiguous()
     height, width = box.shape[2], box.shape[3]
-    floors = [torch.floor(axis) for axis in coordinates]
-    parts = [axis - floor for axis, floor in zip(coordinates, floors, strict=True)]
-    whole = [(floor - low).to(torch.int32) for floor, low in zip(floors, lows, strict=True)]
-    index = (whole[0] * height + whole[1]) * width + whole[2]
+    parts, index = places.around(box, lows)
     corners = [(d * height + h) * width for d in (0, 1) for h in (0, 1)]
     for channel in range(box.shape[0]):
         flat = box[channel].reshape(-1)
@@ -86,8 +89,9 @@ def interpolate(
         out[channel] = torch.lerp(planes[0], planes[1], parts[0]).view(out.shape[1:])
 
 
-def _sample(box: Tensor, lows: list[int], coordinates: tuple[Tensor, ...], spatial_dims: int, *, out: Tensor) -> None:
+def _sample(box: Tensor, lows: list[int], places: Places, out: Tensor) -> None:
     """The same by torch's own kernel. box: (C, D, H, W) float32, which begins at `lows`."""
+    coordinates, spatial_dims = places.coordinates, places.spatial_dims
     grid = torch.empty(*out.shape[4 - spatial_dims :], spatial_dims)
     for number in range(spatial_dims):  # counted from the last axis, -1 and 1 being the first and last voxel
         scale = 2.0 / max(box.shape[3 - number] - 1, 1)
@@ -101,22 +105,13 @@ def _sample(box: Tensor, lows: list[int], coordinates: tuple[Tensor, ...], spati
     out.view(out.shape[0], halves, -1).copy_(sampled.flatten(2).transpose(0, 1))
 
 
-def nearest(
-    classes: Tensor,
-    start: list[int],
-    coordinates: tuple[Tensor, ...],
-    *,
-    out: Tensor,
-    bounds: list[tuple[float, float]] | None = None,
-) -> None:
-    """The nearest voxel of every channel (halves round up) at (M,) coordinates counted from `start`."""
+def nearest(classes: Tensor, places: Places, out: Tensor) -> None:
+    """The nearest voxel of every channel; halves round up."""
     half = np.float32(0.5)  # as below, where the sum may round
-    limits = bounds or bounds_of(coordinates)
-    ranges = [(math.floor(np.float32(low) + half), math.floor(np.float32(high) + half)) for low, high in limits]
-    lows = [low for low, _ in ranges]
-    box = _box(classes, start, lows, [high for _, high in ranges]).contiguous()
+    lows, highs = ([math.floor(np.float32(each[end]) + half) for each in places.bounds] for end in (0, 1))
+    box = places.box(classes, lows, highs).contiguous()
     height, width = box.shape[2], box.shape[3]
-    d, h, w = (torch.floor(axis + 0.5) for axis in coordinates)
+    d, h, w = (torch.floor(axis + 0.5) for axis in places.coordinates)
     if box[0].numel() < 2**23:  # whole numbers up to twice that are float32's own
         index = d.sub_(lows[0]).mul_(height).add_(h).sub_(lows[1]).mul_(width).add_(w).sub_(lows[2]).to(torch.int32)
     else:
@@ -126,26 +121,18 @@ def nearest(
         out[channel] = box[channel].reshape(-1).index_select(0, index).view(out.shape[1:])
 
 
-def majority_class(
-    classes: Tensor,
-    start: list[int],
-    coordinates: tuple[Tensor, ...],
-    spatial_dims: int,
-    *,
-    out: Tensor,
-    bounds: list[tuple[float, float]] | None = None,
-) -> None:
-    """`majority` of every channel at (M,) coordinates counted from `start`. bounds: as of `interpolate`."""
-    lows = [math.floor(low) for low, _ in bounds or bounds_of(coordinates)]
-    highs = [math.floor(high) + 1 for _, high in bounds or bounds_of(coordinates)]
-    box = _box(classes, start, lows, highs).contiguous()
-    height, width = box.shape[2], box.shape[3]
-    floors = [torch.floor(axis) for axis in coordinates]
-    parts = [axis - floor for axis, floor in zip(coordinates, floors, strict=True)][3 - spatial_dims :]
-    whole = [(floor - low).to(torch.int32) for floor, low in zip(floors, lows, strict=True)]
-    index = (whole[0] * height + whole[1]) * width + whole[2]
-    corners, steps = list(product((0, 1), repeat=spatial_dims)), (height * width, width, 1)[3 - spatial_dims :]
+def majority_class(classes: Tensor, places: Places, out: Tensor) -> None:
+    """`majority` of every channel."""
+    lows = [math.floor(low) for low, _ in places.bounds]
+    box = places.box(classes, lows, [math.floor(high) + 1 for _, high in places.bounds]).contiguous()
+    height, width, flat_axes = box.shape[2], box.shape[3], 3 - places.spatial_dims
+    parts, index = places.around(box, lows)
+    corners, steps = list(product((0, 1), repeat=places.spatial_dims)), (height * width, width, 1)[flat_axes:]
     for channel in range(box.shape[0]):
         flat = box[channel].reshape(-1)
         labels = [flat[sum(map(mul, corner, steps)) :].index_select(0, index) for corner in corners]
-        out[channel] = majority(labels, corners, parts).view(out.shape[1:])
+        out[channel] = majority(labels, corners, parts[flat_axes:]).view(out.shape[1:])
+
+
+READ = {"bilinear": interpolate, "nearest": nearest, "majority": majority_class}
+"""By mode. Arguments: a case (C, D, H, W), the places, and (C, *S) of M voxels to write to."""

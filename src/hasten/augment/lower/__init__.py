@@ -11,9 +11,9 @@ from hasten.augment.lower.cucim import lower_cucim
 from hasten.augment.lower.geometry import lower_geometry
 from hasten.augment.lower.intensity import lower_intensity
 from hasten.augment.lower.suffix import lower_suffix
-from hasten.augment.lower.types import Context, Lowered, NotLowered, Undecided, keys_of, name_of
+from hasten.augment.lower.types import Context, Lowered, NotLowered, Undecided, keys_of, name_of, names_of
 
-__all__ = ["Context", "Lowered", "NotLowered", "Undecided", "is_random_crop", "keys_of", "lower", "name_of"]
+__all__ = ["Context", "Lowered", "NotLowered", "Undecided", "is_random_crop", "keys_of", "lower", "name_of", "names_of"]
 
 _FAMILIES = (lower_crop, lower_geometry, lower_intensity, lower_suffix, lower_cucim)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, CropOp, SpatialCrop, WeightedCrop
-from hasten.augment.lower.types import Context, Lowered, NotLowered, build, check_all_keys, keys_of, triple_of
+from hasten.augment.lower.types import Context, Lowered, NotLowered, build, check_all_keys, keys_of, single, triple_of
 from hasten.augment.reshape import Cut
 from hasten.config.schema import Triple
 
@@ -19,13 +19,10 @@ def lower_crop(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandCropByPosNegLabeld():
-            _check_opening(transform, context)
             return _pos_neg(transform, context)
         case mt.RandCropByLabelClassesd():
-            _check_opening(transform, context)
             return _classes(transform, context)
         case mt.RandWeightedCropd():
-            _check_opening(transform, context)
             return _weighted(transform, context)
         case mt.RandSpatialCropSamplesd():
             _check_opening(transform, context)
@@ -54,20 +51,29 @@ def _check_opening(transform: Any, context: Context) -> None:
     check_all_keys(transform, context, "crops")
 
 
+def _centred(transform: Any, kind: Any, context: Context, *notes: str, **fields: Any) -> Lowered:
+    _check_opening(transform, context)
+    cropper = transform.cropper
+    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
+    smaller = getattr(cropper, "allow_smaller", False)
+    crop = build(
+        transform, kind, size=size, keys=keys_of(transform), num_samples=cropper.num_samples,
+        pad=_pads(smaller, size, context), **fields,
+    )  # fmt: skip
+    return _lowered_crop(crop, *notes, _PADDED if smaller else "")
+
+
 def _pos_neg(transform: Any, context: Context) -> Lowered:
     cropper = transform.cropper
     image_key, threshold, from_indices = transform.image_key, cropper.image_threshold, ""
     if transform.fg_indices_key is not None or transform.bg_indices_key is not None:
         image_key, threshold = _indices(transform, context)
         from_indices = "centres as FgBgToIndicesd finds them"
-    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
     ratio = float(cropper.pos_ratio)
-    crop = build(
-        transform, CropByPosNegLabel, size=size, keys=keys_of(transform), label_key=transform.label_key, pos=ratio,
-        neg=1.0 - ratio, num_samples=cropper.num_samples, image_key=image_key, image_threshold=float(threshold),
-        pad=_pads(cropper.allow_smaller, size, context),
+    return _centred(
+        transform, CropByPosNegLabel, context, from_indices, label_key=transform.label_key, pos=ratio, neg=1.0 - ratio,
+        image_key=image_key, image_threshold=float(threshold),
     )  # fmt: skip
-    return _lowered_crop(crop, from_indices, _PADDED if cropper.allow_smaller else "")
 
 
 def _indices(transform: Any, context: Context) -> tuple[str | None, float]:
@@ -107,24 +113,15 @@ def _classes(transform: Any, context: Context) -> Lowered:
     number = number if number is not None or ratios is None else len(ratios)
     if number is None:
         raise NotLowered("has neither num_classes nor ratios; give num_classes")
-    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
-    crop = build(
-        transform, CropByLabelClasses, size=size, num_classes=int(number), keys=keys_of(transform),
-        label_key=transform.label_key, ratios=ratios, num_samples=cropper.num_samples, image_key=image_key,
-        image_threshold=float(threshold), pad=_pads(cropper.allow_smaller, size, context),
+    return _centred(
+        transform, CropByLabelClasses, context, from_indices, num_classes=int(number), label_key=transform.label_key,
+        ratios=ratios, image_key=image_key, image_threshold=float(threshold),
     )  # fmt: skip
-    return _lowered_crop(crop, from_indices, _PADDED if cropper.allow_smaller else "")
 
 
 def _weighted(transform: Any, context: Context) -> Lowered:
-    cropper = transform.cropper
-    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
-    crop = build(
-        transform, WeightedCrop, size=size, weight_key=transform.w_key, keys=keys_of(transform),
-        num_samples=cropper.num_samples, pad=_pads(False, size, context),
-    )  # fmt: skip
     left_out = "" if transform.w_key in keys_of(transform) else f'"{transform.w_key}" is left out of the batch'
-    return _lowered_crop(crop, left_out)
+    return _centred(transform, WeightedCrop, context, left_out, weight_key=transform.w_key)
 
 
 def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -> Lowered:
@@ -135,8 +132,7 @@ def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -
     if not context.opening:
         if not context.patches:
             raise NotLowered(_LATE)
-        cut = build(transform, Cut, keys=keys_of(transform), size=size, random=cropper.random_center)
-        return Lowered(ops=(cut,), note="what it cuts away is never computed")
+        return single(transform, Cut, "what it cuts away is never computed", size=size, random=cropper.random_center)
     kind: Any = SpatialCrop if cropper.random_center else CentreCrop
     crop: CropOp = build(
         transform, kind, size=size, keys=keys_of(transform), num_samples=num_samples, pad=_pads(False, size, context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from hasten.augment.affine import Zoom
@@ -49,35 +50,29 @@ def _note(name: str) -> str:
 
 def _equivalent(transform: Any, key: str, name: str, kwargs: Mapping[str, Any], context: Context) -> Any:
     prob = float(kwargs.get("prob", 0.1)) if name.startswith("rand_") else 1.0
-    common: dict[str, Any] = {"keys": (key,), "prob": prob}
+    made = partial(build, transform, keys=(key,), prob=prob)
     match name:
         case "color_jitter" | "rand_color_jitter":
             amounts = {each: _amount(kwargs[each]) for each in PARAMETERS["color_jitter"] if each in kwargs}
-            return build(transform, ColorJitter, **common, **amounts, value_range=_LARGEST)
+            return made(ColorJitter, **amounts, value_range=_LARGEST)
         case "image_flip" | "rand_image_flip":
-            axes = _axes(transform, kwargs.get("spatial_axis"), context)
-            return build(transform, Flip, **common, spatial_axis=axes)
+            return made(Flip, spatial_axis=_axes(transform, kwargs.get("spatial_axis"), context))
         case "rand_image_rotate_90":
-            first, second = _plane(transform, kwargs, context)
-            return build(transform, Rotate90, **common, max_k=kwargs.get("max_k", 3), spatial_axes=(first, second))
+            axes = _plane(transform, kwargs, context)
+            return made(Rotate90, max_k=kwargs.get("max_k", 3), spatial_axes=axes)
         case "image_rotate_90":
             first, second = (axis + 3 - context.dims for axis in _plane(transform, kwargs, context))
             order, backward = quarter_turns(int(_needed(transform, kwargs, "k")) % 4, first, second)
-            return build(transform, Reorder, **common, order=order, backward=backward)
+            return made(Reorder, order=order, backward=backward)
         case "zoom" | "rand_zoom":
             low, high = (
                 (kwargs.get("min_zoom", 0.9), kwargs.get("max_zoom", 1.1)) if prob < 1 or name == "rand_zoom"
                 else (_needed(transform, kwargs, "zoom_factor"),) * 2
             )  # fmt: skip
-            zooms = {"min_zoom": _tuple(low), "max_zoom": _tuple(high)}
-            return build(transform, Zoom, **common, **zooms, mode=("bilinear",), padding_mode="border")
+            return made(Zoom, min_zoom=_tuple(low), max_zoom=_tuple(high), mode=("bilinear",), padding_mode="border")
         case "scale_intensity_range":
             limits = {each: float(_needed(transform, kwargs, each)) for each in ("a_min", "a_max", "b_min", "b_max")}
-            return build(transform, ScaleIntensityRange, **common, **limits, clip=bool(kwargs.get("clip", False)))
-    return _normalized(transform, kwargs, common)
-
-
-def _normalized(transform: Any, kwargs: Mapping[str, Any], common: Mapping[str, Any]) -> Any:
+            return made(ScaleIntensityRange, **limits, clip=bool(kwargs.get("clip", False)))
     if kwargs.get("type", "range") != "range":
         raise ValueError(
             f'{name_of(transform)}: Hasten has no operation for normalize_data with type="{kwargs["type"]}"; install '
@@ -85,7 +80,7 @@ def _normalized(transform: Any, kwargs: Mapping[str, Any], common: Mapping[str, 
         )
     low, high = float(_needed(transform, kwargs, "min_value")), float(_needed(transform, kwargs, "max_value"))
     top = float(_needed(transform, kwargs, "norm_constant"))
-    return build(transform, ScaleIntensityRange, **common, a_min=low, a_max=high, b_min=0.0, b_max=top)
+    return made(ScaleIntensityRange, a_min=low, a_max=high, b_min=0.0, b_max=top)
 
 
 def _needed(transform: Any, kwargs: Mapping[str, Any], field: str) -> Any:

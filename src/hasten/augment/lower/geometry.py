@@ -19,12 +19,13 @@ from hasten.augment.lower.types import (
     modes_of,
     padding_of,
     pair,
+    single,
     triple_of,
 )
 from hasten.augment.reshape import AlignedZoom, Cut, Recentre, Reorder, quarter_turns
 from hasten.config.schema import Triple
 
-_GRID = {"zeros": "zeros", "border": "border", "reflection": "reflection"}
+_GRID = {mode: mode for mode in ("zeros", "border", "reflection")}
 _NUMPY = {"edge": "border", "replicate": "border", "constant": "zeros", "symmetric": "reflection"}
 _SHIFTED = '"nearest" takes the voxel whose centre is nearest, MONAI\'s resizing the one before'
 
@@ -39,19 +40,14 @@ def lower_geometry(transform: Any, context: Context) -> Lowered | None:
 def _random(transform: Any, context: Context) -> Lowered | None:
     import monai.transforms as mt
 
-    keys = keys_of(transform)
     match transform:
         case mt.RandFlipd():
-            axes = _axes(transform.flipper.spatial_axis)
-            return Lowered(ops=(build(transform, Flip, keys=keys, prob=transform.prob, spatial_axis=axes),))
+            return single(transform, Flip, prob=transform.prob, spatial_axis=_axes(transform.flipper.spatial_axis))
         case mt.RandAxisFlipd():
-            return Lowered(ops=(build(transform, AxisFlip, keys=keys, prob=transform.prob),))
+            return single(transform, AxisFlip, prob=transform.prob)
         case mt.RandRotate90d():
             axes = _two(transform.spatial_axes)
-            op = build(
-                transform, Rotate90, keys=keys, prob=transform.prob, max_k=transform.max_k, spatial_axes=axes,
-            )  # fmt: skip
-            return Lowered(ops=(op,))
+            return single(transform, Rotate90, prob=transform.prob, max_k=transform.max_k, spatial_axes=axes)
         case mt.RandRotated():
             return _rotated(transform, context)
         case mt.RandZoomd():
@@ -70,12 +66,11 @@ def _rotated(transform: Any, context: Context) -> Lowered:
     if any(transform.align_corners):
         raise NotLowered("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
-    ranges = {field: pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z")}
-    op = build(
-        transform, Rotate, keys=keys_of(transform), prob=transform.prob, mode=modes_of(transform, context),
+    ranges: Any = {field: pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z")}
+    return single(
+        transform, Rotate, prob=transform.prob, mode=modes_of(transform, context),
         padding_mode=padding_of(transform, _GRID), **ranges,
     )  # fmt: skip
-    return Lowered(ops=(op,))
 
 
 def _zoomed(transform: Any, context: Context) -> Lowered:
@@ -89,13 +84,11 @@ def _zoomed(transform: Any, context: Context) -> Lowered:
     linear = {bool(corners) for corners, mode in zip(transform.align_corners, modes, strict=True) if mode == "bilinear"}
     if len(linear) > 1:
         raise NotLowered("has align_corners both True and False; Hasten has one for all keys")
-    kind = AlignedZoom if True in linear else Zoom
-    op = build(
-        transform, kind, keys=keys_of(transform), prob=transform.prob,
-        min_zoom=tuple(float(each) for each in inner.min_zoom), max_zoom=tuple(float(each) for each in inner.max_zoom),
-        mode=modes, padding_mode=padding_of(transform, _NUMPY),
+    return single(
+        transform, AlignedZoom if True in linear else Zoom, _SHIFTED if "nearest" in modes else "", prob=transform.prob,
+        min_zoom=tuple(map(float, inner.min_zoom)), max_zoom=tuple(map(float, inner.max_zoom)), mode=modes,
+        padding_mode=padding_of(transform, _NUMPY),
     )  # fmt: skip
-    return Lowered(ops=(op,), note=_SHIFTED if "nearest" in modes else "")
 
 
 def _affine(transform: Any, context: Context) -> Lowered:
@@ -140,11 +133,9 @@ def _ranges(values: Any, field: str) -> Ranges:
 def _fixed(transform: Any, context: Context) -> Lowered | None:
     import monai.transforms as mt
 
-    keys = keys_of(transform)
     match transform:
         case mt.Flipd():
-            axes = _axes(transform.flipper.spatial_axis)
-            return Lowered(ops=(build(transform, Flip, keys=keys, prob=1.0, spatial_axis=axes),))
+            return single(transform, Flip, prob=1.0, spatial_axis=_axes(transform.flipper.spatial_axis))
         case mt.Rotate90d():
             first, second = (axis % context.dims + 3 - context.dims for axis in _two(transform.rotator.spatial_axes))
             order, backward = quarter_turns(transform.rotator.k % 4, first, second)
@@ -182,7 +173,7 @@ def _reordered(transform: Any, order: Triple, backward: tuple[int, ...], context
         return Lowered(note="nothing to do")
     if order != (0, 1, 2):
         check_all_keys(transform, context, "swaps axes")
-    return Lowered(ops=(build(transform, Reorder, keys=keys_of(transform), order=order, backward=backward),))
+    return single(transform, Reorder, order=order, backward=backward)
 
 
 def _resize(transform: Any, context: Context) -> Lowered:
@@ -197,15 +188,14 @@ def _resize(transform: Any, context: Context) -> Lowered:
     if size == context.size:
         return Lowered(note="the patch has that size")
     modes = modes_of(transform, context)
-    op = build(transform, Resize, keys=keys_of(transform), spatial_size=size[3 - context.dims :], mode=modes)
-    return Lowered(ops=(op,), note=_SHIFTED if "nearest" in modes else "")
+    note = _SHIFTED if "nearest" in modes else ""
+    return single(transform, Resize, note, spatial_size=size[3 - context.dims :], mode=modes)
 
 
 def _cut(transform: Any, size: Triple, context: Context) -> Lowered:
     if context.size is not None and all(target >= side for target, side in zip(size, context.size, strict=True)):
         return Lowered(note="the patch is no larger than that")
-    op = build(transform, Cut, keys=keys_of(transform), size=size)
-    return Lowered(ops=(op,), note="what it cuts away is never computed")
+    return single(transform, Cut, "what it cuts away is never computed", size=size)
 
 
 def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:

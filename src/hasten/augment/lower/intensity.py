@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 from hasten.augment.colour import ColorJitter
 from hasten.augment.contrast import AdjustContrast, HistogramShift
@@ -11,32 +11,44 @@ from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
 from hasten.augment.holes import CoarseDropout, CoarseShuffle
 from hasten.augment.intensity import (
     Normalize,
+    Rescale,
     ScaleIntensity,
     ScaleIntensityFixedMean,
     ScaleIntensityRange,
     ShiftIntensity,
     StdShiftIntensity,
 )
-from hasten.augment.lower.types import Context, Lowered, NotLowered, build, check_float, keys_of, pair
+from hasten.augment.lower.types import Context, Lowered, NotLowered, check_float, keys_of, pair, single
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.mix import CutMix, MixUp
 from hasten.augment.noise import GaussianNoise, RicianNoise
-from hasten.augment.rescale import Rescale
 from hasten.augment.smooth import GaussianSharpen, GaussianSmooth
+
+_MIXED = "mixes the samples of a batch, whatever its size"
 
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
     """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
-    for family in (_noise, _scaled, _curves, _filters, _holes, _colours, _fixed):
+    for family in (_noise, _curves, _filters, _holes, _colours, _fixed):
         lowered = family(transform, context)
         if lowered is not None:
             return lowered
     return None
 
 
-def _one(transform: Any, kind: Any, note: Any = "", **fields: Any) -> Lowered:
-    fields.setdefault("prob", getattr(transform, "prob", 1.0))
-    return Lowered(ops=(build(transform, kind, keys=keys_of(transform), **fields),), note=note)
+def _one(transform: Any, kind: Any, note: str = "", **arguments: Any) -> Lowered:
+    return single(transform, kind, note, **{"prob": getattr(transform, "prob", 1.0), **arguments})
+
+
+def _like(transform: Any, kind: Any, inner: Any, note: str = "", **arguments: Any) -> Lowered:
+    """An operation with the arguments that MONAI's `inner` transform holds under the same names, and others."""
+    if hasattr(inner, "dtype"):
+        check_float(transform, [inner.dtype])
+    for name, hint in get_type_hints(kind).items():
+        if name not in ("keys", "prob", *arguments) and hasattr(inner, name):
+            value = getattr(inner, name)
+            arguments[name] = pair(value, name) if hint == tuple[float, float] or hasattr(value, "__iter__") else value
+    return _one(transform, kind, note, **arguments)
 
 
 def _noise(transform: Any, context: Context) -> Lowered | None:
@@ -44,82 +56,52 @@ def _noise(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandGaussianNoised():
-            inner = transform.rand_gaussian_noise
-            check_float(transform, [inner.dtype])
-            _check_numbers(mean=inner.mean, std=inner.std)
-            std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
-            return _one(transform, GaussianNoise, mean=float(inner.mean), std=std)
+            return _gaussian(transform, GaussianNoise, transform.rand_gaussian_noise)
         case mt.RandRicianNoised():
             inner = transform.rand_rician_noise
-            check_float(transform, [inner.dtype])
             _check_one_key(transform)
             if inner.channel_wise or inner.relative:
                 raise NotLowered("has channel_wise or relative noise; Hasten's is one for all channels")
-            _check_numbers(mean=inner.mean, std=inner.std)
-            std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
-            return _one(transform, RicianNoise, mean=float(inner.mean), std=std)
+            return _gaussian(transform, RicianNoise, inner)
         case mt.RandGibbsNoised():
-            return _one(transform, GibbsNoise, alpha=pair(transform.rand_gibbs_noise.alpha, "alpha"))
+            return _like(transform, GibbsNoise, transform.rand_gibbs_noise)
         case mt.RandKSpaceSpikeNoised():
             inner = transform.rand_noise
             _check_one_key(transform)
-            intensity_range = inner.intensity_range
-            ranges = None if intensity_range is None else (
-                pair(intensity_range, "intensity_range") if isinstance(intensity_range[0], int | float)
-                else tuple(pair(each, "intensity_range") for each in intensity_range)
-            )  # fmt: skip
-            return _one(transform, KSpaceSpikeNoise, intensity_range=ranges, channel_wise=inner.channel_wise)
+            ranges = inner.intensity_range
+            if ranges is not None and not isinstance(ranges[0], int | float):
+                several = tuple(pair(each, "intensity_range") for each in ranges)
+                return _like(transform, KSpaceSpikeNoise, inner, intensity_range=several)
+            return _like(transform, KSpaceSpikeNoise, inner)
     return None
 
 
-def _scaled(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
-        case mt.RandShiftIntensityd():
-            inner = transform.shifter
-            if any(key is not None for key in transform.factor_key):
-                raise NotLowered("reads a factor from the metadata of the case (factor_key)")
-            return _one(
-                transform, ShiftIntensity, offsets=pair(inner.offsets, "offsets"), channel_wise=inner.channel_wise
-            )
-        case mt.RandScaleIntensityd():
-            inner = transform.scaler
-            check_float(transform, [inner.dtype])
-            return _one(
-                transform, ScaleIntensity, factors=pair(inner.factors, "factors"), channel_wise=inner.channel_wise
-            )
-        case mt.RandScaleIntensityFixedMeand():
-            inner = transform.scaler
-            check_float(transform, [inner.dtype])
-            return _one(
-                transform, ScaleIntensityFixedMean, factors=pair(inner.factors, "factors"),
-                fixed_mean=inner.fixed_mean, preserve_range=inner.preserve_range, channel_wise=inner.channel_wise,
-            )  # fmt: skip
-        case mt.RandStdShiftIntensityd():
-            inner = transform.shifter
-            check_float(transform, [inner.dtype])
-            return _one(
-                transform, StdShiftIntensity, factors=pair(inner.factors, "factors"), nonzero=inner.nonzero,
-                channel_wise=inner.channel_wise,
-            )  # fmt: skip
-        case mt.RandBiasFieldd():
-            inner = transform.rand_bias_field
-            check_float(transform, [inner.dtype])
-            return _one(transform, BiasField, degree=inner.degree, coeff_range=pair(inner.coeff_range, "coeff_range"))
-    return None
+def _gaussian(transform: Any, kind: Any, inner: Any) -> Lowered:
+    for field in ("mean", "std"):
+        if not isinstance(getattr(inner, field), int | float):
+            raise NotLowered(f"has {field}={getattr(inner, field)}, which is no single number")
+    std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
+    return _like(transform, kind, inner, std=std)
 
 
 def _curves(transform: Any, context: Context) -> Lowered | None:
     import monai.transforms as mt
 
     match transform:
+        case mt.RandShiftIntensityd():
+            if any(key is not None for key in transform.factor_key):
+                raise NotLowered("reads a factor from the metadata of the case (factor_key)")
+            return _like(transform, ShiftIntensity, transform.shifter)
+        case mt.RandScaleIntensityd():
+            return _like(transform, ScaleIntensity, transform.scaler)
+        case mt.RandScaleIntensityFixedMeand():
+            return _like(transform, ScaleIntensityFixedMean, transform.scaler)
+        case mt.RandStdShiftIntensityd():
+            return _like(transform, StdShiftIntensity, transform.shifter)
+        case mt.RandBiasFieldd():
+            return _like(transform, BiasField, transform.rand_bias_field)
         case mt.RandAdjustContrastd():
-            inner = transform.adjuster
-            return _one(
-                transform, AdjustContrast, gamma=pair(inner.gamma, "gamma"), invert_image=inner.invert_image,
-                retain_stats=inner.retain_stats,
-            )  # fmt: skip
+            return _like(transform, AdjustContrast, transform.adjuster)
         case mt.RandHistogramShiftd():
             low, high = transform.shifter.num_control_points
             return _one(transform, HistogramShift, num_control_points=(int(low), int(high)))
@@ -131,20 +113,11 @@ def _filters(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandGaussianSmoothd():
-            inner = transform.rand_smooth
-            _check_approx(inner)
-            return _one(
-                transform, GaussianSmooth, **{field: pair(getattr(inner, field), field) for field in _fields("sigma")}
-            )
+            _check_approx(transform.rand_smooth)
+            return _like(transform, GaussianSmooth, transform.rand_smooth)
         case mt.RandGaussianSharpend():
-            inner = transform.rand_sharpen
-            _check_approx(inner)
-            firsts = {field: pair(getattr(inner, field), field) for field in _fields("sigma1")}
-            seconds = {
-                field: float(value) if isinstance(value := getattr(inner, field), int | float) else pair(value, field)
-                for field in _fields("sigma2")
-            }
-            return _one(transform, GaussianSharpen, alpha=pair(inner.alpha, "alpha"), **firsts, **seconds)
+            _check_approx(transform.rand_sharpen)
+            return _like(transform, GaussianSharpen, transform.rand_sharpen)
         case mt.RandSimulateLowResolutiond():
             return _low_resolution(transform, context)
     return None
@@ -168,30 +141,20 @@ def _holes(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandCoarseDropoutd():
-            inner = transform.dropper
-            fill = tuple(inner.fill_value) if isinstance(inner.fill_value, list | tuple) else inner.fill_value
-            return _one(
-                transform, CoarseDropout, _sizes_note(inner), dropout_holes=inner.dropout_holes, fill_value=fill,
-                **_hole_fields(inner),
-            )  # fmt: skip
+            return _boxes(transform, CoarseDropout, transform.dropper)
         case mt.RandCoarseShuffled():
-            return _one(transform, CoarseShuffle, _sizes_note(transform.shuffle), **_hole_fields(transform.shuffle))
+            return _boxes(transform, CoarseShuffle, transform.shuffle)
     return None
 
 
-def _hole_fields(inner: Any) -> dict[str, Any]:
-    return {
-        "holes": inner.holes, "max_holes": inner.max_holes, "spatial_size": _sides(inner.spatial_size),
-        "max_spatial_size": None if inner.max_spatial_size is None else _sides(inner.max_spatial_size),
-    }  # fmt: skip
+def _boxes(transform: Any, kind: Any, inner: Any) -> Lowered:
+    sizes: Any = {name: _sides(getattr(inner, name)) for name in ("spatial_size", "max_spatial_size")}
+    note = "" if inner.max_spatial_size is None else "the size of each hole is drawn by itself"
+    return _like(transform, kind, inner, note, **sizes)
 
 
-def _sides(value: Any) -> int | tuple[int, ...]:
-    return int(value) if isinstance(value, int) else tuple(int(each) for each in value)
-
-
-def _sizes_note(inner: Any) -> str:
-    return "" if inner.max_spatial_size is None else "the size of each hole is drawn by itself"
+def _sides(value: Any) -> int | tuple[int, ...] | None:
+    return value if isinstance(value, int | None) else tuple(int(each) for each in value)
 
 
 def _colours(transform: Any, context: Context) -> Lowered | None:
@@ -219,9 +182,6 @@ def _colours(transform: Any, context: Context) -> Lowered | None:
     return None
 
 
-_MIXED = "mixes the samples of a batch, whatever its size"
-
-
 def _jitter(value: Any, name: str) -> float | tuple[float, float]:
     return 0.0 if value is None else pair(value, name)
 
@@ -232,29 +192,19 @@ def _fixed(transform: Any, context: Context) -> Lowered | None:
     match transform:
         case mt.NormalizeIntensityd():
             inner = transform.normalizer
-            check_float(transform, [inner.dtype])
-            return _one(
-                transform, Normalize, subtrahend=_constants(inner.subtrahend, "subtrahend", inner.channel_wise),
-                divisor=_constants(inner.divisor, "divisor", inner.channel_wise), nonzero=inner.nonzero,
-                channel_wise=inner.channel_wise,
-            )  # fmt: skip
+            constants: Any = {
+                name: _constants(getattr(inner, name), name, inner.channel_wise) for name in ("subtrahend", "divisor")
+            }
+            return _like(transform, Normalize, inner, **constants)
         case mt.ScaleIntensityRanged():
-            inner = transform.scaler
-            check_float(transform, [inner.dtype])
-            return _one(
-                transform, ScaleIntensityRange, a_min=float(inner.a_min), a_max=float(inner.a_max), b_min=inner.b_min,
-                b_max=inner.b_max, clip=inner.clip,
-            )  # fmt: skip
+            return _like(transform, ScaleIntensityRange, transform.scaler)
         case mt.ScaleIntensityd():
             inner = transform.scaler
-            check_float(transform, [inner.dtype])
             if inner.minv is None and inner.maxv is None and inner.factor is not None:
-                return _one(transform, ScaleIntensity, factors=(float(inner.factor), float(inner.factor)))
+                return _like(transform, ScaleIntensity, inner, factors=(float(inner.factor), float(inner.factor)))
             if inner.minv is None or inner.maxv is None:
                 raise NotLowered("has one of minv and maxv without the other")
-            return _one(
-                transform, Rescale, minv=float(inner.minv), maxv=float(inner.maxv), channel_wise=inner.channel_wise
-            )
+            return _like(transform, Rescale, inner)
     return None
 
 
@@ -271,10 +221,6 @@ def _constants(value: Any, field: str, channel_wise: bool) -> float | tuple[floa
     return tuple(float(each) for each in numbers)
 
 
-def _fields(name: str) -> tuple[str, ...]:
-    return f"{name}_x", f"{name}_y", f"{name}_z"
-
-
 def _check_approx(inner: Any) -> None:
     if inner.approx != "erf":
         raise NotLowered(f'has approx="{inner.approx}"; Hasten\'s Gaussian is "erf"')
@@ -283,9 +229,3 @@ def _check_approx(inner: Any) -> None:
 def _check_one_key(transform: Any) -> None:
     if len(keys_of(transform)) > 1:
         raise NotLowered("draws other numbers for each of its keys; give each key a transform of its own")
-
-
-def _check_numbers(**values: Any) -> None:
-    for field, value in values.items():
-        if not isinstance(value, int | float):
-            raise NotLowered(f"has {field}={value}, which is no single number")

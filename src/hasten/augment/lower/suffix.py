@@ -9,7 +9,7 @@ import torch
 
 from hasten.augment import suffix
 from hasten.augment.chain import Fixed
-from hasten.augment.lower.types import Context, Lowered, NotLowered, build, keys_of
+from hasten.augment.lower.types import Context, Lowered, NotLowered, build, keys_of, single
 
 _TENSORS = "a batch is made of tensors"
 
@@ -23,13 +23,9 @@ def _types(transform: Any, context: Context) -> Lowered | None:
     import monai.transforms as mt
 
     match transform:
-        case mt.CastToTyped():
+        case mt.CastToTyped() | mt.EnsureTyped():
             return _cast(transform, transform.dtype, context)
-        case mt.EnsureTyped():
-            return _cast(transform, transform.dtype, context)
-        case mt.ToTensord():
-            return _cast(transform, [transform.converter.dtype] * len(keys_of(transform)), context)
-        case mt.ToNumpyd() | mt.ToCupyd():
+        case mt.ToTensord() | mt.ToNumpyd() | mt.ToCupyd():
             return _cast(transform, [transform.converter.dtype] * len(keys_of(transform)), context)
         case mt.ToDeviced():
             return Lowered(note="batches lie on the device of the program")
@@ -73,10 +69,9 @@ def _entries(transform: Any, context: Context) -> Lowered | None:
         case mt.ConcatItemsd():
             if transform.dim != 0:
                 raise NotLowered(f"joins along axis {transform.dim}; Hasten joins channels")
-            return Lowered(ops=(build(transform, suffix.concat, keys=keys_of(transform), name=transform.name),))
+            return single(transform, suffix.concat, name=transform.name)
         case mt.RepeatChanneld():
-            repeats = transform.repeater.repeats
-            return Lowered(ops=(build(transform, suffix.repeat_channel, keys=keys_of(transform), repeats=repeats),))
+            return single(transform, suffix.repeat_channel, repeats=transform.repeater.repeats)
     return None
 
 
@@ -91,16 +86,11 @@ def _labels(transform: Any, context: Context) -> Lowered | None:
         case mt.AsDiscreted():
             return _discrete(transform)
         case mt.ConvertToMultiChannelBasedOnBratsClassesd():
-            keys, et_label = keys_of(transform), transform.converter.et_label
-            return Lowered(ops=(build(transform, suffix.convert_to_brats_classes, keys=keys, et_label=et_label),))
+            return single(transform, suffix.convert_to_brats_classes, et_label=transform.converter.et_label)
         case mt.LabelToMaskd():
             inner = transform.converter
             labels = tuple(int(each) for each in inner.select_labels)
-            op = build(
-                transform, suffix.label_to_mask, keys=keys_of(transform), select_labels=labels,
-                merge_channels=inner.merge_channels,
-            )  # fmt: skip
-            return Lowered(ops=(op,))
+            return single(transform, suffix.label_to_mask, select_labels=labels, merge_channels=inner.merge_channels)
     return None
 
 

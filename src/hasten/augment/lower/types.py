@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from hasten.augment.crop import CropOp
 from hasten.config.schema import Triple
-
-Op = TypeVar("Op")
 
 _LINEAR = ("linear", "bilinear", "trilinear")
 _NEAREST = ("nearest", "nearest-exact")
@@ -65,12 +63,21 @@ def name_of(transform: Any) -> str:
     return getattr(transform, "__name__", type(transform).__name__)
 
 
-def build(transform: Any, kind: Callable[..., Op], **fields: Any) -> Op:
+def names_of(transforms: Iterable[Any]) -> str:
+    return ", ".join(map(name_of, transforms))
+
+
+def build(transform: Any, kind: Callable[..., Any], **fields: Any) -> Any:
     """An operation. Raises ValueError naming the user's transform besides the operation and the argument."""
     try:
         return kind(**fields)
     except ValueError as error:
         raise ValueError(f"{name_of(transform)} can't be lowered: {error}") from None
+
+
+def single(transform: Any, kind: Callable[..., Any], note: str = "", **fields: Any) -> Lowered:
+    """One operation on the keys of the transform."""
+    return Lowered(ops=(build(transform, kind, keys=keys_of(transform), **fields),), note=note)
 
 
 def keys_of(transform: Any) -> tuple[str, ...]:
@@ -86,10 +93,10 @@ def pair(value: Any, field: str) -> tuple[float, float]:
     return low, high
 
 
-def modes_of(transform: Any, context: Context, modes: Sequence[Any] | None = None) -> tuple[str, ...]:
+def modes_of(transform: Any, context: Context) -> tuple[str, ...]:
     """Interpolation mode of each key. Raises NotLowered for unsupported ones, ValueError for an interpolated label."""
     names = []
-    for key, value in zip(keys_of(transform), transform.mode if modes is None else modes, strict=True):
+    for key, value in zip(keys_of(transform), transform.mode, strict=True):
         mode = str(value)
         if key in context.label_keys and mode not in _NEAREST:
             if key in context.named:
