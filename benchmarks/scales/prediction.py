@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.scales import published
 from benchmarks.scales.shaped import hosts, missing, run_on
-from hasten.study.scale.logs import read_logs
+from hasten.study.scale.log_folder import read_logs
 from hasten.study.scale.predict.fit import Fitted, Predicted, fit_epochs, nonnegative, predictions, resample
 from hasten.study.scale.predict.links import Link, Network
 from hasten.study.scale.predict.model import Training

@@ -9,7 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from hasten.cli.scale import app
-from hasten.study.scale import run as study
+from hasten.study.scale import study
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 

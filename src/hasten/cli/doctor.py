@@ -66,7 +66,20 @@ def doctor(
         raise ValueError(f"--for {for_}: the only choice is cuda")
     if command is not None:
         _check_command(command, source, data)
-        raise typer.Exit(_script(command, steps, seconds, out, try_, for_ is not None, json, quiet))
+
+        from hasten.study.script import doctor_script
+
+        code = doctor_script(
+            command,
+            steps=steps,
+            seconds=seconds,
+            out=out,
+            try_cures=try_,
+            assume_cuda=for_ is not None,
+            echo=_silent if quiet and not json else echo,
+            as_json=json,
+        )
+        raise typer.Exit(code)
     if for_ is not None:
         raise ValueError("--for: is for scripts only: hasten doctor --for cuda -- python train.py")
     _check_folder(out)
@@ -92,23 +105,6 @@ def _check_folder(out: Path | None) -> None:
         raise ValueError(f"--out {out}: is a file; name a folder")
     if (out / RUN_YAML).exists():
         raise ValueError(f"--out {out}: holds a run, which is left alone; name another folder")
-
-
-def _script(
-    command: list[str], steps: int, seconds: float, out: Path | None, try_: bool, cuda: bool, json: bool, quiet: bool
-) -> int:
-    from hasten.study.script import doctor_script
-
-    return doctor_script(
-        command,
-        steps=steps,
-        seconds=seconds,
-        out=out,
-        try_cures=try_,
-        assume_cuda=cuda,
-        echo=_echo(quiet and not json),
-        as_json=json,
-    )
 
 
 def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, quiet: bool) -> int:
@@ -151,13 +147,13 @@ def run_config(source: str, overrides: list[str]) -> RunConfig:
     return run_from(source, overrides)
 
 
-def _echo(silent: bool) -> Callable[[str], None]:
-    return (lambda line: None) if silent else echo
+def _silent(line: str) -> None:
+    pass
 
 
 def _progress(silent: bool) -> Callable[[str], None]:
     """Progress is printed to standard error, as the result on standard output may be piped."""
-    return (lambda line: None) if silent else (lambda line: echo(f"{line} ...", fg="bright_black", err=True))
+    return _silent if silent else (lambda line: echo(f"{line} ...", fg="bright_black", err=True))
 
 
 def _print_result(result: object, text: list[str], json: bool) -> None:

@@ -82,8 +82,7 @@ def _write(evaluation: Evaluation, out: Path) -> None:
     from hasten.report.evaluation_page import write_evaluation_page
 
     write_evaluation(evaluation, out)
-    page = write_evaluation_page(evaluation, out / "evaluation.html")
-    echo(f"report     {page}")
+    echo(f"report     {write_evaluation_page(evaluation, out / 'evaluation.html')}")
 
 
 def _of_run(
@@ -134,8 +133,9 @@ def _table(evaluation: Evaluation) -> list[str]:
     columns = ("class", *(titled(evaluation, measure) for measure in evaluation.measures), "cases")
     rows: list[tuple[str, ...]] = []
     for name in evaluation.names:
-        texts = [with_spread(evaluation.summary(name, measure), measure) for measure in evaluation.measures]
-        rows.append((name, *texts, str(evaluation.summary(name, "dice").count)))
+        summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}
+        texts = [with_spread(each.mean, each.std, measure) for measure, each in summaries.items()]
+        rows.append((name, *texts, str(summaries["dice"].count)))
     means = [text_of(evaluation.mean(measure), measure) for measure in evaluation.measures]
     rows.append(("mean", *means, str(len(evaluation.cases))))
     lines = aligned(Table(columns, tuple(rows)))

@@ -26,13 +26,10 @@ def phantom(
         raise ValueError(f"--shape {' '.join(map(str, shape))}: must be three sizes of 1 or more")
     if not all(0 < mm < float("inf") for mm in spacing):
         raise ValueError(f"--spacing {' '.join(map(str, spacing))}: must be three positive numbers of mm")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; choose another --out")
-    if out.is_dir() and any(out.iterdir()):
-        raise ValueError(f"--out {out}: is not empty; choose another --out")
 
     from hasten.cases.phantom import write_phantoms
+    from hasten.study.folder import empty_folder
 
-    write_phantoms(out, num_cases=cases, shape=shape, spacing=spacing, seed=seed)
+    write_phantoms(empty_folder(out), num_cases=cases, shape=shape, spacing=spacing, seed=seed)
     echo(f"{cases} case{'' if cases == 1 else 's'} in {out}")
     echo(f"train      hasten train {out} --out FOLDER")

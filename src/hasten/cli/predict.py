@@ -73,7 +73,10 @@ def predict(
     inputs = [word for word in inputs if str(word) not in overrides]
     if not inputs:
         raise ValueError("INPUT: no image is named; name images, or folders of images")
-    if _is_of_slides(run):
+
+    from hasten.pathology.config import is_detection_run
+
+    if is_detection_run(run):
         _check_slides(run, trust_changed_code, regions, probabilities, ending, ensemble, not postprocessing, overrides)
         _predict_slides(run, inputs, out, overwrite=overwrite, device=device)
         return
@@ -88,12 +91,6 @@ def predict(
     )  # fmt: skip
     beside = (", and the masks of its regions" if regions else "") + (", and probabilities" if probabilities else "")
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
-
-
-def _is_of_slides(run: Path) -> bool:
-    from hasten.pathology.config import is_detection_run
-
-    return is_detection_run(run)
 
 
 def _predict_slides(run: Path, inputs: list[Path], out: Path, *, overwrite: bool, device: str) -> None:

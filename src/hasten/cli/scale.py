@@ -14,7 +14,7 @@ from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
-    from hasten.study.scale.run import Wanted
+    from hasten.study.scale.study import Wanted
 
 _HELP = ("-h", "--help")
 
@@ -79,8 +79,8 @@ def run(
     from hasten.config.url import shown
     from hasten.study.scale.analyse import analyse as analysed
     from hasten.study.scale.page import print_analysis, write
-    from hasten.study.scale.run import run_study
-    from hasten.study.scale.runs import DONE
+    from hasten.study.scale.run_logs import DONE
+    from hasten.study.scale.study import run_study
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
     entries = run_study(config, place, request, echo=lambda line: echo(line, err=True))
@@ -143,7 +143,7 @@ def _request(
     counts = tuple(_whole("--worlds", text) for text in _split(worlds))
     of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
 
-    from hasten.study.scale.run import Wanted
+    from hasten.study.scale.study import Wanted
 
     return Wanted(
         worlds=counts,

@@ -16,7 +16,6 @@ from hasten.cli.terminal import echo
 if TYPE_CHECKING:
     from hasten.distribute.slurm.follow import Standing
     from hasten.distribute.slurm.jobs import Job
-    from hasten.distribute.slurm.queue import JobStates
     from hasten.distribute.slurm.shape import Shape
 
 app = typer.Typer(
@@ -116,13 +115,12 @@ def submit(
 @app.command()
 def status(out: Submission) -> None:
     """Say how the jobs of a submission stand."""
-    standing, answer = _read_status(out)
-    echo(_table(standing))
-    for note in answer.notes:
-        echo(f"note: {note}")
-    for each in standing:
+    from hasten.distribute.slurm.jobs import script_path
+
+    for each in _show_status(out):
         if each.state == "not submitted":
-            echo(f"{each.job.name}: hand it in by  sbatch {_script(out, each.job)}")
+            script = shlex.quote(str(script_path(out, each.job.name)))
+            echo(f"{each.job.name}: hand it in by  sbatch {script}")
         elif each.fruitless:
             echo(f"{each.job.name}: its last {each.fruitless} start(s) saved no new step; look at its log")
 
@@ -132,13 +130,10 @@ def collect(out: Submission) -> None:
     """Gather what the jobs of a sweep gave; write DIR/scale.json for `hasten scale analyse`."""
     from hasten.distribute.slurm.follow import collected, is_active
     from hasten.observe.rundir import write_json
-    from hasten.study.scale.runs import RUNS_JSON
+    from hasten.study.scale.run_logs import RUNS_JSON
 
-    standing, answer = _read_status(out)
+    standing = _show_status(out)
     write_json(out / RUNS_JSON, collected(standing))
-    echo(_table(standing))
-    for note in answer.notes:
-        echo(f"note: {note}")
     complete = [each for each in standing if each.is_done]
     active = [each.job.name for each in standing if not each.is_done and is_active(each.state)]
     lost = [each.job.name for each in standing if not each.is_done and not is_active(each.state)]
@@ -151,11 +146,15 @@ def collect(out: Submission) -> None:
         echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 
-def _read_status(out: Path) -> tuple[list[Standing], JobStates]:
+def _show_status(out: Path) -> list[Standing]:
     from hasten.distribute.slurm.follow import standings
     from hasten.distribute.slurm.jobs import read_jobs
 
-    return standings(out, read_jobs(out))
+    standing, answer = standings(out, read_jobs(out))
+    echo(_table(standing))
+    for note in answer.notes:
+        echo(f"note: {note}")
+    return standing
 
 
 def _job_line(job: Job) -> str:
@@ -176,12 +175,6 @@ def _next(out: Path, shapes: list[Shape], jobs: list[Job]) -> list[str]:
         lines.append(f"results    hasten slurm collect {folder}, when they are through")
     lines.append(f"cancel     scancel {' '.join(job.job_id for job in jobs if job.job_id is not None)}")
     return lines
-
-
-def _script(out: Path, job: Job) -> str:
-    from hasten.distribute.slurm.jobs import script_path
-
-    return shlex.quote(str(script_path(out, job.name)))
 
 
 def _table(standing: list[Standing]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -25,9 +24,7 @@ class _Span:
         if self._depth == 1:
             self._start = time.perf_counter_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._depth -= 1
         if self._depth == 0:
             self._total += time.perf_counter_ns() - self._start

@@ -49,9 +49,7 @@ def environment() -> dict[str, Any]:
         "ram_bytes": memory.total,
         "ram_available_bytes": memory.available,
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
-        "packages": {
-            name: installed_version(name) for name in ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")
-        },
+        "packages": {name: installed_version(name) for name in _FACTORS},
         "torch": _torch(),
         "gxx": _first_line("g++", "--version"),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -84,16 +82,12 @@ def _card() -> str | None:
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed `PACKAGES`."""
     installed = {name: installed_version(name) for name in PACKAGES}
-    return {"python": platform.python_version()} | {
-        name: known for name, known in installed.items() if known is not None
-    }
+    return {"python": platform.python_version(), **{name: text for name, text in installed.items() if text is not None}}
 
 
 def usable_cores() -> int:
     """Cores that this process may run on, which a batch system often makes fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _torch() -> dict[str, Any] | None:
@@ -114,15 +108,11 @@ def _torch() -> dict[str, Any] | None:
     if torch.cuda.is_available():
         facts["cudnn"] = torch.backends.cudnn.version()
         facts["driver"] = driver_version()
-        for index in range(torch.cuda.device_count()):
-            device = torch.cuda.get_device_properties(index)
-            facts["devices"].append(
-                {
-                    "name": device.name,
-                    "memory_bytes": device.total_memory,
-                    "capability": f"{device.major}.{device.minor}",
-                }
-            )
+        devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        facts["devices"] = [
+            {"name": one.name, "memory_bytes": one.total_memory, "capability": f"{one.major}.{one.minor}"}
+            for one in devices
+        ]
     return facts
 
 
@@ -134,10 +124,8 @@ def _git() -> dict[str, Any] | None:
     if not (root / ".git").exists() or not (root / "pyproject.toml").is_file():
         return None
     commit = _first_line("git", "-C", str(root), "rev-parse", "HEAD")
-    if commit is None:
-        return None
     changed = _first_line("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "changed": bool(changed)}
+    return None if commit is None else {"commit": commit, "changed": bool(changed)}
 
 
 def cpu_model() -> str:

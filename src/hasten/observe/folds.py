@@ -53,9 +53,6 @@ def finished_folds(folder: Path) -> list[Path]:
         raise ValueError(f"{folder}: no fold is finished yet; train them with the command that began them")
     unfinished = [run.name for run in runs.values() if run not in finished]
     if unfinished:
-        log.warning(
-            "%s: %s not finished and left out",
-            folder,
-            f"{', '.join(unfinished)} {'is' if len(unfinished) == 1 else 'are'}",
-        )
+        verb = "is" if len(unfinished) == 1 else "are"
+        log.warning("%s: %s %s not finished and left out", folder, ", ".join(unfinished), verb)
     return finished

@@ -99,7 +99,11 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
         path, owner = _owner(lock)
         if owner is not None and _is_alive(path, owner):
             if time.monotonic() >= deadline + (0.0 if owner.host else _HALF_WRITTEN_S):
-                raise ValueError(_refusal(out, path, owner))
+                remedy = "wait for it, stop it, or choose another --out"
+                if owner.kernel != _kernel():
+                    silent = f"its last sign came {_silent_s(path):.0f} s ago"
+                    remedy += f" ({silent}; after {_STALE_S:.0f} s it counts as dead)"
+                raise ValueError(f"{out}: another {owner} is training there; {remedy}")
             if owner.host and not waits:
                 waits = True
                 log.warning("%s: waiting until the earlier %s ends or counts as dead", out, owner)
@@ -228,10 +232,3 @@ def _silent_s(path: Path) -> float:
             return abs(os.fstat(new.fileno()).st_mtime - os.fstat(file.fileno()).st_mtime)
     except FileNotFoundError:
         return math.inf
-
-
-def _refusal(out: Path, path: Path, owner: Owner) -> str:
-    message = f"{out}: another {owner} is training there; wait for it, stop it, or choose another --out"
-    if owner.kernel == _kernel():
-        return message
-    return f"{message} (its last sign came {_silent_s(path):.0f} s ago; after {_STALE_S:.0f} s it counts as dead)"

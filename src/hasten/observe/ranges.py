@@ -11,7 +11,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 LOADING, FORWARD, BACKWARD, OPTIMIZER = "data loading", "forward", "backward", "optimizer"
@@ -81,9 +80,7 @@ class Range:
             self._open.append(_begin(self.name or "context"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._open:
             _end(self._open.pop())
 
@@ -102,7 +99,8 @@ class Range:
 
 def _marked_names(how: Range, what: Any) -> dict[str, str]:
     """The names of the ranges by the method that each is for. Raises ValueError where there is none to mark."""
-    methods = _methods_of(what) if how.methods is None else _tuple(how.methods)
+    named = (how.methods,) if isinstance(how.methods, str) else how.methods
+    methods = _methods_of(what) if named is None else tuple(named)
     missing = [method for method in methods if not hasattr(what, method)]
     if missing:
         raise ValueError(f"Range: a {type(what).__name__} has no {missing[0]}; name methods that it has")
@@ -171,7 +169,8 @@ class _Steps:
 
 def _marked(what: Any, names: dict[str, str]) -> Any:
     """The object with a new subclass in which these methods are ranges."""
-    if set(names) == {"__next__"} and not _open_to_change(type(what)):
+    by_class_statement = type(what).__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
+    if set(names) == {"__next__"} and not by_class_statement:
         return _Steps(what, names["__next__"])
     on_class: dict[str, str] = {}
     for method, name in names.items():
@@ -183,14 +182,9 @@ def _marked(what: Any, names: dict[str, str]) -> Any:
         try:
             object.__setattr__(what, "__class__", _class_of(type(what), on_class))
         except TypeError:
-            raise ValueError(
-                f"Range: the methods of a {type(what).__name__} can't be marked; wrap a function"
-            ) from None
+            kind = type(what).__name__
+            raise ValueError(f"Range: the methods of a {kind} can't be marked; wrap a function") from None
     return what
-
-
-def _open_to_change(kind: type) -> bool:
-    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
 def _class_of(kind: type, names: dict[str, str]) -> type:
@@ -255,12 +249,9 @@ def _has(kind: type, name: str) -> bool:
 def _answers(kind: type) -> tuple[str, ...]:
     """The methods of a handler that its engine calls: those that are given the engine."""
     handlers = []
-    for name in dir(kind):
-        method = getattr(kind, name)
-        if name in ("attach", "detach", "is_attached") or name.startswith("__") or not inspect.isfunction(method):
-            continue
-        names = list(inspect.signature(method).parameters)
-        if names[1:2] == ["engine"]:
+    for name, function in inspect.getmembers(kind, inspect.isfunction):
+        is_other = name in ("attach", "detach", "is_attached") or name.startswith("__")
+        if not is_other and list(inspect.signature(function).parameters)[1:2] == ["engine"]:
             handlers.append(name)
     return tuple(handlers)
 
@@ -288,7 +279,3 @@ def _each(parts: Iterable[Any]) -> Iterator[Any]:
         name = _name_of(part)
         counts[name] = counts.get(name, 0) + 1
         yield Range(name if counts[name] == 1 else f"{name}_{counts[name]}", recursive=True)(part)
-
-
-def _tuple(methods: str | Iterable[str]) -> tuple[str, ...]:
-    return (methods,) if isinstance(methods, str) else tuple(methods)

@@ -93,9 +93,11 @@ def json_text(obj: Any) -> str:
 
 def write_jsonl(path: Path, records: list[Any]) -> None:
     """Write a whole file of records, as atomically as `write_json`."""
-    _replace(
-        path, "".join(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
-    )
+    _replace(path, "".join(map(_json_line, records)))
+
+
+def _json_line(record: Any) -> str:
+    return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _replace(path: Path, text: str) -> None:
@@ -105,7 +107,7 @@ def _replace(path: Path, text: str) -> None:
 
 def append_jsonl(path: Path, record: Any) -> None:
     """Add one record as a line of JSON; what an interrupted write left at the end is repaired first."""
-    line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+    line = _json_line(record)
     _end_with_newline(path)
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
@@ -125,19 +127,14 @@ def read_jsonl(path: Path) -> list[Any]:
         if not line.strip():
             continue
         try:
-            records.append(_record(line))
+            record = json.loads(line)
         except (ValueError, RecursionError):
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}:{number}: not a line of JSON; mend or delete that line") from None
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        elif number < len(lines):
+            raise ValueError(f"{path}:{number}: not a line of JSON; mend or delete that line")
     return records
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    record = json.loads(line)
-    if not isinstance(record, dict):
-        raise ValueError("not an object")
-    return record
 
 
 def _end_with_newline(path: Path) -> None:

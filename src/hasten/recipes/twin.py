@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hasten.recipes.recipe import Recipe, TwinSettings
+from hasten.study.folder import empty_folder
 
 TRAIN_YAML = "train.yaml"
 """The YAML that `hasten train` takes to train on the phantoms: the recipe's settings merged with the phantoms'."""
+_OPTIONS = {"cells": ("radius", "filled", "value"), "slides": ("mpp", "num_levels", "compression")}
+"""Phantoms with options beyond the common settings."""
 
 
 def twin_of(recipe: Recipe, *, reduced: bool = False, cases: int | None = None) -> TwinSettings:
@@ -30,10 +32,7 @@ def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int
 
     The same settings give the same files. Raises ValueError: `to` is in use, or phantoms that can't be so.
     """
-    if to.exists() and not to.is_dir():
-        raise ValueError(f"--to {to}: is a file; choose another --to")
-    if to.is_dir() and any(to.iterdir()):
-        raise ValueError(f"--to {to}: is not empty; choose another --to")
+    empty_folder(to, "--to")
     last = recipe.last_of(twin)
     if twin.cases <= last:
         raise ValueError(f"{recipe.name}: {twin.cases} phantoms are too few, as the last {last} are for validation")
@@ -55,48 +54,38 @@ def _settings(recipe: Recipe, twin: TwinSettings, to: Path) -> str:
 
 
 def _write(recipe: Recipe, twin: TwinSettings, to: Path, num_threads: int) -> None:
-    common: dict[str, Any] = {"num_cases": twin.cases, "seed": twin.seed}
-    threads: dict[str, Any] = {"num_threads": num_threads}
+    known = _OPTIONS.get(twin.make, ())
+    unknown = sorted(set(twin.options) - set(known))
+    if unknown:
+        valid = f"valid here: {', '.join(known)}" if known else "they have none"
+        raise ValueError(f"{recipe.name}: twin.options.{unknown[0]}: no such option of these phantoms; {valid}")
+    common: dict[str, Any] = {"seed": twin.seed, **twin.options}
+    cases: dict[str, Any] = {"num_cases": twin.cases, "num_threads": num_threads}
     volume: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape}
-    flat: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape[1:]}
+    plane: Any = None if twin.shape is None else twin.shape[1:]
     match twin.make:
         case "ct":
             from hasten.cases.phantom import write_phantoms
 
-            _refuse_options(recipe, twin.options)
-            write_phantoms(to, **common, **threads, **volume, spacing=twin.spacing)
+            write_phantoms(to, **common, **cases, **volume, spacing=twin.spacing)
         case "tumours":
             from hasten.cases.phantom_tumours import write_tumour_phantoms
 
-            _refuse_options(recipe, twin.options)
-            write_tumour_phantoms(to, **common, **threads, **volume, spacing=twin.spacing)
+            write_tumour_phantoms(to, **common, **cases, **volume, spacing=twin.spacing)
         case "hippocampi":
             from hasten.cases.phantom_hippocampus import write_hippocampi
 
-            _refuse_options(recipe, twin.options)
-            write_hippocampi(to, **common, **threads, **volume)
+            write_hippocampi(to, **common, **cases, **volume)
         case "spheres":
             from hasten.cases.phantom_spheres import write_spheres
 
-            _refuse_options(recipe, twin.options)
-            write_spheres(to, **common, **volume)
+            write_spheres(to, **common, num_cases=twin.cases, **volume)
         case "cells":
             from hasten.cases.phantom_cells import write_cells
 
-            _refuse_options(recipe, twin.options, "radius", "filled", "value")
-            write_cells(to, **common, **threads, **flat, **twin.options)
+            write_cells(to, **common, **cases, **({"shape": plane} if plane else {}))
         case "slides":
             from hasten.cases.slide.phantom import write_phantom_slides
 
-            _refuse_options(recipe, twin.options, "mpp", "num_levels", "compression")
-            slides: dict[str, Any] = {} if twin.shape is None else {"size": twin.shape[1:]}
-            write_phantom_slides(to, num_slides=twin.cases, seed=twin.seed, **threads, **slides, **twin.options)
-
-
-def _refuse_options(recipe: Recipe, options: Mapping[str, Any], *known: str) -> None:
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(
-            f"{recipe.name}: twin.options.{unknown[0]}: no such option of these phantoms; "
-            + (f"valid here: {', '.join(known)}" if known else "they have none")
-        )
+            size = {"size": plane} if plane else {}
+            write_phantom_slides(to, **common, num_slides=twin.cases, num_threads=num_threads, **size)

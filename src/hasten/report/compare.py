@@ -108,16 +108,16 @@ def _cards(runs: list[Run], times: list[float | None], threshold: float | None) 
     if fastest is not None and threshold is not None:
         label = f"Fastest to {words.common_metric(runs)} {words.threshold(threshold)}"
         cards.append(Card(label, words.duration(fastest[1]), fastest[0].name))
-    best = _extreme(runs, [run.best_score for run in runs], sign=1)
+    best = _extreme(runs, [run.best_score for run in runs])
     if best is not None:
         cards.append(Card(f"Best {words.common_metric(runs)}", words.score(best[1]), best[0].name))
-    throughput = _extreme(runs, [run.samples_per_s for run in runs], sign=1)
+    throughput = _extreme(runs, [run.samples_per_s for run in runs])
     if throughput is not None:
         cards.append(Card("Highest throughput", f"{words.number(throughput[1])} samples/s", throughput[0].name))
     return cards
 
 
-def _extreme(runs: list[Run], values: list[float | None], *, sign: int) -> tuple[Run, float] | None:
+def _extreme(runs: list[Run], values: list[float | None], *, sign: int = 1) -> tuple[Run, float] | None:
     """The run with the largest (sign 1) or smallest (sign -1) value, the earlier of equals; None if there is none."""
     known = [(run, value) for run, value in zip(runs, values, strict=True) if value is not None]
     return max(known, key=lambda pair: sign * pair[1], default=None)
@@ -136,7 +136,7 @@ def _verdict(runs: list[Run], times: list[float | None], threshold: float | None
         elif run is not runs[0] and time_s > 0:
             text += f", {first / time_s:.1f} times as fast as {runs[0].name} ({words.duration(first)})"
         parts.append(text)
-    best = _extreme(runs, [run.best_score for run in runs], sign=1)
+    best = _extreme(runs, [run.best_score for run in runs])
     if best is not None:
         parts.append(f"{'best' if parts else 'Best'} {words.common_metric(runs)} {best[1]:.3f} by {best[0].name}")
     return ("; ".join(parts) or "No run was validated") + "."

@@ -12,7 +12,7 @@ from hasten.cases.labels import to_class_index
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
 from hasten.config.load import load_run
-from hasten.engine.crossval import CrossValidation, Fold
+from hasten.engine.crossval import CrossValidation
 from hasten.engine.evaluation.pairs import Pair
 from hasten.engine.job import read_cases
 from hasten.observe.progress import SHOWN
@@ -33,10 +33,11 @@ WORST = 6
 def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError for a case that cannot be read."""
     whole = crossval.whole
-    cards = tuple(
-        (f"Mean {titled(whole, measure)}", text_of(whole.mean(measure), measure), _spread(crossval, measure))
-        for measure in whole.measures
-    )
+    cards = []
+    for measure in whole.measures:
+        over_folds = with_spread(*crossval.over_folds(None, measure), measure)
+        mean = text_of(whole.mean(measure), measure)
+        cards.append((f"Mean {titled(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
     folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
     unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
     page = Page(
@@ -48,23 +49,16 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     return write_page(page, out)
 
 
-def _spread(crossval: CrossValidation, measure: str) -> str:
-    mean, std = crossval.over_folds(None, measure)
-    over = f"{text_of(mean, measure)} ± {text_of(std, measure)}" if math.isfinite(std) else text_of(mean, measure)
-    return f"over cases; over folds {over}"
-
-
 def _folds(crossval: CrossValidation) -> Section:
     whole, rows = crossval.whole, []
     for fold in crossval.folds:
         best = mapping(fold.summary.get("best"))
+        metric = str(best.get("metric", "")).removeprefix("mean_")
+        in_training = f"{SHOWN.get(metric, metric)} {words.score(number(best.get('value')))}"
         texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
-        rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", _best(fold), *texts))
-    titles = [titled(whole, measure) for measure in whole.measures]
-    table = Table(
-        columns=("Fold", "Cases", "Best step", "In training", *titles), rows=tuple(rows),
-        numeric=tuple(range(1, 4 + len(titles))),
-    )  # fmt: skip
+        rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", in_training, *texts))
+    columns = ("Fold", "Cases", "Best step", "In training", *(titled(whole, measure) for measure in whole.measures))
+    table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
     note = (
         "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, on the "
         "prepared voxels, which leaves out classes that a label map does not hold."
@@ -72,17 +66,14 @@ def _folds(crossval: CrossValidation) -> Section:
     return Section(title="Folds", table=table, note=note)
 
 
-def _best(fold: Fold) -> str:
-    best = mapping(fold.summary.get("best"))
-    name = str(best.get("metric", "")).removeprefix("mean_")
-    return f"{SHOWN.get(name, name)} {words.score(number(best.get('value')))}"
-
-
 def _classes(crossval: CrossValidation) -> Section:
     whole, rows = crossval.whole, []
     for name in whole.names:
-        for over, text in (("cases", _over_cases), ("folds", _over_folds)):
-            rows.append((name, over, *(text(crossval, name, measure) for measure in whole.measures)))
+        summaries = {measure: whole.summary(name, measure) for measure in whole.measures}
+        rows += [
+            (name, "cases", *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items())),
+            (name, "folds", *(with_spread(*crossval.over_folds(name, measure), measure) for measure in summaries)),
+        ]
     titles = [titled(whole, measure) for measure in whole.measures]
     empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
     skipped = ", ".join(f"{name} {count}" for name, count in empty if count)
@@ -94,15 +85,6 @@ def _classes(crossval: CrossValidation) -> Section:
         table=Table(columns=("Class", "Over", *titles), rows=tuple(rows), numeric=tuple(range(2, 2 + len(titles)))),
         note=note,
     )
-
-
-def _over_cases(crossval: CrossValidation, name: str, measure: str) -> str:
-    return with_spread(crossval.whole.summary(name, measure), measure)
-
-
-def _over_folds(crossval: CrossValidation, name: str, measure: str) -> str:
-    mean, std = crossval.over_folds(name, measure)
-    return f"{text_of(mean, measure)}{f' ± {text_of(std, measure)}' if math.isfinite(std) else ''}"
 
 
 def _cleaning(crossval: CrossValidation) -> Section:
@@ -132,16 +114,13 @@ def _worst(crossval: CrossValidation) -> Section:
     labels = crossval.pairs.labels
     slices = []
     for dice, fold, name in sorted(order, key=lambda entry: entry[0])[:WORST]:
-        example = _example(_case(fold, name), pairs[name], labels, f"{name} (fold {fold.number})", dice)
+        _, _, validation = read_cases(load_run(fold.run / RUN_YAML))
+        case = next(case for case in validation if case.id == name)
+        example = _example(case, pairs[name], labels, f"{name} (fold {fold.number})", dice)
         slices.append(slice_of(example, list(range(1, len(labels)))))
     names = [name for value, name in sorted(labels.items()) if value != 0]
     keys = (*class_keys(names), *DIFFERENCE_KEYS)
     return Section(title="Cases with the lowest Dice", slices=tuple(slices), keys=keys if slices else ())
-
-
-def _case(fold: Fold, name: str) -> Case:
-    _, _, validation = read_cases(load_run(fold.run / RUN_YAML))
-    return next(case for case in validation if case.id == name)
 
 
 def _example(case: Case, pair: Pair, labels: dict[int, str], name: str, dice: float) -> Example:

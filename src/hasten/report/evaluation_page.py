@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
-from hasten.engine.evaluation.evaluate import Evaluation, Summary
-from hasten.engine.evaluation.measures import Score
+from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.report import words
 from hasten.report.html import write_page
 from hasten.report.model import Page, Section, Table
@@ -53,15 +51,12 @@ def classes_section(evaluation: Evaluation) -> Section:
     for name in evaluation.names:
         summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}
         first = summaries["dice"]
-        texts = [with_spread(summaries[measure], measure) for measure in evaluation.measures]
-        rows.append((name, *texts, str(first.count), str(first.empty), *_infinite(summaries)))
+        texts = [with_spread(each.mean, each.std, measure) for measure, each in summaries.items()]
+        infinite = [str(summaries["hd95"].infinite)] if "hd95" in summaries else []
+        rows.append((name, *texts, str(first.count), str(first.empty), *infinite))
     titles = [titled(evaluation, measure) for measure in evaluation.measures]
-    last = ("Infinite HD95",) if evaluation.surfaces else ()
-    table = Table(
-        columns=("Class", *titles, "Cases", "Empty", *last),
-        rows=tuple(rows),
-        numeric=tuple(range(1, len(titles) + 3 + len(last))),
-    )
+    columns = ("Class", *titles, "Cases", "Empty", *(["Infinite HD95"] if evaluation.surfaces else []))
+    table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
     note = (
         "Mean ± standard deviation over cases. Empty: cases that hold the class neither in the label map nor in the "
         "prediction, which are left out."
@@ -71,36 +66,22 @@ def classes_section(evaluation: Evaluation) -> Section:
     return Section(title="Classes", table=table, note=note)
 
 
-def _infinite(summaries: dict[str, Summary]) -> tuple[str, ...]:
-    return (str(summaries["hd95"].infinite),) if "hd95" in summaries else ()
-
-
-def with_spread(summary: Summary, measure: str) -> str:
+def with_spread(mean: float, std: float, measure: str) -> str:
     """`0.912 ± 0.031`."""
-    spread = f" ± {text_of(summary.std, measure)}" if not math.isnan(summary.std) else ""
-    return f"{text_of(summary.mean, measure)}{spread}"
+    return f"{text_of(mean, measure)} ± {text_of(std, measure)}" if math.isfinite(std) else text_of(mean, measure)
 
 
 def cases_section(evaluation: Evaluation) -> Section:
     """A row for each case and class, the case with the lowest mean Dice first."""
     means = evaluation.case_means()
     order = sorted(means, key=lambda case: (math.isnan(means[case]), means[case]))
-    of_case: dict[str, list[Score]] = {case: [] for case in order}
-    for score in evaluation.scores:
-        of_case[score.case].append(score)
-    rows = [
-        (
-            case, score.name, *(text_of(getattr(score, measure), measure) for measure in evaluation.measures),
-            f"{score.labelled:,}", f"{score.predicted:,}",
-        )
-        for case in order
-        for score in of_case[case]
-    ]  # fmt: skip
-    titles: Sequence[str] = [titled(evaluation, measure) for measure in evaluation.measures]
+    place = {case: number for number, case in enumerate(order)}
+    rows = []
+    for score in sorted(evaluation.scores, key=lambda score: place[score.case]):
+        texts = [text_of(getattr(score, measure), measure) for measure in evaluation.measures]
+        rows.append((score.case, score.name, *texts, f"{score.labelled:,}", f"{score.predicted:,}"))
+    titles = [titled(evaluation, measure) for measure in evaluation.measures]
     note = f"The {_MOST_ROWS} lowest of {len(rows)} rows; evaluation.csv has all." if len(rows) > _MOST_ROWS else ""
-    table = Table(
-        columns=("Case", "Class", *titles, "Labelled voxels", "Predicted voxels"),
-        rows=tuple(rows[:_MOST_ROWS]),
-        numeric=tuple(range(2, len(titles) + 4)),
-    )
+    columns = ("Case", "Class", *titles, "Labelled voxels", "Predicted voxels")
+    table = Table(columns, rows=tuple(rows[:_MOST_ROWS]), numeric=tuple(range(2, len(columns))))
     return Section(title="Cases, lowest Dice first", table=table, note=note)

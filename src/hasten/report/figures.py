@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import fmean
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -178,11 +179,7 @@ def _thin(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float
     if size <= 1:
         return list(seconds), list(values)
     bins = [slice(start, start + size) for start in range(0, len(values), size)]
-    return [_mean(seconds[each]) for each in bins], [_mean(values[each]) for each in bins]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return [fmean(seconds[each]) for each in bins], [fmean(values[each]) for each in bins]
 
 
 def _svg(figure: Figure, *, id_prefix: str, describe: str) -> str:

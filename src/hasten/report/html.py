@@ -54,26 +54,25 @@ def _breaks(text: str) -> Markup:
 
 def _stack(bar: Bar | None) -> dict[str, Any] | None:
     """The legend of a bar, the percentage of each part and the spoken label; None if nothing is above 0."""
-    colors = bar.colors or tuple(f"--c{index % _HUES + 1}" for index in range(len(bar.parts))) if bar else ()
+    if bar is None:
+        return None
+    colors = bar.colors or tuple(f"--c{index % _HUES + 1}" for index in range(len(bar.parts)))
     parts = [
         (name, float(amount), color)
-        for (name, amount), color in zip(bar.parts if bar else (), colors, strict=True)
+        for (name, amount), color in zip(bar.parts, colors, strict=True)
         if math.isfinite(amount) and amount > 0
     ]
-    if not bar or not parts:
+    if not parts:
         return None
     total = sum(amount for _, amount, _ in parts)
-    keys = [
-        Key(name, color, f"{_amount(amount, bar.unit)} ({words.share(amount / total)})")
-        for name, amount, color in parts
-    ]
+    unit = bar.unit
+
+    def text(value: float) -> str:
+        return words.short_duration(value) if unit == "s" else f"{words.number(value)}{words.NBSP}{unit}"
+
     shares = ", ".join(f"{name} {words.share(amount / total)}" for name, amount, _ in parts)
     return {
-        "keys": keys,
+        "keys": [Key(name, color, f"{text(amount)} ({words.share(amount / total)})") for name, amount, color in parts],
         "pieces": [(color, f"{100 * amount / total:.3f}") for _, amount, color in parts],
-        "describe": f"{_amount(total, bar.unit)} in all: {shares}",
+        "describe": f"{text(total)} in all: {shares}",
     }
-
-
-def _amount(value: float, unit: str) -> str:
-    return words.short_duration(value) if unit == "s" else f"{words.number(value)}{words.NBSP}{unit}"

@@ -65,15 +65,8 @@ def read_metrics(
             per_class = numbers(line.get(f"{metric}_per_class"))
             validations.append(ValidationRecord(step=step, time_s=time_s + offset, score=score, per_class=per_class))
         else:
-            train.append(
-                TrainRecord(
-                    step=step,
-                    time_s=time_s + offset,
-                    loss=number(line.get("loss")),
-                    samples_per_s=number(line.get("samples_per_s")),
-                    wait_share=number(line.get("wait_share")),
-                )
-            )
+            values = {name: number(line.get(name)) for name in ("loss", "samples_per_s", "wait_share")}
+            train.append(TrainRecord(step=step, time_s=time_s + offset, **values))
     if unusable:
         notes.append(f"metrics.jsonl: {unusable} of {len(lines)} records lack a finite step, time_s or {metric}.")
     if num_processes > 1:

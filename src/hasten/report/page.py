@@ -13,9 +13,9 @@ from hasten.report import words
 from hasten.report.compare import KIND, comparison_page
 from hasten.report.crossval_page import write_crossval_page
 from hasten.report.html import write_page
-from hasten.report.model import Page, Section
+from hasten.report.model import Note, Page, Section
 from hasten.report.read import Run, read_run
-from hasten.report.run_page import run_cards, run_notes, run_sections, status_badge
+from hasten.report.run_page import run_cards, run_sections, status_badge
 
 log = logging.getLogger(__name__)
 
@@ -54,40 +54,32 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _page(runs: list[Run]) -> Page:
+    sections = [
+        Section(
+            run.name,
+            badge=status_badge(run),
+            text=words.verdict(run),
+            cards=run_cards(run),
+            warning=Note("To know when reading this", run.notes),
+            sections=run_sections(run, f"run-{number}", folded=len(runs) > 1),
+            id=f"run-{number}",
+        )
+        for number, run in enumerate(runs, start=1)
+    ]
     if len(runs) > 1:
-        return comparison_page(runs, [_section(run, f"run-{index}") for index, run in enumerate(runs, start=1)])
-    (run,) = runs
-    return Page(
-        title=run.name,
-        kind=KIND,
-        badge=status_badge(run),
-        verdict=words.verdict(run),
-        cards=run_cards(run),
-        sections=(Section("", warning=run_notes(run), sections=run_sections(run, "run-1"), id="run-1"),),
-    )
-
-
-def _section(run: Run, id_: str) -> Section:
-    return Section(
-        run.name,
-        badge=status_badge(run),
-        text=words.verdict(run),
-        cards=run_cards(run),
-        warning=run_notes(run),
-        sections=run_sections(run, id_, folded=True),
-        id=id_,
-    )
+        return comparison_page(runs, sections)
+    (one,) = sections
+    rest = replace(one, title="", badge="", text="", cards=())
+    return Page(title=one.title, kind=KIND, badge=one.badge, verdict=one.text, cards=one.cards, sections=(rest,))
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
     """Names for the runs: equal names are distinguished by their folders, and by position if those are equal too."""
-    names = [run.name for run in runs]
-    named = [
-        replace(run, name=f"{run.name} ({run.folder.resolve().name})") if names.count(run.name) > 1 else run
-        for run in runs
-    ]
-    names = [run.name for run in named]
-    return [
-        replace(run, name=f"{run.name} #{index}") if names.count(run.name) > 1 else run
-        for index, run in enumerate(named, start=1)
-    ]
+
+    def renamed(runs: list[Run], suffixes: list[str]) -> list[Run]:
+        names = [run.name for run in runs]
+        pairs = zip(runs, suffixes, strict=True)
+        return [replace(run, name=f"{run.name} {end}") if names.count(run.name) > 1 else run for run, end in pairs]
+
+    by_folder = renamed(runs, [f"({run.folder.resolve().name})" for run in runs])
+    return renamed(by_folder, [f"#{number}" for number in range(1, len(runs) + 1)])

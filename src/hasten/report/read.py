@@ -40,30 +40,6 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Switch:
-    name: str
-    on: bool | None
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    name: str
-    value: Any
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Operation:
-    """One step of the augmentation, as plan.json has it."""
-
-    name: str
-    how: str
-    why: str
-    ops: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """The data of one run. Seconds count from the start of the process; None and empty mean unknown."""
 
@@ -95,9 +71,10 @@ class Run:
     validations: tuple[ValidationRecord, ...]
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
-    engaged: tuple[Switch, ...]
-    decisions: tuple[Decision, ...]
-    augmentation: tuple[Operation, ...]
+    engaged: dict[str, Any]
+    """As in summary.json, as are `decisions` and `augmentation` in plan.json."""
+    decisions: dict[str, Any]
+    augmentation: list[Any]
     environment: dict[str, Any]
     config: str
     examples: tuple[Example, ...]
@@ -112,14 +89,18 @@ def read_run(folder: Path) -> Run:
 
     Raises ValueError if it holds neither summary.json nor metrics.jsonl, hence is no run directory.
     """
-    _require_run(folder)
+    if not (folder / "summary.json").is_file() and not (folder / "metrics.jsonl").is_file():
+        remedy = "give the directory that a training run wrote"
+        raise ValueError(f"{folder}: holds neither summary.json nor metrics.jsonl; {remedy}")
     notes: list[str] = []
     summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
-    config, settings = _read_config(folder / "run.yaml", notes)
+    config, planned = _read_config(folder / "run.yaml", notes)
     best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
-    target = mapping(summary.get("target")) or _goal(settings)
+    # A run in progress has no summary, but its configuration knows the target.
+    goal = {"metric": f"mean_{planned.get('metric') or 'dice'}", "value": planned.get("target")}
+    target = mapping(summary.get("target")) or goal
     metric = str(target.get("metric") or best.get("metric") or "mean_dice")
     key = "iou" if metric == "mean_iou" else "dice"
     train, validations, num_processes = read_metrics(folder / "metrics.jsonl", notes, key)
@@ -158,28 +139,15 @@ def read_run(folder: Path) -> Run:
         train=train,
         validations=validations,
         class_names=_class_names(plan, validations),
-        engaged=_engaged(summary),
-        decisions=_decisions(plan),
-        augmentation=_augmentation(plan),
+        engaged=mapping(summary.get("engaged")),
+        decisions=mapping(plan.get("decisions")),
+        augmentation=entries(plan.get("augmentation")),
         environment=environment,
         config=config,
         examples=_read_examples(folder / "examples.npz", notes),
         machine=read_monitor(folder, notes),
         notes=tuple(notes),
     )
-
-
-def _require_run(folder: Path) -> None:
-    if not (folder / "summary.json").is_file() and not (folder / "metrics.jsonl").is_file():
-        raise ValueError(
-            f"{folder}: holds neither summary.json nor metrics.jsonl; give the directory that a training run wrote"
-        )
-
-
-def _goal(settings: dict[str, Any]) -> dict[str, Any]:
-    """A run in progress has no summary, but its configuration knows the target."""
-    train = mapping(settings.get("train"))
-    return {"metric": f"mean_{train.get('metric') or 'dice'}", "value": train.get("target")}
 
 
 def _wait_share(seconds: dict[str, float]) -> float | None:
@@ -203,13 +171,13 @@ def _read_json(path: Path, notes: list[str], *, why: str = "") -> dict[str, Any]
 
 
 def _read_config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """The text of the configuration, and its parsed values."""
+    """The text of the configuration, and its section `train`."""
     if not path.is_file():
         notes.append("run.yaml is missing.")
         return "", {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        return text, mapping(load_yaml(text))
+        return text, mapping(mapping(load_yaml(text)).get("train"))
     except yaml.YAMLError:
         notes.append("run.yaml is not valid YAML; it is shown as it is.")
         return text, {}
@@ -252,29 +220,3 @@ def _class_names(plan: dict[str, Any], validations: tuple[ValidationRecord, ...]
         return dict(sorted(named.items()))
     names = list(dict.fromkeys(name for record in validations for name in record.per_class))
     return dict(enumerate(names, start=1))
-
-
-def _engaged(summary: dict[str, Any]) -> tuple[Switch, ...]:
-    parts = []
-    for name, value in mapping(summary.get("engaged")).items():
-        detail = value if isinstance(value, dict) else {"on": value}
-        on = detail.get("on")
-        parts.append(Switch(name=name, on=on if isinstance(on, bool) else None, why=str(detail.get("why") or "")))
-    return tuple(parts)
-
-
-def _augmentation(plan: dict[str, Any]) -> tuple[Operation, ...]:
-    steps = []
-    for entry in entries(plan.get("augmentation")):
-        step = mapping(entry)
-        name, how, why = (str(step.get(key) or "") for key in ("name", "how", "why"))
-        steps.append(Operation(name=name, how=how, why=why, ops=tuple(map(str, entries(step.get("ops"))))))
-    return tuple(steps)
-
-
-def _decisions(plan: dict[str, Any]) -> tuple[Decision, ...]:
-    parts = []
-    for name, entry in mapping(plan.get("decisions")).items():
-        detail = entry if isinstance(entry, dict) else {"value": entry}
-        parts.append(Decision(name=name, value=detail.get("value"), reason=str(detail.get("reason") or "")))
-    return tuple(parts)

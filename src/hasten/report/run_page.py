@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hasten.observe.values import entries, mapping
 from hasten.report import words
 from hasten.report.compare import step_seconds
 from hasten.report.figures import Line, color, line_chart
@@ -38,10 +41,6 @@ def run_sections(run: Run, id_: str, *, folded: bool = False) -> tuple[Section, 
     return tuple(section for section in sections if section is not None)
 
 
-def run_notes(run: Run) -> Note:
-    return Note("To know when reading this", run.notes)
-
-
 def run_cards(run: Run) -> tuple[Card, ...]:
     name, per_step = words.metric(run), step_seconds(run)
     at_step = f"at step {run.best_step:,}" if run.best_step is not None else ""
@@ -71,9 +70,8 @@ def run_cards(run: Run) -> tuple[Card, ...]:
 
 def _curves(run: Run, id_: str) -> Section:
     metric = words.metric(run).removeprefix("mean ")
-    return Section(
-        f"Loss and {metric}", charts=(_validations(run, id_, metric), _loss(run, id_)), id=f"{id_}-curves"
-    )  # fmt: skip
+    charts = (_validations(run, id_, metric), _loss(run, id_))
+    return Section(f"Loss and {metric}", charts=charts, id=f"{id_}-curves")
 
 
 def _loss(run: Run, id_: str) -> Chart:
@@ -164,21 +162,34 @@ def _slices(run: Run, id_: str) -> Section:
 
 
 def _engaged(run: Run, id_: str) -> Section:
-    states = {True: badge("on", "good"), False: badge("off"), None: badge("not known")}
-    rows = tuple((part.name, states[part.on], part.why) for part in run.engaged)
-    return _listing("What engaged", ("Accelerator", "State", "Why"), rows, f"{id_}-engaged")
+    rows = []
+    for name, value in run.engaged.items():
+        detail = value if isinstance(value, dict) else {"on": value}
+        on = detail.get("on")
+        state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
+        rows.append((name, state, _text(detail, "why")))
+    return _listing("What engaged", ("Accelerator", "State", "Why"), tuple(rows), f"{id_}-engaged")
 
 
 def _augmentation(run: Run, id_: str) -> Section | None:
-    rows = tuple((step.name, step.how, ", ".join(step.ops), step.why) for step in run.augmentation)
+    steps = [mapping(entry) for entry in run.augmentation]
+    rows = tuple(
+        (_text(step, "name"), _text(step, "how"), ", ".join(map(str, entries(step.get("ops")))), _text(step, "why"))
+        for step in steps
+    )
     columns = ("Step", "Runs", "Operation", "Why")
     return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:
-    rows = tuple((entry.name, words.plain(entry.value), entry.reason) for entry in run.decisions)
+    details = {name: entry if isinstance(entry, dict) else {"value": entry} for name, entry in run.decisions.items()}
+    rows = tuple((name, words.plain(each.get("value")), _text(each, "reason")) for name, each in details.items())
     summary = f"{len(rows)} settings" if folded else ""
     return _listing("Decided from the data", ("Setting", "Value", "Reason"), rows, f"{id_}-plan", summary)
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    return str(fields.get(name) or "")
 
 
 def _environment(run: Run, id_: str) -> Section:

@@ -111,14 +111,8 @@ def time_to(run: Run, level: float) -> float | None:
 
 def verdict(run: Run) -> str:
     """One sentence: the score, what it cost, and whether the data kept up."""
-    cost = " and ".join(
-        part
-        for part in (
-            f"{run.steps:,} steps" if run.steps is not None else "",
-            duration(run.total_s) if run.total_s is not None else "",
-        )
-        if part
-    )
+    steps = [] if run.steps is None else [f"{run.steps:,} steps"]
+    cost = " and ".join(steps + ([] if run.total_s is None else [duration(run.total_s)]))
     if run.best_score is None:
         text = "No validation was recorded" + (f" in {cost}" if cost else "")
     else:

@@ -1,14 +1,14 @@
-"""Where a study may be written."""
+"""Where a study, or a data set, may be written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-def empty_folder(out: Path) -> Path:
-    """`out`, if a study can be written there. Raises ValueError for a file, or a folder with anything in it."""
+def empty_folder(out: Path, option: str = "--out") -> Path:
+    """`out`, if it can be filled. Raises ValueError for a file, or a folder with anything in it."""
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; choose another --out")
+        raise ValueError(f"{option} {out}: is a file; choose another {option}")
     if out.is_dir() and any(out.iterdir()):
-        raise ValueError(f"--out {out}: is not empty; choose another --out")
+        raise ValueError(f"{option} {out}: is not empty; choose another {option}")
     return out

@@ -18,8 +18,8 @@ from hasten.distribute.slurm.script import Request
 from hasten.distribute.slurm.shape import shape_of, sweep_of
 from hasten.distribute.slurm.submit import submit
 from hasten.observe.rundir import write_json
-from hasten.study.scale.logs import read_logs
-from hasten.study.scale.runs import RUNS_JSON
+from hasten.study.scale.log_folder import read_logs
+from hasten.study.scale.run_logs import RUNS_JSON
 from tests.distribute.slurm.cluster import Slurm, missing, slurm_cluster
 from tests.engine.runs import assert_same_run, config_of, metrics
 

@@ -11,7 +11,7 @@ import pytest
 from hasten.distribute.slurm.follow import Standing, collected, is_active, standings
 from hasten.distribute.slurm.jobs import Job
 from hasten.distribute.slurm.queue import ask
-from hasten.study.scale.runs import RUNS_JSON, listed
+from hasten.study.scale.run_logs import RUNS_JSON, listed
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
 JOB = Job(name="gpus-4", world=4, nodes=1, tasks_per_node=4, gpus_per_node=4, strategy="ddp", seed=0, mode="strong",

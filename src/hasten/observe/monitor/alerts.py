@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -90,11 +90,7 @@ def training(samples: Sequence[Sample]) -> Iterator[Sample]:
 def idle_gpu(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU that is almost idle while the run trains."""
 
-    def idle(sample: Sample) -> bool | None:
-        gpu = _gpu(sample, index)
-        return None if gpu is None or gpu.util is None else gpu.util < IDLE_BELOW
-
-    spells = _spells(samples, idle)
+    spells = _spells([(time, gpu.util < IDLE_BELOW) for time, gpu in _readings(samples, index) if gpu.util is not None])
     if not spells:
         return []
     lasted, whole = sum(end - start for start, end in spells), samples[-1].time - samples[0].time
@@ -107,21 +103,17 @@ def idle_gpu(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
 
 def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU whose clocks are held down by heat or by its power supply, or far down by its power cap."""
-    clocks = [gpu.sm_mhz for sample in samples if (gpu := _gpu(sample, index)) and gpu.sm_mhz]
-    slow = SLOW_CLOCK * max(clocks, default=0.0)
+    readings = _readings(samples, index)
+    slow = SLOW_CLOCK * max((gpu.sm_mhz for _, gpu in readings if gpu.sm_mhz), default=0.0)
     all_reasons: set[str] = set()
-
-    def held(sample: Sample) -> bool | None:
-        gpu = _gpu(sample, index)
-        if gpu is None or gpu.throttle is None:
-            return None
-        reasons = HOT & set(gpu.throttle)
-        if "power_cap" in gpu.throttle and gpu.sm_mhz is not None and gpu.sm_mhz < slow:
-            reasons |= {"power_cap"}
-        all_reasons.update(reasons)
-        return bool(reasons)
-
-    spells = _spells(samples, held, share=0.5)
+    points = []
+    for time, gpu in readings:
+        if gpu.throttle is not None:
+            capped = "power_cap" in gpu.throttle and gpu.sm_mhz is not None and gpu.sm_mhz < slow
+            reasons = HOT & set(gpu.throttle) | ({"power_cap"} if capped else set())
+            all_reasons |= reasons
+            points.append((time, bool(reasons)))
+    spells = _spells(points, share=0.5)
     if not spells:
         return []
     text = (
@@ -133,7 +125,7 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
 
 def gpu_creep(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """GPU memory that grows steadily."""
-    points = [(s.time, gpu.used) for s in samples if (gpu := _gpu(s, index)) and gpu.used is not None]
+    points = [(time, gpu.used) for time, gpu in _readings(samples, index) if gpu.used is not None]
     return _creep(points, name, "memory", "tensors that still hang on their graph, as a loss that is summed up")
 
 
@@ -146,14 +138,15 @@ def host_creep(samples: Sequence[Sample], rank: int) -> list[Alert]:
 def ram_full(samples: Sequence[Sample]) -> list[Alert]:
     """A host with next to no memory left."""
 
-    def full(sample: Sample) -> bool | None:
-        used = _ram(sample)
-        return None if used is None else used >= RAM_FULL
-
-    spells = _spells(samples, full, block_s=5.0)
+    shares = [
+        (sample.time, sample.host.ram_used / sample.host.ram_total)
+        for sample in samples
+        if sample.host.ram_used is not None and sample.host.ram_total
+    ]
+    spells = _spells([(time, share >= RAM_FULL) for time, share in shares], block_s=5.0)
     if not spells:
         return []
-    most = max(used for sample in samples if (used := _ram(sample)) is not None)
+    most = max(share for _, share in shares)
     text = f"the host's memory was {100 * most:.0f} % full: a little more and the system ends the run"
     return [Alert(kind="ram_full", subject="host", text=text, since_s=spells[0][0])]
 
@@ -242,17 +235,9 @@ def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: 
 
 
 def _spells(
-    samples: Sequence[Sample],
-    flag: Callable[[Sample], bool | None],
-    *,
-    share: float = 0.8,
-    block_s: float = BLOCK_S,
+    points: Sequence[tuple[float, bool]], *, share: float = 0.8, block_s: float = BLOCK_S
 ) -> list[tuple[float, float]]:
-    """(begin, end) of the flagged samples in windows of `block_s` that hold a `share` of such; joined where they meet.
-
-    A sample whose flag is None counts for nothing.
-    """
-    points = [(sample.time, is_on) for sample in samples if (is_on := flag(sample)) is not None]
+    """(begin, end) of the flagged times in windows of `block_s` that hold a `share` of such; joined where they meet."""
     spells: list[tuple[float, float]] = []
     first = count = 0
     for last, (end, is_on) in enumerate(points):
@@ -272,10 +257,6 @@ def _spells(
     return spells
 
 
-def _gpu(sample: Sample, index: int) -> Gpu | None:
-    return next((gpu for gpu in sample.gpus if gpu.index == index), None)
-
-
-def _ram(sample: Sample) -> float | None:
-    host = sample.host
-    return host.ram_used / host.ram_total if host.ram_used is not None and host.ram_total else None
+def _readings(samples: Sequence[Sample], index: int) -> list[tuple[float, Gpu]]:
+    """Times and readings of one GPU."""
+    return [(sample.time, gpu) for sample in samples for gpu in sample.gpus if gpu.index == index]

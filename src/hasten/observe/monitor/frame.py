@@ -78,8 +78,9 @@ def _ranks(ranks: dict[int, Sample]) -> Table:
     """One row for each rank and GPU; columns that nobody fills are left out."""
     rows: list[dict[str, str]] = []
     for rank, sample in ranks.items():
+        rss = None if sample.host.rss is None else sample.host.rss / 1024
         first = {"rank": str(rank), "step": _text(sample.step, "d"), "a step": _step(sample.step_s)}
-        first["memory (RSS)"] = _gib(sample.host.rss)
+        first["memory (RSS)"] = _text(rss, ".2f", " GiB")
         gpus = [_gpu(gpu) for gpu in sample.gpus] or [{}]
         rows += [{**first, **gpus[0]}, *({"rank": str(rank), **gpu} for gpu in gpus[1:])]
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -112,10 +113,8 @@ def _host(host: Host) -> str:
         parts.append(f"CPU {host.cpu:.0f}%{own_cores}")
     if host.ram_used is not None and host.ram_total:
         parts.append(f"RAM {host.ram_used / 1024:.1f} of {host.ram_total / 1024:.1f} GiB")
-    for name, inward, outward in (
-        ("disk", host.disk_read, host.disk_write),
-        ("network", host.net_in, host.net_out),
-    ):
+    rates = (("disk", host.disk_read, host.disk_write), ("network", host.net_in, host.net_out))
+    for name, inward, outward in rates:
         if inward is not None and outward is not None:
             parts.append(f"{name} {inward / 1e6:.1f} in, {outward / 1e6:.1f} out MB/s")
     return "  ".join(parts)
@@ -125,10 +124,6 @@ def _step(value: float | None) -> str:
     if value is None:
         return ""
     return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.2f} s"
-
-
-def _gib(mib: float | None) -> str:
-    return "" if mib is None else f"{mib / 1024:.2f} GiB"
 
 
 def _text(value: float | None, form: str, unit: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hasten.observe.monitor.sample import Gpu
@@ -47,14 +48,11 @@ class GpuProbe:
         if gpus is not None and not gpus:
             return
         try:
-            self._nvml = module if module is not None else importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
+            nvml = module if module is not None else importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            self._nvml = nvml
+            self._devices = [_Device(nvml, *device) for device in _select_gpus(nvml, gpus, environ)]
         except Exception as error:  # ImportError, NVMLError of any kind, OSError of a broken library
-            self._nvml, self.note = None, f"no GPU is recorded: {_reason(error)}"
-            return
-        try:
-            self._devices = [_Device(self._nvml, *device) for device in _select_gpus(self._nvml, gpus, environ)]
-        except Exception as error:
             self.note = f"no GPU is recorded: {_reason(error)}"
         if not self._devices and not self.note:
             self.note = "no GPU is recorded: none is visible to this process"
@@ -70,15 +68,12 @@ class GpuProbe:
     def close(self) -> None:
         """Let go of the library; safe to call twice."""
         nvml, self._nvml = self._nvml, None
-        if nvml is None:
-            return
-        for device in self._devices:
+        devices, self._devices = self._devices, []
+        for device in devices:
             device.close()
-        self._devices = []
-        try:
-            nvml.nvmlShutdown()
-        except Exception:  # the driver may have gone before us
-            return
+        if nvml is not None:
+            with suppress(Exception):  # the driver may have gone before us
+                nvml.nvmlShutdown()
 
 
 class _Device:
@@ -89,11 +84,9 @@ class _Device:
         self._nvml, self._handle = nvml, handle
         self._tensor: _TensorUse | None = None
         self._readings = list(_READINGS)
-        try:
+        with suppress(Exception):  # GPUs before Hopper, drivers before 520, a library without the calls
             self._tensor = _TensorUse(nvml, handle)
-        except Exception:  # GPUs before Hopper, drivers before 520, a library without the calls
-            return
-        self._readings.append(self._tensor)
+            self._readings.append(self._tensor)
 
     def read(self) -> Gpu:
         fields: dict[str, Any] = {}
@@ -168,10 +161,8 @@ class _TensorUse:
 
     def close(self) -> None:
         for sample in self._samples:
-            try:
+            with suppress(Exception):  # lost with its GPU
                 self._nvml.nvmlGpmSampleFree(sample)
-            except Exception:  # lost with its GPU
-                continue
 
 
 def _select_gpus(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:

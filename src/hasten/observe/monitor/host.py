@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -120,12 +121,9 @@ class ProcCounters:
 
     def __init__(self, proc: Path = Path("/proc"), block: Path = Path("/sys/block")) -> None:
         self._files = {name: _open(proc / name) for name in ("stat", "meminfo", "self/statm", "diskstats", "net/dev")}
-        try:
-            names = [path.name for path in block.iterdir()]
-        except OSError:
-            names = []
         # Partitions are part of their disk.
-        self._disks = {name.encode() for name in names if not name.startswith(_NOT_DISKS)}
+        disks = [path.name for path in block.glob("*") if not path.name.startswith(_NOT_DISKS)]
+        self._disks = {name.encode() for name in disks}
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def __call__(self) -> Counters:
@@ -152,13 +150,8 @@ class ProcCounters:
         return float(sum(times) - times[3] - times[4]), float(sum(times))
 
     def _memory(self) -> tuple[int, int] | None:
-        fields = {}
-        for line in self._text("meminfo", 512).split(b"\n")[:4]:
-            name, _, rest = line.partition(b":")
-            if rest.endswith(b"kB"):
-                fields[name] = 1024 * int(rest[:-2])
-        total, available = fields.get(b"MemTotal"), fields.get(b"MemAvailable")
-        return None if total is None or available is None else (total, available)
+        fields = dict(re.findall(rb"^(MemTotal|MemAvailable): *(\d+) kB$", self._text("meminfo", 512), re.MULTILINE))
+        return (1024 * int(fields[b"MemTotal"]), 1024 * int(fields[b"MemAvailable"])) if len(fields) == 2 else None
 
     def _rss(self) -> int | None:
         fields = self._text("self/statm").split()

@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from hasten.observe.monitor.alerts import Alert, alerts_of, pace, straggler
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
 from hasten.observe.monitor.output import LineFile
 from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name, recordings, tail
-from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Gpu, Host, Sample, rows_of, to_record
+from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Sample, rows_of, to_record
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +32,6 @@ SAMPLE_COST = 0.001
 MOST_STRETCH = 10.0
 PACE_STEPS = 10
 """Minimum number of steps over which step time is averaged: a step rarely ends with a sample."""
-
-
-class HostReader(Protocol):
-    def read(self) -> Host: ...
-
-
-class GpuReader(Protocol):
-    note: str
-
-    def read(self) -> tuple[Gpu, ...]: ...
-
-    def close(self) -> None: ...
 
 
 class Monitor:
@@ -73,8 +60,8 @@ class Monitor:
         gpus: Sequence[int | str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
-        host: Callable[[], HostReader] = HostProbe,
-        gpu: Callable[[], GpuReader] | None = None,
+        host: Callable[[], HostProbe] = HostProbe,
+        gpu: Callable[[], GpuProbe] | None = None,
         tell: Callable[[str], None] = log.warning,
         send: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
@@ -92,8 +79,8 @@ class Monitor:
         self._steps, self._worked, self._offset = steps, worked, offset_s
         self._clock, self._cpu_clock, self._tell, self._send = clock, cpu_clock, tell, send
         self._make_host, self._make_gpu = host, gpu if gpu is not None else (lambda: GpuProbe(gpus))
-        self._host: HostReader | None = None
-        self._gpu: GpuReader | None = None
+        self._host: HostProbe | None = None
+        self._gpu: GpuProbe | None = None
         self._csv = LineFile(folder / rank_name(MONITOR_CSV, self.rank), header=",".join(COLUMNS))
         self._jsonl = LineFile(folder / rank_name(MONITOR_JSONL, self.rank))
         self._columns: tuple[str, ...] | None = None
@@ -110,9 +97,7 @@ class Monitor:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -171,16 +156,8 @@ class Monitor:
         self.alerts += new
         for alert in new:
             self._say(alert.text)
-            self._record(
-                {
-                    "kind": "alert",
-                    "time": round(self._time(), 3),
-                    "alert": alert.kind,
-                    "subject": alert.subject,
-                    "text": alert.text,
-                    "since_s": round(alert.since_s, 3),
-                }
-            )
+            since_s = round(alert.since_s, 3)
+            self._record("alert", alert=alert.kind, subject=alert.subject, text=alert.text, since_s=since_s)
         return new
 
     def period(self) -> float:
@@ -218,20 +195,17 @@ class Monitor:
         """Create the probes; called in the thread, as a driver may take a second to wake up."""
         self._host, self._gpu = self._make_host(), self._make_gpu()
         self._record(
-            {
-                "kind": "start",
-                "time": round(self._time(), 3),
-                "utc": datetime.now(UTC).isoformat(timespec="seconds"),
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "rank": self.rank,
-                "world_size": self.world_size,
-                "every": self.every,
-            }
+            "start",
+            utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            rank=self.rank,
+            world_size=self.world_size,
+            every=self.every,
         )
 
     def _close(self) -> None:
-        self._record({"kind": "stop", "time": round(self._time(), 3), "cpu_seconds": round(self.cpu_seconds, 4)})
+        self._record("stop", cpu_seconds=round(self.cpu_seconds, 4))
         with contextlib.suppress(Exception):
             if self._gpu is not None:
                 self._gpu.close()
@@ -245,13 +219,11 @@ class Monitor:
             return None, None, None
         step = int(self._steps())
         worked = float(self._worked()) if self._worked is not None else 0.0
-        if not self._marks or step < self._marks[-1][0]:
-            self._marks, self._has_stepped = deque([(step, now, worked)]), False
+        if self._marks and step == self._marks[-1][0]:
             return step, None, None
-        if step == self._marks[-1][0]:
-            return step, None, None
-        if not self._has_stepped:  # what lies before the first step is not its time
-            self._marks, self._has_stepped = deque([(step, now, worked)]), True
+        has_stepped = bool(self._marks) and step > self._marks[-1][0]
+        if not (has_stepped and self._has_stepped):  # what lies before the first step is not its time
+            self._marks, self._has_stepped = deque([(step, now, worked)]), has_stepped
             return step, None, None
         self._marks.append((step, now, worked))
         while step - self._marks[1][0] >= PACE_STEPS:
@@ -271,11 +243,14 @@ class Monitor:
         except OSError as error:
             self._cannot_write(error)
         record = to_record(sample)
-        self._record(record)
+        self._write_record(record)
         if self._send is not None:
             self._send(record)
 
-    def _record(self, record: dict[str, Any]) -> None:
+    def _record(self, kind: str, **fields: Any) -> None:
+        self._write_record({"kind": kind, "time": round(self._time(), 3), **fields})
+
+    def _write_record(self, record: dict[str, Any]) -> None:
         try:
             self._jsonl.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
         except OSError as error:
@@ -294,7 +269,7 @@ class Monitor:
         if text and text not in self._reported:
             self._reported.add(text)
             self._say(text)
-            self._record({"kind": "note", "time": round(self._time(), 3), "text": text})
+            self._record("note", text=text)
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(Exception):

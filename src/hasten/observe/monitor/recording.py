@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.sample import Sample, from_record
+from hasten.observe.values import mapping, number
 
 MONITOR_CSV = "monitor.csv"
 MONITOR_JSONL = "monitor.jsonl"
@@ -25,12 +25,8 @@ def rank_name(name: str, rank: int) -> str:
 
 def recordings(folder: Path) -> dict[int, Path]:
     """The ranks' monitor.jsonl in a run directory, by rank; empty if there is none."""
-    paths = {}
-    for path in folder.glob("monitor*.jsonl"):
-        match = _RANK.fullmatch(path.name)
-        if match and path.is_file():
-            paths[int(match[1] or 0)] = path
-    return dict(sorted(paths.items()))
+    named = [(path, _RANK.fullmatch(path.name)) for path in folder.glob("monitor*.jsonl")]
+    return dict(sorted((int(match[1] or 0), path) for path, match in named if match and path.is_file()))
 
 
 class Follower:
@@ -65,26 +61,19 @@ class Follower:
         return self._parse([rest])
 
     def _parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
-        records, damaged = _parse(lines)
-        self.damaged += damaged
+        """The JSON objects; empty lines don't count."""
+        values = [_json(line) for line in lines if line.strip(b" \0\r")]
+        records = [value for value in values if isinstance(value, dict)]
+        self.damaged += len(values) - len(records)
         return records
 
 
-def _parse(lines: Iterable[bytes]) -> tuple[list[dict[str, Any]], int]:
-    """The JSON objects, and how many lines are none; empty lines don't count."""
-    records, damaged = [], 0
-    for line in lines:
-        if not line.strip(b" \0\r"):
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            records.append(value)
-        else:
-            damaged += 1
-    return records, damaged
+def _json(line: bytes) -> Any:
+    """None for a line that is no JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 class History:
@@ -157,8 +146,8 @@ class Recording:
                 self.history.add(sample)
         elif kind == "start":
             self.processes, self.is_open = self.processes + 1, True
-            every = record.get("every")
-            self.every = float(every) if isinstance(every, int | float) and 0 < every < 1e6 else 1.0
+            every = number(record.get("every")) or 0.0
+            self.every = every if 0 < every < 1e6 else 1.0
         elif kind == "stop":
             self.is_open = False
         elif kind == "note":
@@ -166,15 +155,9 @@ class Recording:
             if text and text not in self.notes:
                 self.notes.append(text)
         elif kind == "alert":
-            since = record.get("since_s")
-            self.logged.append(
-                Alert(
-                    kind=str(record.get("alert", "")),
-                    subject=str(record.get("subject", "")),
-                    text=str(record.get("text", "")),
-                    since_s=float(since) if isinstance(since, int | float) else 0.0,
-                )
-            )
+            about, subject, text = (str(record.get(name, "")) for name in ("alert", "subject", "text"))
+            since_s = number(record.get("since_s")) or 0.0
+            self.logged.append(Alert(kind=about, subject=subject, text=text, since_s=since_s))
 
 
 def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
@@ -186,14 +169,12 @@ def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
             lines = file.read().split(b"\n")
     except OSError:
         return []
-    records, _ = _parse(lines[1 if size > num_bytes else 0 :])
+    records = [mapping(_json(line)) for line in lines[1 if size > num_bytes else 0 :]]
     samples = [from_record(record) for record in records if record.get("kind") == "sample"]
     return [sample for sample in samples if sample is not None]
 
 
 def merged(computed: list[Alert], logged: list[Alert]) -> list[Alert]:
     """Alerts found in the samples, then those that were only raised while the run went, each matter once."""
-    by_matter = {(alert.kind, alert.subject): alert for alert in logged} | {
-        (alert.kind, alert.subject): alert for alert in computed
-    }
+    by_matter = {(alert.kind, alert.subject): alert for alert in (*logged, *computed)}
     return sorted(by_matter.values(), key=lambda alert: alert.since_s)

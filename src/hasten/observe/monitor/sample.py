@@ -80,11 +80,9 @@ COLUMNS = (*CLASSIC, "gpu", *_REST, *_PACE, *_HOST)
 
 def rows_of(sample: Sample) -> list[dict[str, str]]:
     """The sample's rows for a CSV file with `COLUMNS`, as text; unknown is empty."""
-    same = {"time": _text(sample.time)} | {name: _text(getattr(sample, name)) for name in _PACE}
+    same = {name: _text(getattr(sample, name)) for name in ("time", *_PACE)}
     same |= {name: _text(getattr(sample.host, name)) for name in _HOST}
-    if not sample.gpus:
-        return [same]
-    return [same | _gpu_row(gpu) for gpu in sample.gpus]
+    return [same | _gpu_row(gpu) for gpu in sample.gpus] or [same]
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, str]:
@@ -112,12 +110,12 @@ def to_record(sample: Sample) -> dict[str, Any]:
 
 
 def _known_values(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {}
-    for name in names:
-        value = getattr(item, name)
-        if value is not None:
-            values[name] = round(value, 4) if isinstance(value, float) else value
-    return values
+    values = {name: getattr(item, name) for name in names}
+    return {
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:

@@ -90,7 +90,7 @@ class Watch:
             self._take(record)
         for rank, path in recordings(self.folder).items():
             self._recordings.setdefault(rank, Recording(path, rank)).poll()
-        summary, config = self._summary(), self._config()
+        summary, config = self._read(SUMMARY_JSON, json.loads), self._read(RUN_YAML, load_yaml)
         state, silent_s = self._state(summary)
         samples = {rank: sample for rank, recording in self._recordings.items() if (sample := _latest(recording))}
         train = mapping(config.get("train"))
@@ -98,7 +98,8 @@ class Watch:
         target = mapping(summary.get("target")).get("value", train.get("target"))
         metric = "auc" if config.get("kind") == "detection" else "iou" if train.get("metric") == "iou" else "dice"
         scored = [(score, line) for line in self._validations if (score := number(line.get(metric))) is not None]
-        best = max(scored, key=lambda pair: pair[0], default=None)
+        unscored: tuple[float | None, dict[str, Any]] = (None, {})
+        best = max(scored, key=lambda pair: pair[0], default=unscored)
         return View(
             name=str(summary.get("name") or self.folder.resolve().name),
             folder=self.folder,
@@ -114,8 +115,8 @@ class Watch:
             wait_share=number(self._train.get("wait_share")),
             metric=SHOWN[metric],
             score=scored[-1][0] if scored else None,
-            best=None if best is None else best[0],
-            best_step=None if best is None else integer(best[1].get("step")),
+            best=best[0],
+            best_step=integer(best[1].get("step")),
             left_s=self._left(steps, total, number(train.get("max_seconds"))) if state == "running" else None,
             ranks=samples,
             alerts=tuple(self._alerts(is_live=state == "running")),
@@ -187,16 +188,10 @@ class Watch:
         remaining_s = (total - steps) * (now - began) / (last - first)
         return remaining_s if limit_s is None else max(0.0, min(remaining_s, limit_s - now))
 
-    def _summary(self) -> dict[str, Any]:
+    def _read(self, name: str, parse: Callable[[str], Any]) -> dict[str, Any]:
         try:
-            return mapping(json.loads((self.folder / SUMMARY_JSON).read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError):
-            return {}
-
-    def _config(self) -> dict[str, Any]:
-        try:
-            return mapping(load_yaml((self.folder / RUN_YAML).read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError):
+            return mapping(parse((self.folder / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
             return {}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hasten.observe.rundir import write_json
+from hasten.observe.values import mapping
 
 TRACKERS_JSON = "trackers.json"
 """In the run directory: the id of the run in each tracker, with which a resumed run continues."""
@@ -40,8 +41,7 @@ class Ids:
     def get(self, tracker: str) -> dict[str, str]:
         """Empty if nothing, or nothing readable, was remembered."""
         with self._lock:
-            entry = self._read().get(tracker)
-        return entry if isinstance(entry, dict) else {}
+            return mapping(self._read().get(tracker))
 
     def put(self, tracker: str, ids: dict[str, str]) -> None:
         with self._lock:
@@ -49,10 +49,9 @@ class Ids:
 
     def _read(self) -> dict[str, Any]:
         try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
+            return mapping(json.loads(self._path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
-        return content if isinstance(content, dict) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

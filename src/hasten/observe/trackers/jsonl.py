@@ -10,10 +10,6 @@ from hasten.observe.trackers.base import Place, Plain, Scalar, Status
 TRACKING_JSONL = "tracking.jsonl"
 
 
-def begin(place: Place) -> Lines:
-    return Lines(place)
-
-
 class Lines:
     """A line holds name, value, step and time (seconds since 1970); those of the summary have no step and no time."""
 
@@ -30,3 +26,6 @@ class Lines:
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         for name, value in ({"status": status} | summary).items():
             append_jsonl(self._path, {"name": f"summary/{name}", "value": value})
+
+
+begin = Lines

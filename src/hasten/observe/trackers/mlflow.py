@@ -28,10 +28,6 @@ _LONGEST = 6000
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
-def begin(place: Place) -> MlflowRun:
-    return MlflowRun(place)
-
-
 def tracking_uri(folder: Path) -> str:
     """The tracking URI for the run directory `folder`."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{folder.parent / MLFLOW_DB}"
@@ -54,8 +50,8 @@ class MlflowRun:
         from mlflow.entities import Metric
 
         metrics = [Metric(_key(one.name), one.value, int(1000 * one.time), one.step) for one in scalars]
-        for begin in range(0, len(metrics), _METRICS):
-            self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _METRICS])
+        for first in range(0, len(metrics), _METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[first : first + _METRICS])
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         for name, value in summary.items():
@@ -72,8 +68,8 @@ class MlflowRun:
         from mlflow.entities import Param
 
         params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in config.items()]
-        for begin in range(0, len(params), _PARAMS):
-            self._client.log_batch(self._run_id, params=params[begin : begin + _PARAMS])
+        for first in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
 
 
 class Attached:
@@ -127,32 +123,26 @@ def _known_run(client: Any, place: Place, uri: str) -> str | None:
 
 
 def _new_run(client: Any, place: Place) -> str:
-    experiment = client.get_experiment_by_name(place.project)
+    from mlflow.exceptions import MlflowException
+
+    if client.get_experiment_by_name(place.project) is None:
+        # Without it, MLflow would put files into the folder that the command was given in.
+        beside = place.folder.parent / ARTIFACTS / re.sub(r"\W", "_", place.project)
+        artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
+        try:
+            client.create_experiment(place.project, artifact_location=artifacts)
+        except MlflowException:
+            # Another run that begins at the same time was first.
+            if client.get_experiment_by_name(place.project) is None:
+                raise
     run = client.create_run(
-        experiment.experiment_id if experiment is not None else _new_experiment(client, place),
+        client.get_experiment_by_name(place.project).experiment_id,
         run_name=place.run_name,
         start_time=int(1000 * place.began),
         tags={"mlflow.source.name": "hasten", "hasten.folder": str(place.folder)},
     )
     run_id: str = run.info.run_id
     return run_id
-
-
-def _new_experiment(client: Any, place: Place) -> str:
-    from mlflow.exceptions import MlflowException
-
-    # Without it, MLflow would put files into the folder that the command was given in.
-    beside = place.folder.parent / ARTIFACTS / re.sub(r"\W", "_", place.project)
-    artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
-    try:
-        experiment_id: str = client.create_experiment(place.project, artifact_location=artifacts)
-    except MlflowException:
-        # Another run that begins at the same time was first.
-        experiment = client.get_experiment_by_name(place.project)
-        if experiment is None:
-            raise
-        experiment_id = experiment.experiment_id
-    return experiment_id
 
 
 def _log_file(client: Any, run_id: str | None, file: Path) -> None:
@@ -164,3 +154,6 @@ def _log_file(client: Any, run_id: str | None, file: Path) -> None:
 def _key(name: str) -> str:
     """A name without the letters that MLflow refuses."""
     return re.sub(r"[^/\w.\- ]", "_", name)
+
+
+begin = MlflowRun

@@ -8,6 +8,7 @@ from typing import Any
 
 from hasten.config.url import is_url, shown
 from hasten.observe.trackers.base import Plain, Scalar
+from hasten.observe.values import integer, number
 
 _KINDS = {"sample": "monitor"}
 """Kinds of records that are tracked under other names."""
@@ -27,15 +28,11 @@ def scalars_of(record: Mapping[str, Any], *, step: int, time: float) -> list[Sca
 
     step: of the record if it names none. time: seconds since 1970.
     """
-    kind = str(record.get("kind", "other"))
-    recorded = record.get("step")
-    step = int(recorded) if recorded is not None and _is_number(recorded) else step
+    kind, recorded = str(record.get("kind", "other")), integer(record.get("step"))
+    step = step if recorded is None else recorded
     results = {key: value for key, value in record.items() if key not in _PLACES}
-    return [
-        Scalar(name, float(value), step, time)
-        for name, value in _leaves(results, _KINDS.get(kind, kind), "/")
-        if _is_number(value)
-    ]
+    named = ((name, number(value)) for name, value in _leaves(results, _KINDS.get(kind, kind), "/"))
+    return [Scalar(name, value, step, time) for name, value in named if value is not None]
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Plain]:
@@ -69,10 +66,6 @@ def _join_name(name: str, key: str, between: str) -> str:
     key = key.replace("/", "_").strip() or "_"
     key = "_" if key.strip(".") == "" else key
     return f"{name}{between}{key}" if name else key
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _plain(value: Any) -> Plain:

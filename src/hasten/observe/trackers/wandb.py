@@ -25,10 +25,6 @@ _SETTINGS = {
 """Settings for quiet runs that collect nothing but the records."""
 
 
-def begin(place: Place) -> WandbRun:
-    return WandbRun(place)
-
-
 class WandbRun:
     """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
 
@@ -64,3 +60,6 @@ class WandbRun:
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         self._run.summary.update({"status": status} | {f"summary/{name}": value for name, value in summary.items()})
         self._run.finish(exit_code=1 if status == "failed" else 0)
+
+
+begin = WandbRun

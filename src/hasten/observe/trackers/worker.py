@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hasten.observe.trackers.base import Place, Plain, Scalar, Status, Tracker
+from hasten.observe.trackers.base import Plain, Scalar, Status, Tracker
 from hasten.observe.trackers.check import check_trackers, remedy
 
 log = logging.getLogger(__name__)
@@ -25,8 +25,7 @@ class Worker:
     """Feeds the tracker `name`. begin: makes it, instead of the function of that name in the tracker's module."""
 
     def __init__(self, name: str, place: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
-        self.name, self._place = name, place
-        self._begin = begin or self._begin_module
+        self.name, self._place, self._begin = name, place, begin
         self._waiting: deque[tuple[bool, list[Scalar]]] = deque()
         self._samples = 0
         self._dropped = False
@@ -64,14 +63,10 @@ class Worker:
         if not self._done.wait(max(0.0, until - time.monotonic())):
             log.warning("%s: did not finish in time, so that its last records may be missing there", self.name)
 
-    def _begin_module(self, place: Place) -> Tracker:
-        module = importlib.import_module(f"hasten.observe.trackers.{self.name}")
-        tracker: Tracker = module.begin(place)
-        return tracker
-
     def _run(self) -> None:
         try:
-            tracker = self._begin(self._place)
+            begin = self._begin or importlib.import_module(f"hasten.observe.trackers.{self.name}").begin
+            tracker = begin(self._place)
             self._begun_at = time.monotonic()
             self._begun.set()
             self._feed(tracker)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.study.scale.log import Log
-from hasten.study.scale.logs import read_logs
+from hasten.study.scale.log_folder import read_logs
 from hasten.study.scale.notes import notes_of
 from hasten.study.scale.series import Point, Series, chosen_epoch, series_of
 from hasten.study.scale.verdict import verdicts

@@ -11,7 +11,7 @@ from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
 from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.sample.share import share_mistake
-from hasten.study.scale.runs import SINGLE
+from hasten.study.scale.run_logs import SINGLE
 
 Mode = Literal["strong", "weak"]
 STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "local_sgd", "horovod")

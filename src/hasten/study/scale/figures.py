@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from hasten.report.figures import Line, color, line_chart
 from hasten.report.model import Chart, Key
 from hasten.study.scale.analyse import Analysis
 from hasten.study.scale.log import Log
-from hasten.study.scale.series import Point, Series, workers
+from hasten.study.scale.series import Series, workers
 from hasten.study.scale.verdict import LEAST_EFFICIENCY
 
 _WORKERS = "Workers"
@@ -73,6 +75,7 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
     log = min(values) > 0 and max(values) > 20 * min(values)
     bounds = (min(values) * 0.8, max(values) * 1.25) if log else (min(0.0, *values), max(values) * 1.05)
     places = {world: place for place, world in enumerate(_worlds(analysis))}
+    axis = "time" if by_time else "epoch"
     charts = []
     for number, (strategy, logs) in enumerate(by_strategy.items()):
         lines = [
@@ -84,7 +87,6 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
             )
             for one in logs
         ]
-        axis = "time" if by_time else "epoch"
         svg = line_chart(lines, x_label="" if by_time else "Epochs", id_prefix=f"loss-{number}-{axis}", log=log,
                          describe=f"Loss of {strategy} for each count of workers", bounds=bounds)  # fmt: skip
         charts.append(Chart(svg, strategy))
@@ -92,21 +94,13 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
 
 
 def _over_workers(series: Series, place: int, field: str) -> Line:
-    values = [(point.world, value) for point in series.points if (value := _value(point, field)) is not None]
-    return Line(x=[world for world, _ in values], y=[value for _, value in values], color=color(place))
-
-
-def _value(point: Point, field: str) -> float | None:
-    value: float | None = getattr(point, field)
-    return value
+    points = [point for point in series.points if getattr(point, field) is not None]
+    return Line(x=[point.world for point in points], y=[getattr(point, field) for point in points], color=color(place))
 
 
 def _first_seeds(series: Series) -> list[Log]:
-    by_world: dict[int, Log] = {}
-    for log in series.logs:
-        if log.losses and (log.world not in by_world or log.seed < by_world[log.world].seed):
-            by_world[log.world] = log
-    return [log for _, log in sorted(by_world.items())]
+    logs = sorted((log for log in series.logs if log.losses), key=lambda log: (log.world, log.seed))
+    return [next(of_world) for _, of_world in groupby(logs, key=lambda log: log.world)]
 
 
 def _worlds(analysis: Analysis) -> list[int]:

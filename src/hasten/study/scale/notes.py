@@ -8,7 +8,7 @@ from typing import Any
 from hasten.observe.load import BUSY
 from hasten.observe.values import integer, number, number_in
 from hasten.study.scale.log import Log
-from hasten.study.scale.runs import MEASURED
+from hasten.study.scale.run_logs import MEASURED
 from hasten.study.scale.series import Series, workers
 
 
@@ -20,11 +20,11 @@ def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
 
 
 def _overloaded(logs: Sequence[Log]) -> list[str]:
-    over = {log.world: integer(_facts(log).get("cores")) or 0 for log in logs
-            if _on_cpu(log) and log.world > (integer(_facts(log).get("cores")) or log.world)}  # fmt: skip
+    cores = {log.source: integer(_facts(log).get("cores")) or 0 for log in logs if _on_cpu(log)}
+    over = {log.world: cores[log.source] for log in logs if 0 < cores.get(log.source, 0) < log.world}
     return [
-        f"{workers(world)} ran on {cores} cores: they took turns, so these figures say nothing of scaling."
-        for world, cores in over.items()
+        f"{workers(world)} ran on {count} cores: they took turns, so these figures say nothing of scaling."
+        for world, count in over.items()
     ]
 
 
@@ -80,9 +80,8 @@ def _unlike(logs: Sequence[Log]) -> list[str]:
 
 def _modes(logs: Sequence[Log]) -> list[str]:
     modes = sorted({log.mode for log in logs if log.mode and log.world > 1})
-    return (
-        [f"{' and '.join(modes)} scaling are mixed here; study each in a folder of its own."] if len(modes) > 1 else []
-    )
+    mixed = f"{' and '.join(modes)} scaling are mixed here; study each in a folder of its own."
+    return [mixed] if len(modes) > 1 else []
 
 
 def _mode(logs: Sequence[Log]) -> str:

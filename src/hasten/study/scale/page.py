@@ -11,7 +11,7 @@ from hasten.report.model import Key, Page, Section, Table
 from hasten.report.terminal import print_table
 from hasten.study.scale import figures
 from hasten.study.scale.analyse import Analysis
-from hasten.study.scale.series import Point, workers
+from hasten.study.scale.series import workers
 from hasten.study.scale.table import table_of, write_tables
 from hasten.study.scale.verdict import LEAST_EFFICIENCY
 from hasten.study.words import ms
@@ -78,15 +78,11 @@ def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
             cards.append(
                 (f"Total of {one.strategy}", words.duration(last.total_s.median), f"{last.world} workers{faster}")
             )
-    lowest = min((point for point in analysis.points if point.fall is not None), key=_less, default=None)
-    if lowest is not None and lowest.fall is not None and lowest.fall > 0:
+    lowest = max(analysis.points, key=lambda point: point.fall or 0.0)
+    if lowest.fall is not None and lowest.fall > 0:
         where = f"{lowest.strategy}, {workers(lowest.world)}"
         cards.append((f"Largest fall of {analysis.metric}", f"{lowest.fall:.3f}", where))
     return cards
-
-
-def _less(point: Point) -> float:
-    return -(point.fall or 0.0)
 
 
 def _speed(analysis: Analysis) -> Section:
@@ -121,21 +117,18 @@ def _spread(analysis: Analysis) -> Section | None:
         return None
     metric = analysis.metric
     columns = ("Strategy", "Workers", "Runs", "Least epoch", "Largest epoch", f"Least {metric}", f"Largest {metric}")
+    unknown = (words.DASH, words.DASH)
     lines = tuple(
         (
             point.strategy,
             str(point.world),
             str(len(point.seeds)),
-            *((words.DASH,) * 2 if point.epoch_s is None else (ms(point.epoch_s.low), ms(point.epoch_s.high))),
-            *(words.score(value) for value in _ends(point)),
+            *(unknown if point.epoch_s is None else (ms(point.epoch_s.low), ms(point.epoch_s.high))),
+            *(unknown if point.metric is None else (words.score(point.metric.low), words.score(point.metric.high))),
         )
         for point in analysis.points
     )
     return Section("Spread over the runs", table=Table(columns, lines, numeric=tuple(range(1, len(columns)))))
-
-
-def _ends(point: Point) -> tuple[float | None, float | None]:
-    return (None, None) if point.metric is None else (point.metric.low, point.metric.high)
 
 
 def _losses(analysis: Analysis) -> list[Section]:

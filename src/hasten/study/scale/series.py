@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hasten.config.patterns import first_few
 from hasten.study.scale.log import Log
-from hasten.study.scale.runs import SINGLE
+from hasten.study.scale.run_logs import SINGLE
 
 DEFAULT_EPOCH = 4
 """Of logs by others: the epoch that the study which their format is from compared."""

@@ -67,10 +67,9 @@ def _sigterm_interrupts() -> Iterator[None]:
 def last_error(log: Path) -> str:
     """The line of a log that best explains why it ended: the last one that begins with `error`, else the last."""
     try:
-        lines = [
-            line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
+        text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or [""])[-1]

@@ -47,24 +47,15 @@ def table_of(analysis: Analysis, *, spreads: bool = True) -> Table:
 
 def as_json(analysis: Analysis) -> dict[str, Any]:
     """Everything but the curves."""
+    names = ("target", "drop", "metric", "verdicts", "warnings", "notes", "points")
     return {
         "name": analysis.name,
         "baseline": analysis.baseline,
         "epoch": analysis.epoch if analysis.epoch is not None else "median",
-        "target": analysis.target,
-        "drop": analysis.drop,
-        "metric": analysis.metric,
-        "verdicts": analysis.verdicts,
-        "warnings": analysis.warnings,
-        "notes": analysis.notes,
-        "points": analysis.points,
+        **{name: getattr(analysis, name) for name in names},
         "runs": [
             {
-                "strategy": log.strategy,
-                "world": log.world,
-                "seed": log.seed,
-                "mode": log.mode,
-                "source": log.source,
+                **{name: getattr(log, name) for name in ("strategy", "world", "seed", "mode", "source")},
                 "epoch_s": log.epoch_s(analysis.epoch),
                 "total_s": log.total_s,
                 "metric": log.metric,
@@ -81,18 +72,13 @@ def as_csv(analysis: Analysis) -> str:
     """A row for each strategy and count of workers, in plain numbers; what isn't known is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    spreads = ("epoch_s", "total_s", "metric")
-    plain = (
-        "ideal", "speedup", "efficiency", "total_speedup", "samples_per_s", "target_s", "reached", "fall",
-    )  # fmt: skip
-    each = [f"{name}_{part}" for name in spreads for part in ("median", "low", "high")]
-    writer.writerow(["strategy", "workers", "runs", *plain, *each])
+    plain = ("ideal", "speedup", "efficiency", "total_speedup", "samples_per_s", "target_s", "reached", "fall")
+    spreads = [(name, part) for name in ("epoch_s", "total_s", "metric") for part in ("median", "low", "high")]
+    writer.writerow(["strategy", "workers", "runs", *plain, *(f"{name}_{part}" for name, part in spreads)])
     for point in analysis.points:
-        line: list[Any] = [point.strategy, point.world, len(point.seeds), *(getattr(point, name) for name in plain)]
-        for name in spreads:
-            spread = getattr(point, name)
-            line += [getattr(spread, part) if spread is not None else None for part in ("median", "low", "high")]
-        writer.writerow(line)
+        values = [getattr(point, name) for name in plain]
+        values += [getattr(getattr(point, name), part, None) for name, part in spreads]
+        writer.writerow([point.strategy, point.world, len(point.seeds), *values])
     return text.getvalue()
 
 

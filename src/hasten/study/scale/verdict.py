@@ -41,16 +41,16 @@ def _winner(series: Sequence[Series]) -> str:
     )
     if not _faster(best, second):
         return f"No winner can be told between {best.strategy} and {second.strategy}: {text}."
-    others = [point for points in shared.values() for point in points if point.strategy != best.strategy]
-    beaten = all(_ahead(best.strategy, other, shared) for other in others)
-    always = f"; it is ahead on every count above {series[0].base.world}" if beaten and len(shared) > 1 else ""
+    ahead = [
+        _seconds(ours).median < _seconds(other).median
+        for points in shared.values()
+        for ours in points
+        for other in points
+        if ours.strategy == best.strategy != other.strategy
+    ]
+    always = f"; it is ahead on every count above {series[0].base.world}" if all(ahead) and len(shared) > 1 else ""
     once = "" if len(best.seeds) > 1 and len(second.seeds) > 1 else " (one run each)"
     return f"{best.strategy} wins{once}: {text}{always}."
-
-
-def _ahead(strategy: str, other: Point, shared: dict[int, list[Point]]) -> bool:
-    ours = next((point for point in shared[other.world] if point.strategy == strategy), None)
-    return ours is None or _seconds(ours).median < _seconds(other).median
 
 
 def _alone(series: Sequence[Series]) -> str:

@@ -74,13 +74,12 @@ class Lab:
                 if isinstance(built, Measured):
                     results[setting] = built
                     continue
-                sound, agreement = _agreement(kind, built.trace, reference.trace, same=_same_work(base, setting))
+                same = base["batch_size"] == setting["batch_size"]
+                sound, text = _agreement(kind, built.trace, reference.trace, same=same)
                 if sound:
-                    agreed[setting] = agreement
+                    agreed[setting] = text
                 else:
-                    results[setting] = Measured(
-                        outcome="disagreed", agreement=agreement, why=agreement, once=built.once
-                    )
+                    results[setting] = Measured(outcome="disagreed", agreement=text, why=text, once=built.once)
                     del self._ready[kind, setting]
             if agreed:
                 # What took long to compile is timed all the same: it would else have been for nothing.
@@ -115,8 +114,7 @@ class Lab:
             run = min(whole.call() for _ in range(2))
         if meter.others() > BUSY:
             return None
-        most = run / step
-        share = max(0.0, 1 - step / run)
+        most, share = run / step, max(0.0, 1 - step / run)
         return most, f"batches take {share:.0%} of a step: leaving them out altogether would gain {max(1, most):.2f}"
 
     # What it is made of
@@ -149,17 +147,13 @@ class Lab:
         step = self._step_s if self._step_s is not None else self.prepare()
         if kind == "run":
             return 1.2 * step * self.workshop.run_steps
-        if kind == "validate":
-            return self._validation_s(step)
-        return step * self.workshop.repeats if kind == "step" else 0.5 * step
-
-    def _validation_s(self, step: float) -> float:
-        """A forward pass is a third of a step, and windows overlap."""
+        if kind != "validate":
+            return step * self.workshop.repeats if kind == "step" else 0.5 * step
         planned = self.workshop.planned
         arena = self.workshop.arena(str(self.start["home"]))
-        cases = arena.index(tuple(case.id for case in planned.validation[:4]))
-        voxels = sum(math.prod(arena.shapes[case]) for case in cases)
+        voxels = sum(math.prod(arena.shapes[case]) for case in self.workshop.timed_cases(arena))
         trained = math.prod(planned.config.sample.patch) * self.workshop.batch_size
+        # A forward pass is a third of a step, and windows overlap.
         return step / 3 * voxels / trained / (1 - planned.config.infer.overlap) ** 2
 
     def _base(self, kind: Kind, base: Setting) -> Arm:
@@ -219,10 +213,6 @@ def _spread(times: list[float]) -> float:
     """The middle half of the times, as a share of their median."""
     first, middle, third = statistics.quantiles(times, n=4, method="inclusive")
     return (third - first) / middle
-
-
-def _same_work(base: Setting, arm: Setting) -> bool:
-    return base["batch_size"] == arm["batch_size"]
 
 
 def _agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tuple[bool, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +65,12 @@ class Tuned:
 
     def _promising(self) -> str:
         """What gained most of what stayed unclear: a partial answer; empty where nothing seemed to gain."""
-        gains = [
-            (row.measured.gain, row)
-            for row in self.rows
-            if row.verdict == "unclear" and row.measured is not None and (row.measured.gain or 0.0) > _SEEMS
-        ]
-        if not gains:
+        unclear = [(row, row.measured) for row in self.rows if row.verdict == "unclear" and row.measured is not None]
+        row, best = max(unclear, key=lambda pair: pair[1].gain or 0.0, default=(None, None))
+        if row is None or best is None or (best.gain or 0.0) <= _SEEMS:
             return ""
-        gain, row = max(gains, key=lambda pair: pair[0] or 0.0)
-        measured = row.measured
-        assert measured is not None
-        ends = f" ({measured.low:.2f} to {measured.high:.2f})" if measured.low and measured.high else ""
-        return f" Most promising, and not proven: {changes_text(row.changes)}, {gain:.2f} times as fast{ends}."
+        ends = f" ({best.low:.2f} to {best.high:.2f})" if best.low and best.high else ""
+        return f" Most promising, and not proven: {changes_text(row.changes)}, {best.gain:.2f} times as fast{ends}."
 
     def lines(self) -> list[str]:
         """For a terminal: the verdict, what changed, what else won, and the notes."""
@@ -96,64 +90,43 @@ def write_tuned(tuned: Tuned) -> None:
             file.write(dump_run(tuned.config).encode())
         write_json(tuned.out / TUNE_JSON, as_json(tuned))
     except OSError as error:
-        raise ValueError(
-            f"{tuned.out}: cannot be written to ({error.strerror or error}); choose another --out"
-        ) from None
+        why = error.strerror or error
+        raise ValueError(f"{tuned.out}: cannot be written to ({why}); choose another --out") from None
     _write_page(tuned)
 
 
 def as_json(tuned: Tuned) -> dict[str, Any]:
-    return {
-        "verdict": tuned.verdict,
-        "busy": tuned.busy,
-        "seconds": tuned.seconds,
-        "budget": tuned.budget,
-        "gain": asdict(tuned.gain) if tuned.gain is not None else None,
-        "changes": [asdict(change) for change in tuned.changes],
-        "suggestions": list(tuned.suggestions),
-        "notes": list(tuned.notes),
-        "about": tuned.about,
-        "rows": [_row(row) for row in tuned.rows],
-    }
-
-
-def _row(row: Row) -> dict[str, Any]:
-    return {
-        "stage": row.stage,
-        "timed": row.kind,
-        "setting": row.changes,
-        "base": dict(row.base.values),
-        "verdict": row.verdict,
-        "taken": row.taken,
-        "why": row.why,
-        "measured": asdict(row.measured) if row.measured is not None else None,
-    }
+    names = ("verdict", "busy", "seconds", "budget", "gain", "changes", "suggestions", "notes", "about")
+    rows = [
+        {
+            "stage": row.stage,
+            "timed": row.kind,
+            "setting": row.changes,
+            "base": dict(row.base.values),
+            **{name: getattr(row, name) for name in ("verdict", "taken", "why", "measured")},
+        }
+        for row in tuned.rows
+    ]
+    return {**{name: getattr(tuned, name) for name in names}, "rows": rows}
 
 
 def _write_page(tuned: Tuned) -> None:
     counts = {verdict: sum(row.verdict == verdict for row in tuned.rows) for verdict in _ORDER}
     other_verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
     gain = tuned.gain.gain if tuned.gain is not None and tuned.gain.gain is not None else 1.0
+    compared = str(sum(row.measured is not None for row in tuned.rows))
     cards = (
         ("Speed", f"{gain:.2f} ×", "against the run as it was given"),
         ("Changed", str(len(tuned.changes)), "fields of the run's YAML"),
-        (
-            "Compared",
-            str(sum(row.measured is not None for row in tuned.rows)),
-            f"{counts['won']} won, {other_verdicts}",
-        ),
+        ("Compared", compared, f"{counts['won']} won, {other_verdicts}"),
         ("Time", f"{tuned.seconds:.0f} s", f"of {tuned.budget:.0f} s"),
     )
+    changes = tuple((change.field, value_of(change.before), value_of(change.after)) for change in tuned.changes)
     sections = [
         Section(
             "What changes",
-            text="" if tuned.changes else "Nothing: tuned.yaml is the run as it was given.",
-            table=Table(
-                ("field", "was", "is"),
-                tuple((change.field, value_of(change.before), value_of(change.after)) for change in tuned.changes),
-            )
-            if tuned.changes
-            else None,
+            text="" if changes else "Nothing: tuned.yaml is the run as it was given.",
+            table=Table(("field", "was", "is"), changes) if changes else None,
             note="\n".join(tuned.notes),
             pre=f"hasten train {tuned.out / TUNED_YAML} --out FOLDER",
         )
@@ -169,13 +142,13 @@ def _write_page(tuned: Tuned) -> None:
             settings.setdefault((row.stage, row.why), []).append(changes_text(row.changes))
         rows = tuple((stage, "\n".join(texts), why) for (stage, why), texts in settings.items())
         sections.append(Section("Not tried", table=Table(("stage", "settings", "why"), rows)))
-    facts = tuple((name, _fact(value)) for name, value in tuned.about.items() if value)
+    facts = tuple((name, _fact_text(value)) for name, value in tuned.about.items() if value)
     sections.append(Section("What it holds for", table=Table(("", "value"), facts)))
     page = Page(title="Tuning", verdict=tuned.verdict, cards=cards, sections=tuple(sections))
     write_page(page, tuned.out / TUNE_HTML)
 
 
-def _fact(value: Any) -> str:
+def _fact_text(value: Any) -> str:
     """A value in words; of a group of settings, those that are set."""
     if not isinstance(value, dict):
         return str(value)
@@ -185,12 +158,8 @@ def _fact(value: Any) -> str:
 def _section(stage: str, rows: list[Row]) -> Section:
     columns = ("tried", "ms", "base ms", "gain", "interval", "verdict", "remark")
     table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3, 4))
-    unit = _UNITS[rows[0].kind]
-    return Section(
-        stage[:1].upper() + stage[1:],
-        text=f"Timed: a {unit}. Each line against the best setting before it.",
-        table=table,
-    )
+    text = f"Timed: a {_UNITS[rows[0].kind]}. Each line against the best setting before it."
+    return Section(stage[:1].upper() + stage[1:], text=text, table=table)
 
 
 def _texts(row: Row) -> tuple[str, ...]:

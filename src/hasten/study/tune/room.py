@@ -50,9 +50,6 @@ def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
         return start, None
     budget = max(1, int(_SAFE * room.free) >> 20)
     setting = start.having({"activations": f"{budget}MiB"})
-    why = (
-        f"a step holds {size_text(room.step)} of activations, and {size_text(room.free)} are free: they are recomputed"
-    )
-    return setting, Row(
-        stage="memory", kind="step", base=start, setting=setting, verdict="won", taken=True, why=why
-    )  # fmt: skip
+    size, free = size_text(room.step), size_text(room.free)
+    why = f"a step holds {size} of activations, and {free} are free: they are recomputed"
+    return setting, Row(stage="memory", kind="step", base=start, setting=setting, verdict="won", taken=True, why=why)

@@ -24,8 +24,7 @@ from hasten.study.tune.apply import applied, changes_between
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.records import Tuned, write_tuned
 from hasten.study.tune.room import fitted, room_of
-from hasten.study.tune.search import BEATEN, GIVEN_UP, Kind, Row, Rules, Searched, search
-from hasten.study.tune.setting import Setting
+from hasten.study.tune.search import BEATEN, GIVEN_UP, Row, Rules, Searched, search
 from hasten.study.tune.space import advice, pays_within, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
@@ -94,7 +93,7 @@ def _tuned(
     remaining = max(0.0, end - time.monotonic())
     # Even estimating the cost of a comparison takes a step: with no time left, nothing is estimated.
     rules = Rules(
-        cost=store.cost(lab.cost if remaining > 0 else _endless),
+        cost=store.cost(lab.cost if remaining > 0 else lambda kind, base, arms: math.inf),
         ceiling=store.ceiling(lab.ceiling),
         pays=pays_within(planned.config.train.steps),
         tell=echo,
@@ -103,7 +102,7 @@ def _tuned(
     searched = search(space, store.measure(lab.measure), seconds=remaining, rules=rules)
     decided = searched.decided | ({"activations"} if memory else set())
     tuned = applied(config, planned.config, start, searched.best, decided)
-    rows = ((memory,) if memory else ()) + searched.rows
+    rows = searched.rows if memory is None else (memory, *searched.rows)
     return Tuned(
         config=tuned,
         out=out,
@@ -117,31 +116,25 @@ def _tuned(
     )
 
 
-def _endless(kind: Kind, base: Setting, arms: Any) -> float:
-    return math.inf
-
-
 def _suggestions(rows: tuple[Row, ...]) -> tuple[str, ...]:
     """What won and can't be, or is not, taken by itself."""
-    texts = []
-    for row in rows:
-        measured = row.measured
-        better = row.why in (BEATEN, GIVEN_UP)
-        if row.verdict == "won" and not row.taken and not better and measured is not None and measured.gain is not None:
-            gain = f"{row.stage} gained {measured.gain:.2f} times"
-            texts.append(f"{gain}: {row.why or advice(row.changes)}")
-    return tuple(texts)
+    not_taken = (row for row in rows if row.verdict == "won" and not row.taken and row.why not in (BEATEN, GIVEN_UP))
+    return tuple(
+        f"{row.stage} gained {row.measured.gain:.2f} times: {row.why or advice(row.changes)}"
+        for row in not_taken
+        if row.measured is not None and row.measured.gain is not None
+    )
 
 
 def _notes(searched: Searched, store: StoredMeasurements) -> tuple[str, ...]:
     notes = []
-    untried = sum(row.verdict == "not tried" for row in searched.rows)
     if searched.busy:
         notes.append(
             "Other programs took this machine meanwhile, so that only large gains and losses were concluded; "
             "end them and tune again."
         )
     if searched.short:
+        untried = sum(row.verdict == "not tried" for row in searched.rows)
         notes.append(
             f"The time did not suffice: {untried} of {len(searched.rows)} comparisons were not made. Give more "
             "--seconds; what was measured now is not measured again."
@@ -149,19 +142,15 @@ def _notes(searched: Searched, store: StoredMeasurements) -> tuple[str, ...]:
     if any(row.verdict == "unclear" for row in searched.rows) and not searched.busy:
         notes.append("Some comparisons stayed unclear, as their runs spread too much; nothing was taken from them.")
     if store.answered:
-        notes.append(
-            f"{store.answered} of {store.answered + store.asked} comparisons were known from an earlier search."
-        )
+        asked = store.answered + store.asked
+        notes.append(f"{store.answered} of {asked} comparisons were known from an earlier search.")
     return tuple(notes)
 
 
 def _about(planned: RunPlan, workshop: Workshop) -> dict[str, Any]:
     """What a comparison holds for, besides the settings that it compares."""
     config = planned.config
-    train = {name: getattr(config.train, name) for name in ("optimizer", "momentum", "lookahead", "clip_norm")}
-    train |= {name: getattr(config.train, name) for name in ("accumulate", "ema", "fp32_layers")}
-    sample = dataclasses.asdict(config.sample) | {"compile": None, "batch_size": None}
-    infer = dataclasses.asdict(config.infer) | {"batch_size": None, "sums": None}
+    fields = ("optimizer", "momentum", "lookahead", "clip_norm", "accumulate", "ema", "fp32_layers")
     name, torch_version, threads = machine(planned.device)
     arena = workshop.arena(config.cache.home)
     return {
@@ -173,9 +162,9 @@ def _about(planned: RunPlan, workshop: Workshop) -> dict[str, Any]:
         "device": str(planned.device),
         "network": dataclasses.asdict(config.network),
         "loss": dataclasses.asdict(config.loss),
-        "sample": sample,
-        "infer": infer,
-        "train": train,
+        "sample": dataclasses.asdict(config.sample) | {"compile": None, "batch_size": None},
+        "infer": dataclasses.asdict(config.infer) | {"batch_size": None, "sums": None},
+        "train": {field: getattr(config.train, field) for field in fields},
         "channels": len(planned.case_set.channels),
         "classes": len(planned.case_set.labels),
         "regions": planned.members,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from hasten.study.tune.setting import Changes, Setting, Value, changes_text, unique
 
@@ -46,16 +46,10 @@ class Measured:
     """Seconds that a run pays once for it, such as compiling."""
 
 
-class Measure(Protocol):
-    def __call__(
-        self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
-    ) -> Mapping[Setting, Measured]:
-        """Compare arms with the base, interleaved, within about that many seconds: all, or as many as that allows."""
-
-
-class Cost(Protocol):
-    def __call__(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
-        """Seconds that comparing these takes at the least."""
+Measure = Callable[[Kind, Setting, Sequence[Setting], float], Mapping[Setting, Measured]]
+"""Compares arms with the base, interleaved, within about that many seconds: all, or as many as that allows."""
+Cost = Callable[[Kind, Setting, Sequence[Setting]], float]
+"""Seconds that comparing arms with the base takes at the least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,8 +148,9 @@ class _Search:
     rows: list[Row] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
-    now: Setting = field(init=False)
-    proven: tuple[Setting, Measured] | None = None
+    current: Setting = field(init=False)
+    """The best setting so far."""
+    first_win: tuple[Setting, Measured] | None = None
     """The first setting that won in training, against the start itself."""
     wins: int = 0
     busy: bool = False
@@ -163,23 +158,23 @@ class _Search:
     end: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.now = self.space.start
+        self.current = self.space.start
         self.end = self.rules.clock() + self.seconds
 
-    def left(self) -> float:
+    def _left(self) -> float:
         return self.end - self.rules.clock()
 
     def _spare(self) -> float:
         """Seconds left but for those that comparing the result with the start will take."""
         reserved = self.rules.reserve * self.seconds
-        if self.now != self.space.start:
-            reserved = max(reserved, self.rules.cost("run", self.space.start, [self.now]))
-        return self.left() - reserved
+        if self.current != self.space.start:
+            reserved = max(reserved, self.rules.cost("run", self.space.start, [self.current]))
+        return self._left() - reserved
 
     # One stage
 
     def stage(self, stage: Stage, later: float) -> None:
-        before = self.now
+        before = self.current
         arms = [arm for arm in unique(before.having(change) for change in stage.changes) if arm != before]
         share = stage.weight / (stage.weight + later)
         results = self._try(stage, before, arms, share / 2 if stage.beside else share)
@@ -187,7 +182,7 @@ class _Search:
         if stage.beside:
             good = self._promising(stage, before, results)
             more = [setting.having(change) for setting in good for change in stage.beside]
-            base = self.now
+            base = self.current
             # Those of the best setting first: what there is no time for is dropped from the end.
             arms = [arm for arm in unique(more) if arm not in (base, before, *results)]
             self._take(stage, base, self._try(stage, base, arms, share))
@@ -196,11 +191,13 @@ class _Search:
         """Measure as many of the arms, from the first one, as there is time for."""
         if not arms:
             return {}
-        reason = self._idle(stage, base)
-        if reason:
-            self._skip(stage, base, arms, reason)
-            return {}
         spare = self._spare()
+        ceiling = self.rules.ceiling(stage, base) if spare > 0 else None
+        if ceiling is not None and ceiling[0] < self.rules.even:
+            for arm in arms:
+                self._row(stage, base, arm, why=ceiling[1])
+            return {}
+        spare = self._spare()  # finding the ceiling takes time
         granted = max(spare * share, min(spare, self.rules.cost(stage.kind, base, arms[:1])))
         fit = list(arms)
         while fit and self.rules.cost(stage.kind, base, fit) > granted:
@@ -216,23 +213,12 @@ class _Search:
             self.rules.tell(f"{stage.name}: {'; '.join(changes_text(arm.apart(base)) for arm in fit)}")
             results = self._measured(stage, base, fit, granted)
         for setting in arms:
-            if setting in results:
-                self._note(stage, base, setting, results[setting])
-            else:
-                self.short = True
-                self._skip(stage, base, [setting], late)
-        knobs = {name for arm in arms for name in arm.apart(base)}
+            self._row(stage, base, setting, results.get(setting), why=late)
+        self.short = self.short or len(results) < len(arms)
         if stage.takes:
-            concluded = len(results) == len(arms) and all(
-                measured.outcome != "unclear" for measured in results.values()
-            )
-            (self.decided if concluded else self.doubtful).update(knobs)
+            concluded = len(results) == len(arms) and all(one.outcome != "unclear" for one in results.values())
+            (self.decided if concluded else self.doubtful).update(name for arm in arms for name in arm.apart(base))
         return dict(results)
-
-    def _idle(self, stage: Stage, base: Setting) -> str:
-        """Why the stage need not, or can't, be measured."""
-        ceiling = self.rules.ceiling(stage, base) if self._spare() > 0 else None
-        return ceiling[1] if ceiling is not None and ceiling[0] < self.rules.even else ""
 
     def _measured(self, stage: Stage, base: Setting, arms: list[Setting], granted: float) -> Mapping[Setting, Measured]:
         """Measure. A busy machine ends nothing: the rest is measured all the same, as a partial answer is one too."""
@@ -240,17 +226,14 @@ class _Search:
         self.busy = self.busy or any(measured.busy for measured in results.values())
         return results
 
-    def _skip(self, stage: Stage, base: Setting, arms: Sequence[Setting], why: str) -> None:
-        for setting in arms:
-            row = Row(stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict="not tried", why=why)
-            self.rows.append(row)
-
-    def _note(self, stage: Stage, base: Setting, setting: Setting, measured: Measured) -> None:
-        verdict: Verdict = _VERDICTS.get(measured.outcome, measured.outcome)  # type: ignore[arg-type]
-        row = Row(
-            stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict=verdict, measured=measured,
-            why=measured.why,
-        )  # fmt: skip
+    def _row(
+        self, stage: Stage, base: Setting, setting: Setting, measured: Measured | None = None, *, why: str
+    ) -> None:
+        """Add a row. why: the remark on an arm that was not measured."""
+        row = Row(stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict="not tried", why=why)
+        if measured is not None:
+            verdict: Verdict = _VERDICTS.get(measured.outcome, measured.outcome)  # type: ignore[arg-type]
+            row = replace(row, verdict=verdict, measured=measured, why=measured.why)
         self.rows.append(row)
 
     def _take(self, stage: Stage, base: Setting, results: Mapping[Setting, Measured]) -> None:
@@ -272,11 +255,10 @@ class _Search:
         for _, setting in clear:
             self._amend(base, setting, why=BEATEN)
         self._amend(base, best, taken=True, why=results[best].why)
-        self.now = best
+        self.current = best
         if stage.kind in TRAINS:
             self.wins += 1
-            if self.proven is None:
-                self.proven = best, results[best]
+            self.first_win = self.first_win or (best, results[best])
 
     def _amend(self, base: Setting, setting: Setting, *, taken: bool = False, why: str = "") -> None:
         at = max(at for at, row in enumerate(self.rows) if (row.base, row.setting) == (base, setting))
@@ -288,13 +270,14 @@ class _Search:
         for setting, measured in results.items():
             if measured.outcome not in ("disagreed", "failed") and not measured.busy:
                 gains[setting] = measured.gain or 0.0
-        leader = gains.get(self.now, 1.0)
-        ranked = sorted(gains, key=lambda setting: (setting != self.now, -gains[setting]))
+        best = self.current
+        leader = gains.get(best, 1.0)
+        ranked = sorted(gains, key=lambda setting: (setting != best, -gains[setting]))
         high = {setting: results[setting].high if setting in results else 1.0 for setting in gains}
-        good = [setting for setting in ranked if setting == self.now or (high[setting] or 0.0) * stage.reach > leader]
-        dropped = [arm.having(change) for arm in ranked if arm not in good for change in stage.beside]
+        good = [setting for setting in ranked if setting == best or (high[setting] or 0.0) * stage.reach > leader]
         why = f"eager it is so far behind that gaining {stage.reach:g} times would not do"
-        self._skip(stage, self.now, dropped, why)
+        for arm in (arm.having(change) for arm in ranked if arm not in good for change in stage.beside):
+            self._row(stage, best, arm, why=why)
         return good
 
     # The end
@@ -302,8 +285,7 @@ class _Search:
     def result(self) -> Searched:
         best, gain = self._confirmed()
         for at, row in enumerate(self.rows):
-            given_up = row.taken and any(best[name] != value for name, value in row.changes.items())
-            if given_up:
+            if row.taken and any(best[name] != value for name, value in row.changes.items()):
                 self.rows[at] = replace(row, taken=False, why=GIVEN_UP)
         return Searched(
             start=self.space.start,
@@ -317,27 +299,23 @@ class _Search:
 
     def _confirmed(self) -> tuple[Setting, Measured | None]:
         """The result, in steps with their batches against the start itself, unless that is what was measured."""
-        if self.proven is None:
-            return self.now, None
-        first, gain = self.proven
+        if self.first_win is None:
+            return self.current, None
+        first, gain = self.first_win
         if self.wins == 1 and any(row.taken and row.kind == "run" for row in self.rows):
-            return self.now, gain
+            return self.current, gain
         stage = Stage(name="everything taken, against the start", kind="run", changes=())
-        target, start = self.now, self.space.start
-        spare = max(0.0, self.left())
+        target, start = self.current, self.space.start
+        spare = max(0.0, self._left())
         if self.rules.cost("run", start, [target]) > spare:
             self.short = True
-            self._skip(
-                stage,
-                start,
-                [target],
-                f"{spare:.0f} s were left: only the first gain is kept, which was over the start itself",
-            )
+            why = f"{spare:.0f} s were left: only the first gain is kept, which was over the start itself"
+            self._row(stage, start, target, why=why)
             return self._back(first), gain
         self.rules.tell(stage.name)
         results = self._measured(stage, start, [target], max(spare, 1.0))
         measured = results.get(target, Measured(outcome="unclear", why="there was no time for it"))
-        self._note(stage, start, target, measured)
+        self._row(stage, start, target, measured, why="")
         if measured.outcome == "faster" and not measured.busy:
             self._amend(start, target, taken=True, why=measured.why)
             return target, measured
@@ -354,5 +332,5 @@ class _Search:
             if row.taken and row.kind not in TRAINS:
                 changes |= row.changes
         setting = to.having(changes)
-        self.decided -= set(self.now.apart(setting))
+        self.decided -= set(self.current.apart(setting))
         return setting

@@ -116,10 +116,8 @@ def _batch(config: RunConfig, start: Setting, room: Room, *, takes: bool) -> lis
     size = int(start["batch_size"])
     if config.sample.stages or config.sample.fit_batch:
         return []
-    larger = [size * by for by in (2, 4) if room.step * by <= room.free]
-    sizes = [*larger, *([size // 2] if size > 1 else [])]
-    sizes = [each for each in sizes if each >= config.train.accumulate]
-    changes = tuple({"batch_size": each} for each in sizes)
+    sizes = [*(size * by for by in (2, 4) if room.step * by <= room.free), size // 2]
+    changes = tuple({"batch_size": each} for each in sizes if each >= max(1, config.train.accumulate))
     return [Stage(name=BATCH, kind="step", changes=changes, least=_BATCH_LEAST, takes=takes)] if changes else []
 
 
@@ -132,13 +130,8 @@ def _validation(start: Setting, *, cuda: bool) -> Stage:
 
 def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
     """Stages that a run's settings can't express, or that only cost time here."""
-    cores = usable_cores()
-    counts = sorted({1, max(1, cores // 2), cores})
-    half = max(1, room.step // 2 >> 20)
-    fused: list[Changes] = [{"norm_fusion": False}, {"norm_fusion": False, "compile": "whole"}]
-    stages = [
-        Stage(name="without norm fusion", kind="step", changes=tuple(fused), takes=False),
-    ]
+    unfused: tuple[Changes, ...] = ({"norm_fusion": False}, {"norm_fusion": False, "compile": "whole"})
+    stages = [Stage(name="without norm fusion", kind="step", changes=unfused, takes=False)]
     if config.train.optimizer in ("adamw", "sgd") and not config.train.lookahead:  # the others have one form only
         stages.append(Stage(name="unfused optimizer", kind="update", changes=({"optimizer": "loop"},), takes=False))
     if cuda:
@@ -147,10 +140,11 @@ def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool)
         depths = tuple({"ring_depth": depth} for depth in (1, 4))
         stages.append(Stage(name="slots between host and device", kind="run", changes=depths, takes=False))
     else:
-        spread = tuple({"threads": count} for count in counts)
-        stages.insert(0, Stage(name="threads", kind="step", changes=spread, takes=False))
+        cores = usable_cores()
+        counts = tuple({"threads": count} for count in sorted({1, max(1, cores // 2), cores}))
+        stages.insert(0, Stage(name="threads", kind="step", changes=counts, takes=False))
     if start["activations"] == "all":
-        recompute = ({"activations": f"{half}MiB"},)
+        recompute = ({"activations": f"{max(1, room.step // 2 >> 20)}MiB"},)
         stages.append(Stage(name="activation checkpointing", kind="step", changes=recompute, takes=False))
     return stages
 

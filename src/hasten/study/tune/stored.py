@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,14 @@ class StoredMeasurements:
             missing = [arm for arm in arms if keys[arm] not in self.found]
             self.asked += len(missing)
             self.answered += len(arms) - len(missing)
+            results = {arm: self.found[keys[arm]] for arm in arms if arm not in missing}
             fresh = measure(kind, base, missing, seconds) if missing else {}
-            sound = {
-                keys[arm]: measured
-                for arm, measured in fresh.items()
-                if measured.outcome != "unclear" and not measured.busy
-            }
+            sound = {keys[arm]: one for arm, one in fresh.items() if one.outcome != "unclear" and not one.busy}
             if sound:
                 self.found |= sound
                 self._write()
-            stored = {arm: self.found[keys[arm]] for arm in arms if arm not in missing}
-            return {arm: (stored | dict(fresh))[arm] for arm in arms if arm in stored or arm in fresh}
+            results |= fresh
+            return {arm: results[arm] for arm in arms if arm in results}
 
         return ask
 
@@ -96,8 +93,7 @@ class StoredMeasurements:
     def _write(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            entries = {key: asdict(one) for key, one in self.found.items()}
-            write_json(self.path, {"about": self.about, "facts": self.facts, "found": entries})
+            write_json(self.path, {"about": self.about, "facts": self.facts, "found": self.found})
         except OSError as error:
             message = "what was measured can't be kept (%s); set cache.dir to a folder that can be written"
             log.warning(f"%s: {message}", self.path, error)

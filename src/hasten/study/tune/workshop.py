@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.config.schema import CacheConfig
 from hasten.engine.autotune import operated_net
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import compose_run
@@ -75,7 +74,9 @@ class Workshop:
         """The run's cases in a home; filled from the files if the cache has no such entry."""
         if home not in self._arenas:
             config = self.planned.config.cache
-            cache = config if home == config.home else housed(config, home)
+            # Budgets are for `auto` alone.
+            other = dataclasses.replace(config, home=home, device="auto", ram="auto")  # type: ignore[arg-type]
+            cache = config if home == config.home else other
             ids = tuple(case.id for case in self.planned.train)
             self._arenas[home] = get_arena(
                 self.planned.case_set, self.planned.config.prepare, cache, device=str(self.device), first=ids,
@@ -199,14 +200,18 @@ class Workshop:
             raise ValueError(captured.why)
         return self._timed(replay, scale, int(setting["threads"]))
 
+    def timed_cases(self, arena: Arena) -> tuple[int, ...]:
+        """The validation cases that one timed validation goes through."""
+        return arena.index(tuple(case.id for case in self.planned.validation[:_CASES]))
+
     def _validation(self, parts: RunComponents) -> Arm:
-        cases = parts.arena.index(tuple(case.id for case in self.planned.validation[:_CASES]))
+        cases = self.timed_cases(parts.arena)
         network = parts.step.update.weights.eval()
 
         def labels() -> list[Tensor]:
             volumes = [parts.arena.image(case) for case in cases]
-            found = dict(infer_labels(network, volumes, parts.inference))
-            return [found[position].reshape(-1).cpu() for position in range(len(volumes))]
+            maps = dict(infer_labels(network, volumes, parts.inference))
+            return [maps[position].reshape(-1).cpu() for position in range(len(volumes))]
 
         joined = torch.cat(labels())
         return Arm(call=self._timed(labels, 1.0, torch.get_num_threads()), trace=(joined, torch.tensor(joined.numel())))
@@ -228,18 +233,11 @@ def _unwarned() -> Iterator[None]:
 def threads(count: int) -> Iterator[None]:
     """Within it torch computes on so many threads."""
     before = torch.get_num_threads()
-    if count != before:
-        torch.set_num_threads(count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        if count != before:
-            torch.set_num_threads(before)
-
-
-def housed(cache: CacheConfig, home: str) -> CacheConfig:
-    """The cache with that home; budgets are for `auto` alone."""
-    return dataclasses.replace(cache, home=home, device="auto", ram="auto")  # type: ignore[arg-type]
+        torch.set_num_threads(before)
 
 
 def _compiled(network: nn.Module, setting: Setting) -> nn.Module:

@@ -33,28 +33,21 @@ def table_of(predictions: Sequence[Predicted], source: Source) -> Table:
     """A row for each count of workers."""
     time = "Epoch" if source.epochs_only else "Step"
     columns = ("Workers", "Efficiency", "Range", time, "Gradients' wait", "Limited by")
-    return Table(columns, tuple(_row(one, source) for one in predictions), numeric=(0, 1, 2, 3, 4))
-
-
-def _row(predicted: Predicted, source: Source) -> tuple[str, ...]:
-    point = predicted.point
-    low, high = predicted.efficiency
-    return (
-        str(point.workers),
-        share(point.efficiency),
-        f"{100 * low:.0f} to {100 * high:.0f} %".replace(" ", NBSP),
-        short_duration(point.epoch_s if source.epochs_only else point.step_s),
-        share(point.communication_share),
-        point.limit,
-    )
+    rows = []
+    for one in predictions:
+        point, (low, high) = one.point, one.efficiency
+        between = f"{100 * low:.0f} to {100 * high:.0f} %".replace(" ", NBSP)
+        seconds = short_duration(point.epoch_s if source.epochs_only else point.step_s)
+        waits = share(point.communication_share)
+        rows.append((str(point.workers), share(point.efficiency), between, seconds, waits, point.limit))
+    return Table(columns, tuple(rows), numeric=(0, 1, 2, 3, 4))
 
 
 def verdict(predictions: Sequence[Predicted], source: Source) -> str:
     """One sentence of the largest count."""
     last = predictions[-1]
     low, high = last.efficiency
-    limit = last.point.limit
-    why = "nothing to speak of is lost" if limit == COMPUTE else f"most is lost to {limit}"
+    why = "nothing to speak of is lost" if last.point.limit == COMPUTE else f"most is lost to {last.point.limit}"
     return (
         f"On {last.point.workers:,} workers ({source.mode} scaling) {100 * last.point.efficiency:.0f}{NBSP}% of an "
         f"ideal speed-up is predicted, {100 * low:.0f} to {100 * high:.0f}{NBSP}% within the error bars; {why}."

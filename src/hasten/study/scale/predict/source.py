@@ -14,11 +14,11 @@ from hasten.observe.rundir import CHECKPOINTS, RANKS
 from hasten.observe.values import integer, mapping, number
 from hasten.report.read import Run, read_run
 from hasten.study.scale.log import Log
-from hasten.study.scale.logs import read_logs
+from hasten.study.scale.log_folder import read_logs
 from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample
 from hasten.study.scale.predict.links import LINKS, USUAL_LINK, Network
 from hasten.study.scale.predict.model import Mode, Training
-from hasten.study.scale.runs import SINGLE, guessed, is_run
+from hasten.study.scale.run_logs import SINGLE, guessed, is_run
 from hasten.study.words import ms
 
 FIXED_SHARE = 0.05
@@ -64,12 +64,11 @@ def source_of(
     if is_run(folder):
         if strategy is not None:
             raise ValueError(f"--strategy {strategy}: for logs of several; {folder} is one run, so leave it out")
-        assumed_network = network or Network(between=LINKS[USUAL_LINK])
-        source = _from_run(folder, assumed_network, mode or "weak", gradient_mib, epochs, imbalance)
-        if network is not None:
-            return source
-        assumed = f"The network is assumed to be {USUAL_LINK}; name yours by --link or --inter."
-        return replace(source, fitted=replace(source.fitted, notes=(assumed, *source.fitted.notes)))
+        assumed = (f"The network is assumed to be {USUAL_LINK}; name yours by --link or --inter.",)
+        joined = network or Network(between=LINKS[USUAL_LINK])
+        source = _from_run(folder, joined, mode or "weak", gradient_mib, epochs, imbalance)
+        notes = (assumed if network is None else ()) + source.fitted.notes
+        return replace(source, fitted=replace(source.fitted, notes=notes))
     if network is not None or gradient_mib is not None or epochs is not None or imbalance:
         raise ValueError(
             f"{folder}: logs tell what communication cost on their own network, not what was sent, so --link, --inter, "
@@ -94,9 +93,12 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
         raise ValueError(f"--mode {mode}: the logs in {folder} are of {', '.join(sorted(modes))} scaling; leave it out")
     epochs, errors = {}, {}
     for world in sorted({log.world for log in used}):
-        seconds = [epoch_s for log in used if log.world == world and (epoch_s := log.epoch_s(None))]
+        logs_of = [log for log in used if log.world == world]
+        seconds = [log.epoch_s(None) or 0.0 for log in logs_of]
+        later = [[value for index, value in log.epochs.items() if index > 0] for log in logs_of]
         epochs[world] = statistics.median(seconds)
-        errors[world] = max(_error([log for log in used if log.world == world]), _spread(seconds))
+        # A median of epochs varies more than their mean.
+        errors[world] = max(_error(seconds), *(1.25 * _error(each) for each in later))
     fitted = fit_epochs(epochs, mode=mode, errors=errors, tell=f"{folder} ({strategy_name})")
     others = [name for name in names if name != strategy_name]
     notes = (
@@ -121,26 +123,15 @@ def _fastest(logs: Sequence[Log], names: Sequence[str]) -> str:
         return SINGLE
 
     def place(name: str) -> tuple[int, float]:
-        most = max(log.world for log in logs if log.strategy == name)
-        seconds = [
-            epoch_s for log in logs if log.strategy == name and log.world == most and (epoch_s := log.epoch_s(None))
-        ]
-        return -most, statistics.median(seconds)
+        of_name = [(log.world, log.epoch_s(None) or 0.0) for log in logs if log.strategy == name]
+        most = max(of_name)[0]
+        return -most, statistics.median(seconds for world, seconds in of_name if world == most)
 
     return min(names, key=place)
 
 
-def _error(logs: Sequence[Log]) -> float:
-    """Relative standard error of the median epoch, by how the epochs of a run differ."""
-    errors = [0.0]
-    for log in logs:
-        later = [seconds for index, seconds in log.epochs.items() if index > 0]
-        if len(later) > 1:
-            errors.append(1.25 * statistics.stdev(later) / statistics.mean(later) / math.sqrt(len(later)))
-    return max(errors)
-
-
-def _spread(seconds: Sequence[float]) -> float:
+def _error(seconds: Sequence[float]) -> float:
+    """Relative standard error of a mean; 0 for a single value."""
     if len(seconds) < 2:
         return 0.0
     return statistics.stdev(seconds) / statistics.mean(seconds) / math.sqrt(len(seconds))
@@ -207,7 +198,7 @@ def _training(
     per_epoch = cases / batch if cases else None
     num_epochs = run.steps / per_epoch if run.steps and per_epoch else None
     rest = run.seconds
-    start = (run.total_s or 0.0) - sum(rest.get(name, 0.0) for name in ("train", "wait_for_data", "validate", "checkpoint"))  # fmt: skip  # noqa: E501
+    known_s = sum(rest.get(name, 0.0) for name in ("train", "wait_for_data", "validate", "checkpoint"))
     bucket = number(distribute.get("bucket_mb"))
     return Training(
         compute_s=busy,
@@ -221,7 +212,7 @@ def _training(
         steps=per_epoch,
         validation_s=rest.get("validate", 0.0) / num_epochs if num_epochs else 0.0,
         checkpoint_s=rest.get("checkpoint", 0.0) / num_epochs if num_epochs else 0.0,
-        startup_s=max(0.0, start) if num_epochs else 0.0,
+        startup_s=max(0.0, (run.total_s or 0.0) - known_s) if num_epochs else 0.0,
         epochs=epochs if epochs is not None else num_epochs,
     )
 

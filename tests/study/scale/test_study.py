@@ -16,11 +16,11 @@ import pytest
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.study.scale import run as study
+from hasten.study.scale import study
 from hasten.study.scale.analyse import analyse
 from hasten.study.scale.arms import arms_of, settings_of
-from hasten.study.scale.run import Wanted, run_study
 from hasten.study.scale.start import command_of, last_error, start
+from hasten.study.scale.study import Wanted, run_study
 from tests.engine.runs import config_of
 from tests.study.scale.studies import run_folder
 

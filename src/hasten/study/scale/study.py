@@ -6,10 +6,10 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
@@ -22,16 +22,12 @@ from hasten.observe.rundir import write_json
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.study.scale.arms import STRATEGIES, Arm, Mode, arms_of, check_base, settings_of
-from hasten.study.scale.runs import DONE, RUNS_JSON
+from hasten.study.scale.run_logs import DONE, RUNS_JSON
 from hasten.study.scale.start import command_of, last_error, start
 
 BASE_YAML = "scale.yaml"
 """The run that all trainings are variants of, planned."""
 _SETTINGS = "settings"
-
-
-class Start(Protocol):
-    def __call__(self, command: Sequence[str], *, threads: int, log: Path) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +58,7 @@ class Wanted:
 
 
 def run_study(
-    config: RunConfig, out: Path, options: Wanted, *, echo: Callable[[str], None], begin: Start = start
+    config: RunConfig, out: Path, options: Wanted, *, echo: Callable[[str], None], begin: Callable[..., int] = start
 ) -> list[dict[str, Any]]:
     """Run the requested trainings that are not complete, in `out`; returns the entries of scale.json in their order.
 
@@ -133,13 +129,12 @@ def _status(record: dict[str, Any], arm: Arm) -> str | None:
 
 
 def _train(
-    out: Path, arm: Arm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Start
+    out: Path, arm: Arm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Callable[..., int]
 ) -> dict[str, Any]:
     """Train an arm from its start, whatever was left of it, and keep its entry in `record` and scale.json."""
     threads = options.threads or max(1, usable_cores() // arm.world)
     folder, settings, log = out / arm.folder, out / f"{arm.folder}.yaml", out / f"{arm.folder}.log"
-    has_entry = _status(record, arm) is not None
-    if folder.exists() and not has_entry:
+    if folder.exists() and _status(record, arm) is None:
         raise ValueError(f"{folder}: is in the way of {arm}, and not of this study; move it away")
     shutil.rmtree(folder, ignore_errors=True)
     entry: dict[str, Any] = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from hasten.study.scale.csv_logs import PATTERN, named, read_csv
 from hasten.study.scale.log import Log
-from hasten.study.scale.runs import RUNS_JSON, guessed, is_run, listed, read_own
+from hasten.study.scale.run_logs import RUNS_JSON, guessed, is_run, listed, read_own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,15 +61,12 @@ def read_logs(folder: Path) -> Logs:
 
 
 def _require_one_each(folder: Path, logs: list[Log]) -> None:
-    files: dict[tuple[str, int, int], str] = {}
-    for log in logs:
-        key = (log.strategy, log.world, log.seed)
-        if key in files:
+    for one, other in combinations(logs, 2):
+        if (one.strategy, one.world, one.seed) == (other.strategy, other.world, other.seed):
             raise ValueError(
-                f"{folder}: {files[key]} and {log.source} are both of {log.strategy} with {log.world} workers and seed "
-                f"{log.seed}; take one away, or name their seeds ({PATTERN})"
+                f"{folder}: {one.source} and {other.source} are both of {one.strategy} with {one.world} workers and "
+                f"seed {one.seed}; take one away, or name their seeds ({PATTERN})"
             )
-        files[key] = log.source
 
 
 def _require_one_metric(folder: Path, logs: list[Log]) -> None:
