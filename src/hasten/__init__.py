@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AsyncValidationHandler": "hasten.engine.workflow",
     "CacheDataset": "hasten.cache.dataset",
-    "Checkpoints": "hasten.engine.checkpoints",
+    "Checkpoints": "hasten.engine.checkpoint_folder",
     "LMDBDataset": "hasten.cache.lmdb",
     "PersistentDataset": "hasten.cache.persistent",
     "Prepare": "hasten.prepare.transform",

@@ -11,8 +11,8 @@ from PIL import Image
 
 from hasten.cache.key import files_of
 from hasten.cases.labels import IGNORED
+from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import read_nnunet
-from hasten.cases.place import Place
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
@@ -149,7 +149,7 @@ def test_cases_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_remote_list_learns_nothing_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "token")
     content = {**HEAD, "dataset": {"A": {"images": ["$SECRET.nii.gz"], "label": "l.nii.gz"}}}
-    place = Place(folder=tmp_path, url="https://example.org/set", remote_dir=tmp_path)
+    place = FileLocator(folder=tmp_path, url="https://example.org/set", remote_dir=tmp_path)
     found = read_nnunet(tmp_path / "dataset.json", content, place)
     assert "token" not in repr(found.remote)
     assert "SECRET" in found.remote[0].url

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hasten.cases.fetch import Missing, Patience, Unreachable
-from hasten.cases.place import Place, Remote, join, local_name
+from hasten.cases.locate import FileLocator, Remote, join, local_name
 from hasten.cases.remote import companions, copying, fetch_all
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
@@ -305,8 +305,8 @@ def test_local_names_are_distinct_and_stay_inside() -> None:
 def test_joined_names_are_below() -> None:
     assert join("https://host/x/", "./a b.nii", "list") == "https://host/x/a%20b.nii"
     assert join("s3://b/x", "y/a b.nii", "list") == "s3://b/x/y/a b.nii"
-    place = Place(folder=Path("/copy/s3/b"), url="s3://b", remote_dir=Path("/copy"))
+    place = FileLocator(folder=Path("/copy/s3/b"), url="s3://b", remote_dir=Path("/copy"))
     assert place.find("a.nii", "list") == Remote(url="s3://b/a.nii", path=Path("/copy/s3/b/a.nii"))
     with pytest.raises(ValueError, match=r"list: .* is not read"):
         place.find("a::file:///etc/passwd", "list")
-    assert Place(folder=Path("/x")).find("../a.nii", "list") == Path("/x/../a.nii")
+    assert FileLocator(folder=Path("/x")).find("../a.nii", "list") == Path("/x/../a.nii")

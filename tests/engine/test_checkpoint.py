@@ -242,7 +242,7 @@ from functools import partial
 from pathlib import Path
 import torch
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.saver import Saver
 torch.set_num_threads(1)
 draw, folder, kind = random.Random(2), Path(sys.argv[1]), sys.argv[3]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.saver import Saver
 from tests.engine.runs import assert_equal
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.optim.average import average_of

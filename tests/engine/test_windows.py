@@ -15,13 +15,14 @@ from hasten.engine.blend import make_axis, weight_map, window_starts
 from hasten.engine.canvas import Canvas, Decided, Scores, Sink, score_room
 from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.scores import above_zero, highest
-from hasten.engine.windows import Place, Windows, count_windows, slide
+from hasten.engine.windows import BatchWindow, Windows, count_windows, slide
 from tests.hot_path import violations
 
 CPU, INDEXED = torch.device("cpu"), torch.device("cpu:0")
 """A device that is not called the host, although it is."""
 SHAPES = [(9, 14, 11), (5, 6, 20), (12, 12, 12)]
 Slot = tuple[slice, slice, slice]
+Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
 
 
 def make(**given: Any) -> Windows:
@@ -39,7 +40,7 @@ def volumes_of(*shapes: Sequence[int], dtype: torch.dtype = torch.float32) -> li
     return [torch.randn(1, *shape, generator=generator).to(dtype) for shape in shapes]
 
 
-def scores_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Tensor], how: Windows) -> list[Tensor]:
+def scores_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     def sink(_: int, shape: tuple[int, int, int]) -> Sink:
         return Scores(lambda classes: score_room((classes, *shape), CPU, torch.float32), how.sums)
 
@@ -48,13 +49,13 @@ def scores_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Te
     return [found[number] for number in range(len(volumes))]
 
 
-def labels_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Tensor], how: Windows) -> list[Tensor]:
+def labels_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     with torch.inference_mode():
         found = dict(slide(forward, volumes, how, lambda _, shape: Decided(highest, shape, CPU)))
     return [found[number] for number in range(len(volumes))]
 
 
-def masks_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Tensor], how: Windows) -> list[Tensor]:
+def masks_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     with torch.inference_mode():
         found = dict(slide(forward, volumes, how, lambda _, shape: Decided(above_zero, shape, CPU)))
     return [found[number] for number in range(len(volumes))]
@@ -111,7 +112,7 @@ def test_windows_of_several_volumes_share_batches() -> None:
     network, volumes, how = net(), volumes_of(*SHAPES), make(batch_size=5)
     sizes, owners = [], []
 
-    def forward(batch: Tensor, places: list[Place]) -> Tensor:
+    def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
         sizes.append(len(batch))
         owners.append({place.volume for place in places})
         return network(batch)
@@ -128,7 +129,7 @@ def test_windows_of_several_volumes_share_batches() -> None:
 def test_a_place_is_where_the_window_was_cut() -> None:
     (volume,) = volumes_of((9, 14, 11))
 
-    def forward(batch: Tensor, places: list[Place]) -> Tensor:
+    def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
         for window, place in zip(batch, places, strict=True):
             assert torch.equal(window, volume[(slice(None), *place.slot)])
         return batch
@@ -139,7 +140,7 @@ def test_a_place_is_where_the_window_was_cut() -> None:
 def test_each_volume_comes_as_soon_as_its_last_window_is_through() -> None:
     done = 0
 
-    def forward(batch: Tensor, places: list[Place]) -> Tensor:
+    def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
         nonlocal done
         done += len(batch)
         return batch

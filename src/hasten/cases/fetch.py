@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
 
-from hasten.cases.place import Remote, local_name, server_of
+from hasten.cases.locate import Remote, local_name, server_of
 from hasten.cases.record import Record, complete_copy, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
 from hasten.config.size import size_text

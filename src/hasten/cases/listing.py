@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hasten.cases.formats import stem
-from hasten.cases.place import Place, Remote
+from hasten.cases.locate import FileLocator, Remote
 from hasten.cases.types import Case
 from hasten.config.url import shown
 
@@ -82,7 +82,7 @@ def load_json(path: Path) -> Any:
         raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
-def case_from_entry(entry: object, place: Place, where: str) -> tuple[Case, list[Remote]]:
+def case_from_entry(entry: object, place: FileLocator, where: str) -> tuple[Case, list[Remote]]:
     """A case from `{"id", "image": str | list, "label", "sha256"}`, and those of its files that are to be fetched.
 
     Relative names start at `place`. `sha256`, `{"image": str | list, "label": str}`, is what the content of remote

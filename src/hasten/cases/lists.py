@@ -11,12 +11,12 @@ from typing import Any
 from hasten.cases.labels import parse_labels
 from hasten.cases.layouts import refuse_list
 from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json, read_text
+from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet
 from hasten.cases.pairs import declared_labels
-from hasten.cases.place import Place
 
 
-def read_json_list(path: Path, place: Place) -> Listing:
+def read_json_list(path: Path, place: FileLocator) -> Listing:
     """`[{"id", "image", "label", "sha256"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a dataset.json.
 
     Raises ValueError.
@@ -37,7 +37,7 @@ def read_json_list(path: Path, place: Place) -> Listing:
     return Listing(name=name, source=path, labels=labels, **join_entries(listed))
 
 
-def read_csv_list(path: Path, place: Place) -> Listing:
+def read_csv_list(path: Path, place: FileLocator) -> Listing:
     """A CSV table with the columns image, label and optionally id; `;` parts the files of several channels.
 
     The columns image_sha256 and label_sha256 may declare the content of remote files.
@@ -73,7 +73,7 @@ def read_csv_list(path: Path, place: Place) -> Listing:
     return Listing(name=path.stem, source=path, labels=declared_labels(place.folder), **join_entries(entries))
 
 
-def read_decathlon(path: Path, place: Place) -> Listing:
+def read_decathlon(path: Path, place: FileLocator) -> Listing:
     """The cases of a dataset.json, whose names start at `place`; a `test` list is ignored. Raises ValueError.
 
     A dataset.json of nnU-Net v2, which lists no cases, is read by `hasten.cases.nnunet`.

@@ -12,7 +12,7 @@ from hasten.cases.formats import ENDINGS, ending, read_file_header
 from hasten.cases.labels import parse_labels, split_ignore
 from hasten.cases.layouts import nearest_folder
 from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
-from hasten.cases.place import Place
+from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
 
@@ -30,7 +30,7 @@ def is_nnunet(content: Any) -> bool:
     )
 
 
-def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
+def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> Listing:
     """The training cases of a dataset.json for which `is_nnunet` holds; imagesTs is left out.
 
     Labels with several values are regions, and the label "ignore" is no class. Raises ValueError for a case that lacks
@@ -48,7 +48,7 @@ def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
     return declared_listing(path, content, place, '{"background": 0, "spleen": 1}', **fields)
 
 
-def declared_listing(path: Path, content: dict[str, Any], place: Place, example: str, **cases: Any) -> Listing:
+def declared_listing(path: Path, content: dict[str, Any], place: FileLocator, example: str, **cases: Any) -> Listing:
     """The listing of a dataset.json. cases: its fields that the cases give; example: of labels. Raises ValueError."""
     if "labels" not in content:
         raise ValueError(f'{path}: has no "labels"; add them, as in {example}.')
@@ -135,7 +135,7 @@ def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Pat
     return dict(zip(regions, order, strict=True))
 
 
-def _listed_cases(path: Path, dataset: object, place: Place) -> dict[str, Any]:
+def _listed_cases(path: Path, dataset: object, place: FileLocator) -> dict[str, Any]:
     """The cases of the key "dataset": {ID: {"images": [a file per channel], "label": file}}."""
     if not isinstance(dataset, dict) or not all(isinstance(entry, dict) for entry in dataset.values()):
         raise ValueError(f'{path}: "dataset" must be {{ID: {{"images": [...], "label": ...}}}}.')
@@ -159,7 +159,7 @@ def _listed_cases(path: Path, dataset: object, place: Place) -> dict[str, Any]:
     return join_entries(entries)
 
 
-def _folder_cases(path: Path, place: Place, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
+def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
     """The cases of imagesTr and labelsTr, whose files end in `kind`."""
     if place.url and not (place.folder / "imagesTr").is_dir():
         raise ValueError(

@@ -14,8 +14,8 @@ from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
 from hasten.cases.formats import ENDINGS, ending, second_file
 from hasten.cases.layouts import PAIR_FOLDERS
 from hasten.cases.listing import load_json
+from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, suffix
 from hasten.cases.nnunet import is_nnunet
-from hasten.cases.place import Place, Remote, checked_url, join, local_name, parent, suffix
 from hasten.cases.record import read_json, record_path, write_json
 from hasten.cases.transport import Stores, Trouble
 from hasten.config.url import shown
@@ -58,7 +58,7 @@ def copying(remote_dir: Path, patience: Patience | None = None) -> Copying:
     return Copying(folder=remote_dir, stores=Stores(patience.stall_s), patience=patience)
 
 
-def mirror(url: str, into: Copying) -> tuple[Path, Place]:
+def mirror(url: str, into: Copying) -> tuple[Path, FileLocator]:
     """The list of a remote source as a local file, or its local folder, and where its names start.
 
     Of the files that a list names none is fetched yet; those of a folder without one are. Raises ValueError.
@@ -73,8 +73,8 @@ def mirror(url: str, into: Copying) -> tuple[Path, Place]:
     return path, place
 
 
-def _place(url: str, into: Copying) -> Place:
-    return Place(folder=into.folder / local_name(url), url=url, remote_dir=into.folder)
+def _place(url: str, into: Copying) -> FileLocator:
+    return FileLocator(folder=into.folder / local_name(url), url=url, remote_dir=into.folder)
 
 
 def _needs_labels(path: Path) -> bool:
@@ -82,7 +82,7 @@ def _needs_labels(path: Path) -> bool:
     return not (isinstance(content, dict) and "labels" in content)
 
 
-def _mirror_folder(url: str, into: Copying) -> tuple[Path, Place]:
+def _mirror_folder(url: str, into: Copying) -> tuple[Path, FileLocator]:
     place = _place(url, into)
     try:
         listed = into.one_if_there(join(url, "dataset.json", shown(url)))
@@ -99,7 +99,7 @@ def _mirror_folder(url: str, into: Copying) -> tuple[Path, Place]:
     return place.folder, place
 
 
-def _mirror_pairs(place: Place, into: Copying) -> None:
+def _mirror_pairs(place: FileLocator, into: Copying) -> None:
     """Fetch images and labels of a folder without a list of cases; remove copies of files that the server removed."""
     where = shown(place.url)
     if place.url.lower().startswith(("http://", "https://")):

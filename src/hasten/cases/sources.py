@@ -17,8 +17,8 @@ from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
 from hasten.cases.listing import Listing, uncollected
 from hasten.cases.lists import read_csv_list, read_decathlon, read_json_list
+from hasten.cases.locate import FileLocator
 from hasten.cases.pairs import read_pairs
-from hasten.cases.place import Place
 from hasten.cases.remote import companions, copying, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
@@ -57,7 +57,7 @@ def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience
         path, place = mirror(source, into)
     else:
         path = Path(source).expanduser().absolute()
-        place = Place(folder=path if path.is_dir() else path.parent, remote_dir=into.folder if into else None)
+        place = FileLocator(folder=path if path.is_dir() else path.parent, remote_dir=into.folder if into else None)
     listing = _read_listing(path, place)
     if listing.remote:
         assert into is not None
@@ -111,7 +111,7 @@ def with_ignore(listing: Listing, value: int | None) -> Listing:
 
 
 @uncollected()
-def _read_listing(path: Path, place: Place) -> Listing:
+def _read_listing(path: Path, place: FileLocator) -> Listing:
     if path.is_dir():
         listed = path / "dataset.json"
         return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)

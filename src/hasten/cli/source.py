@@ -86,7 +86,7 @@ def load_kind(path: Path, overrides: Sequence[str]) -> RunConfig | DetectionConf
 
 def resumed_from(out: Path, source: str | None, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
     """The settings of the run in `out` with overrides; SOURCE, if given, must be the same data set."""
-    from hasten.cases.place import same_source
+    from hasten.cases.locate import same_source
     from hasten.config.url import is_url, shown
 
     if source is not None and "=" in source and not is_url(source) and not Path(source).exists():

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hasten.cases.place import same_source
+from hasten.cases.locate import same_source
 from hasten.config.check import check_run
 from hasten.config.load import from_dict, load_as, to_dict
 from hasten.config.resume import RUN_RULES, flat, rule_of, text_of

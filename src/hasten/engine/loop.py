@@ -21,7 +21,7 @@ from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.components import Best, Evaluator, LoopComponents, Outcome, Score, best_on_disk
 from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.observed import Observed

@@ -24,7 +24,7 @@ from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, 
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import World, detect_world
-from hasten.engine.checkpoints import Checkpoint, Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoint, Checkpoints
 from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.custom_network import with_code

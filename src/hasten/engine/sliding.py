@@ -18,7 +18,7 @@ from hasten.engine.canvas import Decided, Scores, Sink, score_room
 from hasten.engine.infer import SUMS
 from hasten.engine.scores import Average, above_zero, averaged, first_output, highest
 from hasten.engine.step import memory_format
-from hasten.engine.windows import Place, Windows, count_windows, slide
+from hasten.engine.windows import BatchWindow, Windows, count_windows, slide
 from hasten.nets.losses.overlap import plain
 from hasten.nets.surgery.operate import operate
 
@@ -200,7 +200,7 @@ class SlidingWindowInferer:
         run = self._operated(network, (channels, *how.window[3 - dims :]), how)
         layout = memory_format(dims, self.channels_last and dims > 1)
 
-        def forward(batch: Tensor, places: list[Place]) -> Tensor:
+        def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
             def once(batch: Tensor) -> Tensor:
                 windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
                 kwargs = dict(extra)

@@ -53,7 +53,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchWindow:
     """One window of a batch."""
 
     volume: int
@@ -61,7 +61,7 @@ class Place:
     """Its voxels in the padded volume."""
 
 
-Forward = Callable[[Tensor, list[Place]], Tensor]
+Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
 """(B, C, d, h, w) windows and where they lie, to (B, K, d, h, w) scores."""
 
 
@@ -218,7 +218,7 @@ class _Batcher:
         try:
             channels, window = len(jobs[0].image), self._how.window
             batch = torch.empty(len(jobs), channels, *window, dtype=self._how.dtype, device=self._how.device)
-            places = [Place(job.volume, job.canvas.place(job.window)) for job in jobs]
+            places = [BatchWindow(job.volume, job.canvas.place(job.window)) for job in jobs]
             for target, job, place in zip(batch, jobs, places, strict=True):
                 target.copy_(job.image[(slice(None), *place.slot)])
             scores = self._forward(batch, places)

@@ -13,7 +13,7 @@ from hasten.config.url import is_url
 from hasten.engine.job import RunPlan, pick_device
 from hasten.lightning.framework import lightning_package
 from hasten.lightning.loaders import CaseLoader, StepLoader
-from hasten.lightning.sources import ChainSource, Place, PlannedSource, Source
+from hasten.lightning.sources import ChainSource, PlannedSource, RankDevice, Source
 
 
 class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore[misc]
@@ -90,7 +90,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise ValueError(f"HastenDataModule: steps_per_epoch={steps_per_epoch}; at least 1 is needed")
         self._source, self._steps_per_epoch = source, steps_per_epoch
-        self._place: Place | None = None
+        self._place: RankDevice | None = None
         self._loader: StepLoader | None = None
         self._restored: int | None = None
 
@@ -176,16 +176,16 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
     # Device and rank of the Trainer
 
-    def _opened(self) -> Place:
+    def _opened(self) -> RankDevice:
         self.setup()
         assert self._place is not None
         return self._place
 
-    def _where(self) -> Place:
+    def _where(self) -> RankDevice:
         trainer = self.trainer
         if trainer is None:
             device_name = self._source.config.train.device if isinstance(self._source, PlannedSource) else "auto"
-            return Place(device=pick_device(device_name))
+            return RankDevice(device=pick_device(device_name))
         device = trainer.strategy.root_device
         if device.type not in ("cpu", "cuda"):
             raise ValueError(
@@ -194,7 +194,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
             )
         # Ranks of one model-parallel group need the same batch, which the strategy handles.
         ranks = trainer.distributed_sampler_kwargs or {"rank": trainer.global_rank, "num_replicas": trainer.world_size}
-        return Place(device=device, rank=ranks["rank"], size=ranks["num_replicas"])
+        return RankDevice(device=device, rank=ranks["rank"], size=ranks["num_replicas"])
 
 
 def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConfig:

@@ -26,7 +26,7 @@ from hasten.sample.share import Share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RankDevice:
     """Rank, number of ranks and device that batches are made for."""
 
     device: torch.device
@@ -70,11 +70,11 @@ class PlannedSource:
         planned = self.planned(device)
         arena_of(replace(planned, config=replace(planned.config, cache=replace(planned.config.cache, home="file"))))
 
-    def open(self, place: Place) -> None:
+    def open(self, place: RankDevice) -> None:
         """Open the prepared cases."""
         self._arena = arena_of(self.planned(place.device))
 
-    def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
+    def feed(self, place: RankDevice, steps: int) -> tuple[Feeding, int]:
         """Training batches, and how many of them are an epoch. steps: of the whole training, 0 if that isn't known."""
         planned = self.planned(place.device)
         if steps:
@@ -82,7 +82,7 @@ class PlannedSource:
         planned, program, _ = settle_program(planned, self._arena, place.share)
         return partial(_feed, program), math.ceil(len(planned.train) / planned.config.sample.batch_size)
 
-    def validation(self, place: Place) -> CaseLoader | None:
+    def validation(self, place: RankDevice) -> CaseLoader | None:
         """Whole cases; None where there are none."""
         planned, arena = self.planned(place.device), self._arena
         ids = tuple(case.id for case in planned.validation)
@@ -120,7 +120,7 @@ class ChainSource:
     def prepare(self, device: torch.device) -> None:
         """Each process keeps the cases in its own memory."""
 
-    def open(self, place: Place) -> None:
+    def open(self, place: RankDevice) -> None:
         if self._train_set is None:
             is_set = isinstance(self.train, ChainDataset)
             self._train_set = self.train if is_set else CacheDataset(self.train, self.compose, progress=False)
@@ -129,14 +129,14 @@ class ChainSource:
             rows = [self.validation_rows[number] for number in indices]
             self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
 
-    def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
+    def feed(self, place: RankDevice, steps: int) -> tuple[Feeding, int]:
         program = compile_transforms(self.compose).bind(
             self._train_set, batch_size=self.batch_size, seed=self.seed, device=place.device, compile=self.compile,
             share=place.share,
         )  # fmt: skip
         return partial(_feed, program), math.ceil(len(self._train_set) * program.latest.num_samples / self.batch_size)
 
-    def validation(self, place: Place) -> CaseLoader | None:
+    def validation(self, place: RankDevice) -> CaseLoader | None:
         cached = self._validation_set
         if cached is None:
             return None

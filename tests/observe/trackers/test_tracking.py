@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hasten.observe.trackers import Tracking, attach, tracking, worker
-from hasten.observe.trackers.base import Place, Plain, Scalar, Status
+from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 
 class Kept:
@@ -28,7 +28,7 @@ class Kept:
         self.hold.set()
         self.fail: BaseException | None = None
 
-    def begin(self, place: Place) -> Kept:
+    def begin(self, place: TrackedRun) -> Kept:
         self.threads.add(threading.current_thread().name)
         self.hold.wait()
         return self

@@ -55,7 +55,7 @@ class Ids:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class TrackedRun:
     """The run that is tracked."""
 
     folder: Path

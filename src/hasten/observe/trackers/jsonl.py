@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hasten.observe.rundir import append_jsonl, read_jsonl, write_jsonl
-from hasten.observe.trackers.base import Place, Plain, Scalar, Status
+from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 TRACKING_JSONL = "tracking.jsonl"
 
@@ -13,7 +13,7 @@ TRACKING_JSONL = "tracking.jsonl"
 class Lines:
     """A line holds name, value, step and time (seconds since 1970); those of the summary have no step and no time."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TrackedRun) -> None:
         self._path = place.folder / TRACKING_JSONL
         if place.first:
             lines = [line for line in read_jsonl(self._path) if line.get("step", place.first + 1) <= place.first]

@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.config.url import shown
 from hasten.observe.rundir import ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.observe.trackers.base import Ids, Place, Plain, Scalar, Status
+from hasten.observe.trackers.base import Ids, Plain, Scalar, Status, TrackedRun
 
 MLFLOW_DB = "mlflow.db"
 ARTIFACTS = "mlartifacts"
@@ -36,7 +36,7 @@ def tracking_uri(folder: Path) -> str:
 class MlflowRun:
     """One run of the experiment `project`, with which a resumed run continues. Logged values cannot be removed."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TrackedRun) -> None:
         self._folder = place.folder
         uri = tracking_uri(place.folder)
         self._client = _client(uri)
@@ -105,7 +105,7 @@ def _require_database(path: str) -> None:
         database.rollback()
 
 
-def _known_run(client: Any, place: Place, uri: str) -> str | None:
+def _known_run(client: Any, place: TrackedRun, uri: str) -> str | None:
     """The id under which an earlier process of the run began it there; None if there is none, or it was deleted."""
     from mlflow.exceptions import MlflowException
 
@@ -122,7 +122,7 @@ def _known_run(client: Any, place: Place, uri: str) -> str | None:
     return run_id
 
 
-def _new_run(client: Any, place: Place) -> str:
+def _new_run(client: Any, place: TrackedRun) -> str:
     from mlflow.exceptions import MlflowException
 
     if client.get_experiment_by_name(place.project) is None:

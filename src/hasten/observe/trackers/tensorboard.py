@@ -6,7 +6,7 @@ import importlib
 import time
 from typing import Any
 
-from hasten.observe.trackers.base import Place, Plain, Scalar, Status
+from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 TENSORBOARD = "tensorboard"
 
@@ -14,7 +14,7 @@ TENSORBOARD = "tensorboard"
 class Events:
     """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TrackedRun) -> None:
         # By name, as `hasten.observe` starts without torch.
         writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
         purge_step = place.first + 1 if place.first else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hasten.observe.trackers.base import Ids, Place, Status
+from hasten.observe.trackers.base import Ids, Status, TrackedRun
 from hasten.observe.trackers.scalars import flat_config, flat_summary, is_sample, scalars_of
 from hasten.observe.trackers.worker import Worker
 
@@ -42,7 +42,7 @@ class Tracking:
         config: Mapping[str, Any],
         first: int = 0,
     ) -> None:
-        place = Place(
+        place = TrackedRun(
             folder=Path(folder).absolute(),
             project=project,
             run_name=run_name,

@@ -7,7 +7,7 @@ import secrets
 from itertools import groupby
 from typing import Any
 
-from hasten.observe.trackers.base import Place, Plain, Scalar, Status
+from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 _SETTINGS = {
     "silent": True,
@@ -28,7 +28,7 @@ _SETTINGS = {
 class WandbRun:
     """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TrackedRun) -> None:
         # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.components import RunComponents
 from hasten.engine.saver import Saver
 from hasten.engine.state import training_state

@@ -42,7 +42,7 @@ class Remote:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class FileLocator:
     """The base of the relative names in a list."""
 
     folder: Path

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from hasten.engine import checkpoints
+from hasten.engine import checkpoint_folder
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoint_folder import Checkpoints
 
 
 def content(step: int) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def test_a_failed_write_removes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     made = filled(tmp_path, 10, 20, 30)
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoints, "write_checkpoint", fail)
+            patch.setattr(checkpoint_folder, "write_checkpoint", fail)
             with pytest.raises(OSError, match="No space"):
                 made.write(content(40))
         assert [read_checkpoint(path)["step"] for path in made.paths()] == [30, 30, 20, 10]
@@ -164,7 +164,7 @@ def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path: Path, mo
         write_checkpoint(path, new)
         seen.append([read_checkpoint(path)["step"] for path in made.paths()])
 
-    monkeypatch.setattr(checkpoints, "write_checkpoint", write)
+    monkeypatch.setattr(checkpoint_folder, "write_checkpoint", write)
     made.write(content(40))
     assert seen == [[40, 30, 20, 10]]
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]
@@ -187,7 +187,7 @@ def test_without_links_the_newest_is_renamed(tmp_path: Path, monkeypatch: pytest
     made = filled(tmp_path, 10, 20, 30)
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [30, 20, 10]
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write_checkpoint", fail)
+        patch.setattr(checkpoint_folder, "write_checkpoint", fail)
         with pytest.raises(OSError, match="No space"):
             made.write(content(40))
     found = made.newest()  # there is no last.pt now

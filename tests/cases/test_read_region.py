@@ -17,7 +17,7 @@ from PIL import Image
 
 from hasten.cases import tiff
 from hasten.cases.formats import read_file
-from hasten.cases.region import read_region
+from hasten.cases.read_region import read_region
 from tests.cases.itk_images import OBLIQUE, image_of, sitk, voxels, write_series
 
 SHAPE = (5, 6, 7)
