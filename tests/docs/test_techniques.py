@@ -56,7 +56,8 @@ def findings() -> set[str]:
 
 def named_in(source: str) -> set[str]:
     """Names with which findings are made in so many words."""
-    return set(re.findall(r'(?:Finding\(\s*name=|[._]finding\([^"]*)"([a-z]+(?:-[a-z]+)*)"', source))
+    made = r'(?:Finding\(\s*name=|\.finding\(\s*|_finding\(\s*record,[^"]*)"([a-z]+(?:-[a-z]+)*)"'
+    return set(re.findall(made, source))
 
 
 def unknown(token: str) -> str:
