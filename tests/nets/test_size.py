@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import NetworkConfig
 from hasten.nets.build import build_network, divisor
-from hasten.nets.size import count_flops, count_parameters, unet_size
+from hasten.nets.size import count_conv_flops, count_flops, count_parameters, unet_size
 
 
 def test_parameters_and_flops_by_hand() -> None:
@@ -32,6 +33,15 @@ def test_a_network_that_needs_values_has_no_count() -> None:
 
     assert count_flops(Net(), (1, 1, 4, 4)) is None
     assert count_parameters(Net()) == 2
+
+
+@pytest.mark.parametrize("name", ["plainconvunet", "residualencoderunet"])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_nnunets_networks_are_counted_by_their_convolutions(name: str, dims: int) -> None:
+    config = NetworkConfig(name=name, channels=(4, 8, 8), strides=((1, 2, 2), (1, 2, 2) if dims == 2 else (2, 2, 2)))
+    network = build_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
+    shape = (1, 2, *[16] * dims)
+    assert count_conv_flops(network, shape) == count_flops(network, shape)
 
 
 @settings(deadline=None, max_examples=40)

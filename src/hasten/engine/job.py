@@ -44,7 +44,7 @@ from hasten.engine.measure import variant_of
 from hasten.engine.out_of_memory import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
-from hasten.nets.size import count_flops, count_parameters, unet_size
+from hasten.nets.size import count_conv_flops, count_flops, count_parameters, unet_size
 from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,8 @@ def network_size(planned: RunPlan) -> dict[str, int | None]:
         return {"parameters": parameters, "forward_flops": flops}
     with torch.random.fork_rng(devices=[]):
         module = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
-    return {"parameters": count_parameters(module), "forward_flops": count_flops(module, shape)}
+    count = count_conv_flops if network.name in ("plainconvunet", "residualencoderunet") else count_flops
+    return {"parameters": count_parameters(module), "forward_flops": count(module, shape)}
 
 
 def plan_run(
