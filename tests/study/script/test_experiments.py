@@ -73,7 +73,10 @@ def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5,
         optimizers=[(torch.optim.Adam(net.parameters()) if optimizer is None else optimizer, "/s/t.py:2")],
         roots=[(net, "/s/t.py:3")],
         last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
+        steps=[{"parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
         step_seconds=[0.5, 0.02, 0.02, 0.02, 0.02, 0.02],
+        finished=False,
+        subclass="",
         conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
         autocast={"": 5},
         budget_s=budget_s,
@@ -143,11 +146,9 @@ def test_a_failing_experiment_is_an_error_in_words(probe):
 
 
 def test_nothing_to_experiment_with(probe):
-    empty = SimpleNamespace(
-        loaders=[], optimizers=[], roots=[], last_batches={}, step_seconds=[], conv_sites={}, autocast={}, budget_s=1.0
-    )
-    found = probe.experiments.run(empty)
-    assert found["step_s"] is None
+    session = session_of(budget_s=1.0)
+    session.loaders, session.optimizers, session.roots = [], [], []
+    found = probe.experiments.run(session)
     assert all(set(found[name]) >= {"skipped"} for name in probe.experiments.SHARES)
 
 

@@ -7,7 +7,7 @@ the user's objects change. The real loss isn't known here: the mean of the squar
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,15 +51,10 @@ class Net:
 def nets(session: Any) -> list[Net]:
     """Roots with parameters to train and a batch to run, the one with most parameters first."""
     roots = []
-    batches = session.last_batches
-    for number, (module, site) in enumerate(session.roots):
-        if isinstance(batches, Mapping):
-            batch = batches.get(id(module), batches.get(module))
-        else:
-            batch = batches[number] if number < len(batches) else None
-        if batch is None or not any(parameter.requires_grad for parameter in module.parameters()):
-            continue
-        roots.append(Net(module, site, tuple(batch[0]), dict(batch[1])))
+    for module, site in session.roots:
+        batch = session.last_batches.get(id(module))
+        if batch is not None and any(parameter.requires_grad for parameter in module.parameters()):
+            roots.append(Net(module, site, *batch))
     return sorted(roots, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
 
 
@@ -194,7 +189,7 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
 
 def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     """Forward and backward on the tensors within, where the batch is of a subclass that looks at every operation."""
-    if not getattr(session, "subclass", ""):
+    if not session.subclass:
         return {"skipped": "the batches are plain tensors"}
 
     def plain(tensor: torch.Tensor) -> torch.Tensor:

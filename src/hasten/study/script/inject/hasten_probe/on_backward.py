@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from .session import LOSSES, Session
-from .wrap import around
 
 
 def install(session: Session) -> None:
-    around(session, torch.autograd, "backward", _backward)
-    around(session, torch.autograd, "grad", _grad)
+    session.around(torch.autograd, "backward", _backward)
+    session.around(torch.autograd, "grad", _grad)
     for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "reduce"):
-        around(session, torch.distributed, name, _collective)
+        session.around(torch.distributed, name, _collective)
 
 
 def _backward(session: Session, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,6 @@ from .on_lines import note_histogram
 from .on_modules import hooks_off
 from .session import Session
 from .sites import caller, is_user, nearest, site_of
-from .wrap import around
 
 
 def install(session: Session) -> None:
@@ -30,19 +29,19 @@ def install(session: Session) -> None:
         (torch.nn.DataParallel, "__init__", "data_parallel"),
         (torch.amp.GradScaler, "__init__", "grad_scaler"),
     ):
-        around(session, owner, name, partial(_sited, kind))
-    around(session, profiler.emit_nvtx, "__enter__", partial(_nvtx, 1))
-    around(session, profiler.emit_nvtx, "__exit__", partial(_nvtx, -1))
+        session.around(owner, name, partial(_sited, kind))
+    session.around(profiler.emit_nvtx, "__enter__", partial(_nvtx, 1))
+    session.around(profiler.emit_nvtx, "__exit__", partial(_nvtx, -1))
     for owner, name, kind in (
         (torch.autograd, "gradcheck", "gradcheck"),
         (torch.autograd, "gradgradcheck", "gradcheck"),
         (torch.cuda, "empty_cache", "empty_cache"),
         (gc, "collect", "gc_collect"),
     ):
-        around(session, owner, name, partial(_counted, kind))
+        session.around(owner, name, partial(_counted, kind))
     for owner, name in ((sys.modules.get("numpy"), "histogram"), (torch, "histc"), (torch, "histogram")):
-        around(session, owner, name, _histogram)
-    around(session, torch, "save", _save)
+        session.around(owner, name, _histogram)
+    session.around(torch, "save", _save)
 
 
 def _sited(kind: str, session: Session, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
