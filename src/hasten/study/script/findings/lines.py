@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.study.finding import Finding
-from hasten.study.script.findings.host_reads import MAPS
+from hasten.study.script.findings.tensors import MAPS
 from hasten.study.script.records import Record, place
 from hasten.study.words import ms
 
