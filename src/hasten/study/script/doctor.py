@@ -70,12 +70,11 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
 
 def _with_cures(report_data: report.Report, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Report:
     from hasten.study.script.try_cures import try_cures
-    from hasten.study.script.try_page import plain
 
     tried = try_cures(
         report_data.run.command, report_data.findings, report_data.run, steps=steps, seconds=seconds, echo=echo
     )
     echo("")
-    for line in plain(tried).splitlines():
+    for line in report.tried_lines(tried):
         echo(line)
     return dataclasses.replace(report_data, tried=tuple(tried))
