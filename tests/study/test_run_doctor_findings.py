@@ -9,8 +9,7 @@ import pytest
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.study.run.assemble import Cold
-from hasten.study.run.facts import Facts
-from hasten.study.run.findings import _nice, findings
+from hasten.study.run.findings import Facts, _nice, findings
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.run.timed import Ran

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.study.profile.recording import read
-from hasten.study.profile.summary import summary_of
-from hasten.study.profile.tables import CPU, GPU, tables_of
+from hasten.study.profile.tables import CPU, GPU, summary_of, tables_of
 from hasten.study.profile.take import Taken
 
 REPORTS = ("summary", "phases", "transforms", "ops", "kernels")

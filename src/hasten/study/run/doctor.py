@@ -25,8 +25,7 @@ from hasten.study.environment.rates import copy_rate, matmul_rate, transfer_rate
 from hasten.study.environment.threads import threads_here
 from hasten.study.finding import Finding
 from hasten.study.run.assemble import Assembled, Cold, assemble
-from hasten.study.run.facts import Facts
-from hasten.study.run.findings import findings
+from hasten.study.run.findings import Facts, findings
 from hasten.study.run.probes import (
     Arms,
     Batch,
