@@ -171,7 +171,7 @@ def ran(**changed) -> Ran:
 
 def test_a_split_adds_up_and_rare_things_are_spread():
     cold = Cold(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
-    found = split_of(ran(), inline=True, rare=RARE, cold=cold, steps=1000)
+    found = split_of(ran(), inline=True, rare=RARE, cold=cold)
     assert found.parts["sample"] == 0.005
     assert found.parts["overhead"] == pytest.approx(0.005)
     assert found.parts["validation"] == pytest.approx(0.01)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from hasten.report.model import Bar, Section, Table
 from hasten.report.words import NBSP
-from hasten.study.finding import Finding
+from hasten.study.finding import Finding, ms
 from hasten.study.split import PARTS, Diagnosis, Split
-from hasten.study.words import ms
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:

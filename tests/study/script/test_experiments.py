@@ -31,7 +31,7 @@ def probe():
         yield SimpleNamespace(
             **{
                 name: importlib.import_module(f"hasten_probe.{name}")
-                for name in ("experiments", "exp_items", "exp_loader", "exp_net", "exp_step", "exp_time")
+                for name in ("experiments", "exp_items", "exp_loader", "exp_net", "exp_time")
             }
         )
     finally:
@@ -380,7 +380,7 @@ def test_the_fused_twin_gives_the_same_weights(probe):
     groups = [{"params": list(net[:3].parameters()), "lr": 0.1}, {"params": list(net[3:].parameters())}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
     before = [p.detach().clone() for p in net.parameters()]
-    found = probe.exp_step.fused(optimizer, "/s/t.py:2", None, 2.0)
+    found = probe.exp_net.fused(optimizer, "/s/t.py:2", None, 2.0)
     assert (found["class"], found["tensors"]) == ("AdamW", len(before))
     assert found["difference"] < 1e-5
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
@@ -389,7 +389,7 @@ def test_the_fused_twin_gives_the_same_weights(probe):
 
 def test_optimizers_that_can_not_be_fused(probe):
     parameters = [nn.Parameter(torch.ones(2))]
-    fused = probe.exp_step.fused
+    fused = probe.exp_net.fused
     assert "takes no" in fused(torch.optim.RMSprop(parameters), "", None, 1.0)["skipped"]
     assert "already" in fused(torch.optim.Adam(parameters, fused=True), "", None, 1.0)["skipped"]
 

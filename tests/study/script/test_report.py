@@ -124,7 +124,7 @@ def test_page_and_json_hold_it_all(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be made"):
+    with pytest.raises(ValueError, match="cannot be written to"):
         report.write(doctor.judge(run()), tmp_path / "file" / "out")
 
 

@@ -9,13 +9,23 @@ from dataclasses import dataclass, field
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedRun
 from hasten.observe.load import BUSY
-from hasten.study.finding import Finding, gain_of, ranked
-from hasten.study.rules import CHECKPOINTS, DOUBLED, FASTER, READS, VALIDATION, WAITS, part
+from hasten.study.finding import (
+    CHECKPOINTS,
+    DOUBLED,
+    FASTER,
+    READS,
+    VALIDATION,
+    WAITS,
+    Finding,
+    gain_of,
+    ms,
+    part,
+    ranked,
+)
 from hasten.study.run.assemble import Cold
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.split import Split
-from hasten.study.words import ms
 
 _VALIDATION = 0.10
 _CHECKPOINTS = 0.02

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section, Table
+from hasten.study.finding import ms
 from hasten.study.run.doctor import RunDiagnosis
 from hasten.study.show import finding_lines, findings_section, split_section, whole
 from hasten.study.split import PARTS
-from hasten.study.words import ms
 
 _NONE = "No setting was found that would make it faster."
 

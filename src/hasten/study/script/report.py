@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -11,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.files import replacing
 from hasten.observe.load import BUSY
+from hasten.observe.rundir import write_json
 from hasten.report.model import Page, Section, Table
-from hasten.study.finding import Finding
+from hasten.study.finding import Finding, ms
+from hasten.study.folder import writing_to
 from hasten.study.script.launch import ScriptRun
 from hasten.study.show import finding_lines, findings_section, split_section
 from hasten.study.split import Diagnosis, Split
-from hasten.study.words import ms
 
 if TYPE_CHECKING:
     from hasten.study.script.try_cures import Tried
@@ -114,7 +112,7 @@ def _how(run: ScriptRun) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Ready for `json.dumps`."""
+    """Ready for `hasten.observe.rundir.json_text`."""
     run = report.run
     return {
         "command": list(run.command),
@@ -124,23 +122,19 @@ def as_json(report: Report) -> dict[str, Any]:
         "ranks": len(run.records),
         "assume_cuda": report.assume_cuda,
         "other_cores": report.others,
-        "verdict": dataclasses.asdict(report.diagnosis) if report.diagnosis else None,
-        "split": dataclasses.asdict(report.split) if report.split else None,
-        "findings": [dataclasses.asdict(finding) for finding in report.findings],
-        "tried": [dataclasses.asdict(each) for each in report.tried or ()],
+        "verdict": report.diagnosis,
+        "split": report.split,
+        "findings": report.findings,
+        "tried": report.tried or (),
         "records": [record.raw for record in run.records],
     }
 
 
 def write(report: Report, out: Path) -> list[Path]:
     """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be made ({error.strerror or error}); name another folder") from None
     path = out / JSON_NAME
-    with replacing(path, path.with_suffix(".part")) as file:
-        file.write(json.dumps(as_json(report), indent=1).encode())
+    with writing_to(out):
+        write_json(path, as_json(report))
     return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
 
 

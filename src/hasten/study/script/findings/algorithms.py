@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from hasten.study.finding import Finding
+from hasten.study.finding import Finding, ms
 from hasten.study.script.findings.experiments import costs
 from hasten.study.script.records import Record
-from hasten.study.words import ms
 
 FIXED = 0.8
 """Share of the calls that have the commonest shape: the last batch of a pass may be smaller."""

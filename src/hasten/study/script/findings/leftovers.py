@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import statistics
 
-from hasten.study.finding import Finding
-from hasten.study.rules import CHECKPOINTS, VALIDATION, part
+from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, ms, part
 from hasten.study.script.findings.experiments import costs
 from hasten.study.script.records import WARMUP, Record, place
-from hasten.study.words import ms
 
 OFTEN = 0.2
 """Calls a step from which it belongs to the loop, not to the epoch."""

@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
-from hasten.study.rules import WAITS, part
+from hasten.study.finding import WAITS, Finding, gain_of, ms, part
 from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.records import Record, place
 from hasten.study.script.split import contended_s
-from hasten.study.words import ms
 
 LEAST_WAIT_S = 0.0005
 """Below this, workers would cost more than they hide: handing a batch over takes about as long."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
-from hasten.study.rules import READS
+from hasten.study.finding import READS, Finding, gain_of, ms
 from hasten.study.script.records import Record
-from hasten.study.words import ms
 
 OFTEN = 0.5
 """Of the steps: reading every few steps, for a log, is as it should be."""

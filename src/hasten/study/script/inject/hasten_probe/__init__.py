@@ -17,12 +17,12 @@ def start() -> None:
 
 def _install() -> None:
     """Patch torch, which was just imported, for this process and those forked from it."""
-    from . import on_backward, on_data, on_modes, on_modules, on_steps, on_tensors
+    from . import on_data, on_modes, on_modules, on_steps, on_tensors
     from .session import Session
 
     session = Session(json.loads(os.environ["HASTEN_DOCTOR"]))
     Path(session.out, f"torch-{os.getpid()}").touch()
-    for part in (on_data, on_tensors, on_modules, on_backward, on_modes, on_steps):
+    for part in (on_data, on_tensors, on_modules, on_modes, on_steps):
         part.install(session)
     os.register_at_fork(after_in_child=session.begin_forked)
     session.cures = _applied(os.environ.get("HASTEN_DOCTOR_CURES", ""))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import exp_items, exp_loader, exp_net, exp_step
+from . import exp_items, exp_loader, exp_net
 from .exp_time import Others, random_state_kept, usable_cores
 
 SHARES = {
@@ -125,8 +125,8 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
     }
     if session.optimizers:
         optimizer, site = session.optimizers[0]
-        calls["fused"] = lambda seconds: exp_step.fused(optimizer, site, session, seconds)
-        calls["zero_grad"] = lambda seconds: exp_step.zero_grad(optimizer, session, seconds)
+        calls["fused"] = lambda seconds: exp_net.fused(optimizer, site, session, seconds)
+        calls["zero_grad"] = lambda seconds: exp_net.zero_grad(optimizer, session, seconds)
     nets = exp_net.nets(session)
     if not nets:
         return calls, "no network that trains was called with a batch", "cpu"
@@ -138,7 +138,7 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
     if net.device.type == "cuda":
         calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
     if anomaly:
-        calls["anomaly"] = _on_net(exp_step.anomaly, net, session)
+        calls["anomaly"] = _on_net(exp_net.anomaly, net, session)
     calls = {name: calls[name] for name in SHARES if name in calls}
     return calls, "not called for in this script", net.device.type
 
