@@ -148,15 +148,14 @@ def _measure(
     parts, config, device = run.parts, run.parts.planned.config, run.parts.planned.device
     threads, cuda, inline = threads_here(), device.type == "cuda", not parts.program.latest.hands_over
     # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
-    first = parts.program.rounds.stages[-1].first
+    first, last = parts.program.rounds.stages[-1].first, config.train.steps
     feed = Feed(parts.program, first=first, last=_ENDLESS)
     disk_s, captured_s = _disk_seconds(parts, first), _captured(parts, steps, seconds * 0.1)
     report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
-            parts.step, feed, steps=steps, seconds=seconds * 0.3, last=config.train.steps, wrap_step=wrap_step,
-            wrap_feed=wrap_feed,
-        )  # fmt: skip
+            parts.step, feed, steps=steps, seconds=seconds * 0.3, last=last, wrap_step=wrap_step, wrap_feed=wrap_feed
+        )
     report("the feed without steps")
     alone = feed_alone(feed, wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
     report("steps on a fixed batch, and on twice its samples")

@@ -18,10 +18,8 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    for rule in (
-        loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find, tensors.find,
-        loading.nnunet,
-    ):  # fmt: skip
+    rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
+    for rule in (*rules, tensors.find, loading.nnunet):
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:

@@ -33,9 +33,9 @@ def versus(
 ) -> dict[str, Any]:
     """Times of `base` and `arm` in turns: medians in seconds a call, the gain of `arm` and its interval.
 
-    Slow calls get fewer rounds, and it ends early where no round gains `LEAST_GAIN`; {"low": 0.0} then, as too few rounds
-    prove nothing. What is too slow even for that gives {"skipped": why, "needs_s": seconds that it needs}. No verdict
-    here: who reads it sets the threshold.
+    Slow calls get fewer rounds, and it ends early where no round gains `LEAST_GAIN`; {"low": 0.0} then, as too few
+    rounds prove nothing. What is too slow even for that gives {"skipped": why, "needs_s": seconds that it needs}. No
+    verdict here: who reads it sets the threshold.
     """
     if seconds <= 0:
         return {"skipped": "no time left"}
