@@ -95,8 +95,8 @@ def _reading(step: Any) -> Any:
 def _smoothed(batches: Iterable[Any]) -> Iterator[Any]:
     from benchmarks.doctors.train import smooth
 
-    for image, label in batches:
-        yield smooth(image), label
+    for batch in batches:
+        yield {**batch, "image": smooth(batch["image"])}
 
 
 def _outcome(

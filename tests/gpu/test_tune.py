@@ -11,8 +11,7 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.engine.job import plan_run
 from hasten.study.tune.lab import Lab
-from hasten.study.tune.room import room_of
-from hasten.study.tune.space import space_of, start_of
+from hasten.study.tune.space import room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
 

@@ -30,9 +30,9 @@ def test_what_is_sound_is_not_called_amiss():
     ("torch", "cudnn", "wrong"),
     [
         ("2.8.0", "9.10.2", {"torch-unsupported", "conv3d-bf16-wrong", "conv3d-tf32-broken"}),
-        ("2.9.0", "9.10.2", {"torch-unsupported", "conv3d-without-cudnn", "conv3d-bf16-wrong", "conv3d-tf32-broken"}),
-        ("2.9.0", "9.16.0", {"torch-unsupported", "conv3d-without-cudnn"}),
-        ("2.9.1", "9.10.2", {"torch-unsupported", "conv3d-without-cudnn", "conv3d-bf16-wrong", "conv3d-tf32-broken"}),
+        ("2.9.0", "9.10.2", {"torch-unsupported", "conv3d-bf16-wrong", "conv3d-tf32-broken"}),
+        ("2.9.0", "9.16.0", {"torch-unsupported"}),
+        ("2.9.1", "9.10.2", {"torch-unsupported", "conv3d-bf16-wrong", "conv3d-tf32-broken"}),
         ("2.9.1", "9.15.0", {"torch-unsupported", "conv3d-tf32-broken"}),
         ("2.10.0", "9.7.1", set()),
         ("2.10.0", "9.8.0", {"conv3d-bf16-wrong"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.study.rules import part
+from hasten.study.finding import part
 
 WORDS = {"name": "n", "title": "t", "where": "w", "cure": "c"}
 

@@ -9,8 +9,7 @@ import pytest
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.study.run.assemble import Cold
-from hasten.study.run.facts import Facts
-from hasten.study.run.findings import _nice, findings
+from hasten.study.run.findings import Facts, _nice, findings
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.run.timed import Ran
@@ -172,7 +171,7 @@ def ran(**changed) -> Ran:
 
 def test_a_split_adds_up_and_rare_things_are_spread():
     cold = Cold(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
-    result = split_of(ran(), inline=True, rare=RARE, cold=cold, steps=1000)
+    result = split_of(ran(), inline=True, rare=RARE, cold=cold)
     assert result.parts["sample"] == 0.005
     assert result.parts["overhead"] == pytest.approx(0.005)
     assert result.parts["validation"] == pytest.approx(0.01)

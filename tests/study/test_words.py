@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.study.words import ms
+from hasten.study.finding import ms
 
 
 @pytest.mark.parametrize(

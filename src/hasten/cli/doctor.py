@@ -167,12 +167,10 @@ def _print_result(result: object, text: list[str], json: bool) -> None:
 
 def _write(out: Path, result: object, json: bool, page: Callable[[Path], Path]) -> None:
     from hasten.observe.rundir import write_json
+    from hasten.study.folder import writing_to
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing_to(out):
         write_json(out / JSON, result)
-    except OSError as error:
-        raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
     written = page(out / PAGE)
     if not json:
         echo(f"page       {written}")

@@ -83,7 +83,7 @@ def undo_start(path: Path) -> None:
 
 def write_json(path: Path, obj: Any) -> None:
     """Write JSON so that a reader, or a crash, sees the old file or the new one and never a part. NaN becomes null."""
-    _replace(path, json_text(obj))
+    write_text(path, json_text(obj))
 
 
 def json_text(obj: Any) -> str:
@@ -93,14 +93,15 @@ def json_text(obj: Any) -> str:
 
 def write_jsonl(path: Path, records: list[Any]) -> None:
     """Write a whole file of records, as atomically as `write_json`."""
-    _replace(path, "".join(map(_json_line, records)))
+    write_text(path, "".join(map(_json_line, records)))
 
 
 def _json_line(record: Any) -> str:
     return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _replace(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file as atomically as `write_json`."""
     with replacing(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}")) as file:
         file.write(text.encode())
 

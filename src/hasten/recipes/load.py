@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent
 _METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
 _RUNS: tuple[Key, ...] = (("run",), ("twin", "run"), ("reduced", "run"))
 YAMLS = (".yaml", ".yml")
-MAPPINGS = ("regions", "region_values")
+_MAPPINGS = ("regions", "region_values")
 """Fields whose mapping is one value, not a section."""
 
 
@@ -74,7 +74,7 @@ def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     joined = dict(base)
     for name, value in top.items():
         below = joined.get(name)
-        if isinstance(value, dict) and isinstance(below, dict) and name not in MAPPINGS:
+        if isinstance(value, dict) and isinstance(below, dict) and name not in _MAPPINGS:
             joined[name] = overlaid(below, value)
         else:
             joined[name] = value

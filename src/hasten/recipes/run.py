@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,11 @@ from hasten.cases.public import absent, data_home, public_set
 from hasten.cases.sources import find_listing
 from hasten.cases.types import CaseSet
 from hasten.config.augment import OF_DEFAULT
-from hasten.config.load import load_run
+from hasten.config.check import check_run
+from hasten.config.load import load_as
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url, shown
-from hasten.recipes.load import MAPPINGS, overlaid
+from hasten.recipes.load import overlaid
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run_of(
         # Drop the recipe's augmentation, which the override replaces.
         sample = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
         tree = {**tree, "sample": sample, "augment": {}}
-    config = load_run(None, [*_as_overrides(tree), *overrides])
+    config = load_as(RunConfig, check_run, None, overrides, tree=tree)
     source = _source(recipe, tree, config.data.source, overrides, base)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
     case_set = None
@@ -93,17 +93,6 @@ def _holder(case_set: CaseSet, outside: Iterable[int]) -> str:
         if set(outside) & set(map(int, distinct_values(as_integers(read_file(path, label=True).array, path)))):
             return f"{path}: holds the label values"
     return f"{case_set.source / 'labels.json'}: declares the label values"
-
-
-def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
-    """Settings as command-line overrides, so that errors read as in any other run."""
-    texts = []
-    for name, value in tree.items():
-        if isinstance(value, dict) and name not in MAPPINGS:
-            texts += _as_overrides(value, (*at, name))
-        else:
-            texts.append(f"{'.'.join((*at, name))}={json.dumps(value)}")
-    return texts
 
 
 def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequence[str], base: Path | None) -> str:

@@ -25,4 +25,6 @@ def aligned(table: Table) -> list[str]:
     """The table as plain lines, its columns below their names."""
     rows = [table.columns, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    sides = [">" if index in table.numeric else "<" for index in range(len(table.columns))]
+    cells = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
+    return ["  ".join(row).rstrip() for row in cells]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,3 +14,13 @@ def empty_folder(out: Path, option: str = "--out") -> Path:
     if out.is_dir() and any(out.iterdir()):
         raise ValueError(f"{option} {out}: is not empty; choose another {option}")
     return out
+
+
+@contextmanager
+def writing_to(out: Path) -> Iterator[None]:
+    """The folder `out` is made, for the block to write into. Raises ValueError where that can't be done."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); name another folder") from None

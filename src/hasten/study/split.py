@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hasten.study.rules import DOUBLED, DOUBLED_ON_CPU
+from hasten.study.finding import DOUBLED, DOUBLED_ON_CPU
 
 Bound = Literal["input", "launch", "compute", "memory", "sync", "validation", "checkpoint"]
 

@@ -9,12 +9,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.measured.task import Task
 
 from benchmarks.ladder.figure import Bar, ladder
 from benchmarks.ladder.outcome import Time
 from benchmarks.ladder.rungs import rungs_named
 from benchmarks.ladder.show import COLUMNS, Ladder, chart, rows, standalone_chart, verdict, write
+from benchmarks.ladder.task import Task
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
 SECONDS = {"import": 3.0, "cache": 2.0, "wait": 1.0, "train": 6.0, "validate": 1.0, "total": 14.0}

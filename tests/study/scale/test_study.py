@@ -18,9 +18,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.study.scale import study
 from hasten.study.scale.analyse import analyse
-from hasten.study.scale.arms import arms_of, settings_of
-from hasten.study.scale.start import command_of, last_error, start
-from hasten.study.scale.study import Wanted, run_study
+from hasten.study.scale.study import Wanted, arms_of, command_of, last_error, run_study, settings_of, start
 from tests.engine.runs import config_of
 from tests.study.scale.studies import run_folder
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hasten.study.script.command import checked
+from hasten.study.script.launch import checked
 
 
 @pytest.fixture(autouse=True)

@@ -133,7 +133,7 @@ def test_items_are_kept_and_given_as_copies(apply):
 
 def test_items_that_find_no_room_are_made_again(apply, monkeypatch):
     apply("cache-items")
-    monkeypatch.setattr(sys.modules["hasten_probe.cure_data"], "memory", lambda: (1, 100))
+    monkeypatch.setattr(sys.modules["hasten_probe.cures"], "memory", lambda: (1, 100))
     dataset = Counting()
     loader = DataLoader(dataset, batch_size=None)
     assert len(list(loader)) == len(list(loader)) == 6

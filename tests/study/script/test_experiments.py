@@ -31,7 +31,7 @@ def probe():
         yield SimpleNamespace(
             **{
                 name: importlib.import_module(f"hasten_probe.{name}")
-                for name in ("experiments", "exp_items", "exp_loader", "exp_net", "exp_step", "exp_time")
+                for name in ("experiments", "exp_items", "exp_loader", "exp_net", "exp_time")
             }
         )
     finally:
@@ -73,7 +73,10 @@ def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5,
         optimizers=[(torch.optim.Adam(net.parameters()) if optimizer is None else optimizer, "/s/t.py:2")],
         roots=[(net, "/s/t.py:3")],
         last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
+        steps=[{"parts": {"wait": 0.005, "forward": 0.01, "optimizer": 0.005}}] * 7,
         step_seconds=[0.5, 0.02, 0.02, 0.02, 0.02, 0.02],
+        finished=False,
+        subclass="",
         conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
         autocast={"": 5},
         budget_s=budget_s,
@@ -143,11 +146,9 @@ def test_a_failing_experiment_is_an_error_in_words(probe):
 
 
 def test_nothing_to_experiment_with(probe):
-    empty = SimpleNamespace(
-        loaders=[], optimizers=[], roots=[], last_batches={}, step_seconds=[], conv_sites={}, autocast={}, budget_s=1.0
-    )
-    result = probe.experiments.run(empty)
-    assert result["step_s"] is None
+    session = session_of(budget_s=1.0)
+    session.loaders, session.optimizers, session.roots = [], [], []
+    result = probe.experiments.run(session)
     assert all(set(result[name]) >= {"skipped"} for name in probe.experiments.SHARES)
 
 
@@ -379,7 +380,7 @@ def test_the_fused_twin_gives_the_same_weights(probe):
     groups = [{"params": list(net[:3].parameters()), "lr": 0.1}, {"params": list(net[3:].parameters())}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
     before = [p.detach().clone() for p in net.parameters()]
-    result = probe.exp_step.fused(optimizer, "/s/t.py:2", None, 2.0)
+    result = probe.exp_net.fused(optimizer, "/s/t.py:2", None, 2.0)
     assert (result["class"], result["tensors"]) == ("AdamW", len(before))
     assert result["difference"] < 1e-5
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
@@ -388,7 +389,7 @@ def test_the_fused_twin_gives_the_same_weights(probe):
 
 def test_optimizers_that_can_not_be_fused(probe):
     parameters = [nn.Parameter(torch.ones(2))]
-    fused = probe.exp_step.fused
+    fused = probe.exp_net.fused
     assert "takes no" in fused(torch.optim.RMSprop(parameters), "", None, 1.0)["skipped"]
     assert "already" in fused(torch.optim.Adam(parameters, fused=True), "", None, 1.0)["skipped"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hasten.study.finding import Finding
-from hasten.study.script.contention import alone_s, contended_s
-from hasten.study.script.findings.heavy_items import find
+from hasten.study.script.findings.loading import heavy_items
 from hasten.study.script.records import as_record
-from hasten.study.script.split import split_of
+from hasten.study.script.split import alone_s, contended_s, split_of
 from hasten.study.split import diagnose
 
 SITE = "/s/train.py:10"
@@ -58,7 +57,7 @@ def test_the_split_gives_it_to_the_items_and_the_verdict_follows():
 
 
 def test_the_finding_names_loader_cost_and_both_times():
-    (result,) = find(record(), [])
+    (result,) = heavy_items(record(), [])
     assert (result.name, result.where) == ("heavy-items", SITE)
     assert result.cost_s == pytest.approx(0.2)
     assert result.gain == pytest.approx(3.0)
@@ -66,25 +65,25 @@ def test_the_finding_names_loader_cost_and_both_times():
 
 
 def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cure():
-    assert find(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=2.0)]) == []
-    assert find(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=1.1)]) != []
+    assert heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=2.0)]) == []
+    assert heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=1.1)]) != []
     same = record()
     same.experiments["items"] = {"kind": "whole"}
-    assert find(same, []) == []
+    assert heavy_items(same, []) == []
 
 
 def test_work_that_is_hidden_here_is_a_note():
-    (result,) = find(record(alone=0.25, wait=0.01), [])
+    (result,) = heavy_items(record(alone=0.25, wait=0.01), [])
     assert (result.name, result.level) == ("heavy-items", "note")
-    assert find(record(alone=0.25, wait=0.01, share=0.02), []) == []
-    assert find(record(alone=0.25, wait=0.01, device="cuda"), []) == []
+    assert heavy_items(record(alone=0.25, wait=0.01, share=0.02), []) == []
+    assert heavy_items(record(alone=0.25, wait=0.01, device="cuda"), []) == []
 
 
 def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
     slow = record(wait=0.28)
     slow.experiments["workers"]["seconds"] = {"0": 0.5, "1": 0.5, "2": 0.26}
     few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
-    assert [one.level for one in find(slow, [few])] == ["finding"]
+    assert [one.level for one in heavy_items(slow, [few])] == ["finding"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.study.script.findings import algorithms, host_reads, lines, tensors
+from hasten.study.script.findings import algorithms, lines, tensors
 from hasten.study.script.records import as_record
 
 SITE = "/s/train.py:10"
@@ -132,14 +132,14 @@ def test_precision_and_determinism_for_a_gpu_that_is_not_here():
 
 
 def test_reads_of_a_validation_are_not_those_of_every_step():
-    assert host_reads.find(record(reads=[read(validating=True)])) == []
+    assert tensors.host_reads(record(reads=[read(validating=True)])) == []
 
 
 @pytest.mark.parametrize(
     ("kind", "words"), [({"elements": 9000}, "device"), ({"boolean": True}, "torch.where"), ({}, "every 50 steps")]
 )
 def test_the_cure_fits_what_is_read(kind, words):
-    (result,) = host_reads.find(record(reads=[read() | kind]))
+    (result,) = tensors.host_reads(record(reads=[read() | kind]))
     assert words in result.cure
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hasten.study.script.findings.nnunet import find
+from hasten.study.script.findings.loading import nnunet
 from hasten.study.script.records import Record, as_record
 
 STEPS = 20
@@ -21,7 +21,7 @@ def record(parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, 
 
 @pytest.mark.parametrize(("cuda", "gain"), [(True, 2.0), (False, 1.25)])
 def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None:
-    [result] = find(record({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
+    [result] = nnunet(record({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
     assert result.name == "nnunet-loader"
     assert result.level == "finding"
     assert result.gain == pytest.approx(gain)
@@ -30,16 +30,16 @@ def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None
 
 
 def test_a_short_wait_is_left_alone() -> None:
-    assert find(record({"wait": 0.009})) == []
+    assert nnunet(record({"wait": 0.009})) == []
 
 
 def test_variants_have_one_with_hasten() -> None:
-    [plain] = find(record({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer --c"))
-    [short] = find(record({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer_250epochs --c"))
+    [plain] = nnunet(record({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer --c"))
+    [short] = nnunet(record({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer_250epochs --c"))
     assert plain.cure.endswith("train 4 2d 0 --c")
     assert short.cure.endswith("train 4 2d 0 -tr nnUNetTrainerHasten_250epochs --c")
 
 
 def test_hastens_trainer_and_other_scripts_are_left_alone() -> None:
-    assert find(record({"wait": 0.04}, hasten=True)) == []
-    assert find(as_record({"steps": [], "devices": {"cpu": 1}})) == []
+    assert nnunet(record({"wait": 0.04}, hasten=True)) == []
+    assert nnunet(as_record({"steps": [], "devices": {"cpu": 1}})) == []

@@ -25,7 +25,7 @@ def probe(monkeypatch):
 
 def test_each_moment_is_counted_once(probe, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    timeline = probe("timeline")
+    timeline = probe("session")
     monkeypatch.setattr(timeline, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     line = timeline.Timeline()
 
@@ -47,7 +47,7 @@ def test_each_moment_is_counted_once(probe, monkeypatch):
 
 
 def test_a_cut_closes_what_an_error_left_open(probe):
-    line = probe("timeline").Timeline()
+    line = probe("session").Timeline()
     line.push("forward")
     line.push("wait")
     line.cut()

@@ -11,6 +11,7 @@ from hasten.study.finding import Finding
 from hasten.study.script import doctor, report, try_cures
 from hasten.study.script.launch import ScriptRun
 from hasten.study.script.records import as_record
+from hasten.study.show import finding_lines
 
 SITE = "/s/train.py:10"
 
@@ -117,13 +118,13 @@ def test_page_and_json_hold_it_all(tmp_path):
     assert [each["name"] for each in saved["findings"]] == ["gc-collect", "anomaly-detection"]
     assert saved["tried"][0]["gain"] == 1.5
     page = paths[1].read_text()
-    for words in ("/s/train.py:12", "no-anomaly", "1.50 (", "gone", "0.9 cores"):
+    for words in ("/s/train.py:12", "no-anomaly", "1.50 (", "gone", "0.9 cores", "2 times each"):
         assert words in page.replace("<wbr>", "")
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be made"):
+    with pytest.raises(ValueError, match="cannot be written to"):
         report.write(doctor.judge(run()), tmp_path / "file" / "out")
 
 
@@ -153,12 +154,12 @@ def test_what_had_to_be_stopped_untrained_is_a_failure(monkeypatch):
 
 def test_unused_finding_fields_stay_out_of_the_lines():
     note = Finding(name="n", title="t", where="", cure="c", cost_s=1.0, gain=2.0, level="note")
-    assert report.finding_lines([note]) == ["   note: t  [n]", "      cure  c"]
+    assert finding_lines([note]) == ["   note: t  [n]", "      cure  c"]
 
 
 def test_notes_of_one_kind_are_one_entry_on_the_terminal():
     notes = [Finding(name="n", title="t", where=where, cure="c", evidence=f"{where} e", level="note") for where in "ab"]
-    assert report.finding_lines(notes) == [
+    assert finding_lines(notes) == [
         "   note: a, b: t  [n]",
         "      now   a e",
         "      now   b e",

@@ -10,8 +10,7 @@ import pytest
 
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
-from hasten.study.tune.apply import Change, applied, changes_between
-from hasten.study.tune.setting import Setting
+from hasten.study.tune.setting import Change, Setting, applied, changes_between
 
 START = Setting.of(
     {

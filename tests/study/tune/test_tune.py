@@ -21,10 +21,9 @@ from hasten.observe.compare import Compared, Comparison, judge
 from hasten.study.tune import run as module
 from hasten.study.tune import tune
 from hasten.study.tune.lab import Lab, _measured
-from hasten.study.tune.room import fitted
 from hasten.study.tune.search import Kind, Measured, Stage
 from hasten.study.tune.setting import Setting
-from hasten.study.tune.space import Room, start_of
+from hasten.study.tune.space import Room, fitted, start_of
 from hasten.study.tune.workshop import Arm, Workshop
 
 FILES = {"tuned.yaml", "tune.json", "tune.html"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +109,6 @@ def homes_here(cache: Path) -> Homes:
 
 
 def _locked_limit() -> int | None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 

@@ -42,13 +42,19 @@ class Rates:
     pageable: float | None = None
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until the work that is queued on a GPU is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def times_of(call: Callable[[], object], device: torch.device | None = None) -> Iterator[float]:
     """Seconds of one call after the other, behind one that isn't counted, as long as they are asked for."""
     for number in itertools.count():
         start = time.perf_counter()
         call()
-        if device is not None and device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device is not None:
+            synchronize(device)
         if number:
             yield time.perf_counter() - start
 

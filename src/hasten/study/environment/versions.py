@@ -32,23 +32,14 @@ class Versions:
     """Whether the processor multiplies bf16 itself (AVX512-BF16 or AMX)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Versions of one component from `least` on and below `below`; an empty end is open."""
-
-    what: str
-    least: str = ""
-    below: str = ""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """Versions that together are known to do harm."""
 
     name: str
     level: Level
-    spans: tuple[Span, ...]
-    """All of them must hold."""
+    spans: dict[str, tuple[str, str]]
+    """Versions by component, from the first on and below the second; an empty end is open. All must hold."""
     problem: str
     remedy: str
     source: str
@@ -60,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="torch-unsupported",
         level="bad",
-        spans=(Span("torch", below="2.10"),),
+        spans={"torch": ("", "2.10")},
         problem="Hasten asks for torch 2.10 or newer",
         remedy="pip install 'torch>=2.10'",
         source="pyproject.toml",
@@ -68,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="monai-unsupported",
         level="bad",
-        spans=(Span("monai", below="1.6"),),
+        spans={"monai": ("", "1.6")},
         problem="Hasten asks for MONAI 1.6 or newer",
         remedy="pip install 'monai>=1.6'",
         source="pyproject.toml",
@@ -76,31 +67,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="python-unsupported",
         level="bad",
-        spans=(Span("python", below="3.11"),),
+        spans={"python": ("", "3.11")},
         problem="Hasten asks for Python 3.11 or newer",
         remedy="make an environment with Python 3.11 or newer",
         source="pyproject.toml",
     ),
     Rule(
-        name="conv3d-without-cudnn",
-        level="bad",
-        spans=(Span("torch", "2.9.0", "2.9.1"), Span("cudnn", "9.8")),
-        problem="fp16 and bf16 3-D convolutions run without cuDNN: about 4 times slower, with several times the memory",
-        remedy="pip install 'torch>=2.10'",
-        source="pytorch#166122, pytorch#166643, pytorch PR#163581",
-    ),
-    Rule(
-        name="conv3d-without-cudnn",
-        level="bad",
-        spans=(Span("torch", "2.9.1", "2.10"), Span("cudnn", "9.8", "9.15")),
-        problem="fp16 and bf16 3-D convolutions run without a cuDNN below 9.15, which the wheel brings: 4 times slower",
-        remedy="pip install 'torch>=2.10', or 'nvidia-cudnn-cu12>=9.15' beside this torch",
-        source="pytorch#166480, pytorch#167111",
-    ),
-    Rule(
         name="conv3d-bf16-wrong",
         level="bad",
-        spans=(Span("cudnn", "9.8", "9.15"),),
+        spans={"cudnn": ("9.8", "9.15")},
         problem="bf16 3-D convolutions can be wrong without an error",
         remedy="pip install 'nvidia-cudnn-cu12>=9.15' (-cu13 for CUDA 13), or train.precision=tf32",
         source="pytorch#163539",
@@ -108,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="conv3d-tf32-broken",
         level="warn",
-        spans=(Span("cudnn", "9.10.2", "9.16"),),
+        spans={"cudnn": ("9.10.2", "9.16")},
         problem="TF32 3-D convolutions have broken kernels",
         remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
         source="pytorch PR#167024",
@@ -116,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="driver-too-old",
         level="bad",
-        spans=(Span("cuda", "12", "13"), Span("driver", below="525.60.13")),
+        spans={"cuda": ("12", "13"), "driver": ("", "525.60.13")},
         problem="CUDA 12 asks for a driver of 525.60.13 or newer",
         remedy="update the NVIDIA driver, or install a torch built for an older CUDA",
         source="CUDA toolkit release notes, table of minimum driver versions",
@@ -124,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="driver-too-old",
         level="bad",
-        spans=(Span("cuda", "13", "14"), Span("driver", below="580.65.06")),
+        spans={"cuda": ("13", "14"), "driver": ("", "580.65.06")},
         problem="CUDA 13 asks for a driver of 580.65.06 or newer",
         remedy="update the NVIDIA driver, or install a torch built for CUDA 12",
         source="CUDA toolkit release notes, table of minimum driver versions",
@@ -132,7 +107,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="cpu-bf16-tiny-maps",
         level="warn",
-        spans=(Span("torch", "2.13", "2.14"),),
+        spans={"torch": ("2.13", "2.14")},
         on="cpu_bf16",
         problem="on this processor a bf16 convolution of a map smaller than its filter has undefined weight gradients",
         remedy="nothing to do in Hasten's runs; elsewhere keep those layers in float32: hasten.nets.surgery.keep_fp32",
@@ -160,18 +135,18 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
         if text
     ]
     for rule in RULES:
-        if (not rule.on or getattr(versions, rule.on)) and all(_within(versions, span) for span in rule.spans):
-            installed = ", ".join(f"{span.what} {getattr(versions, span.what)}" for span in rule.spans)
+        if (not rule.on or getattr(versions, rule.on)) and all(_within(versions, *span) for span in rule.spans.items()):
+            installed = ", ".join(f"{what} {getattr(versions, what)}" for what in rule.spans)
             text = f"{installed}: {rule.problem} ({rule.source})"
             checks.append(check("versions", rule.name, text, rule.remedy, level=rule.level))
     return (*checks, *_vision(versions), *_blind(versions))
 
 
-def _within(versions: Versions, span: Span) -> bool:
-    version = getattr(versions, span.what)
-    if version is None or numbers(version) < numbers(span.least):
-        return False
-    return not span.below or numbers(version) < numbers(span.below)
+def _within(versions: Versions, what: str, span: tuple[str, str]) -> bool:
+    version, (least, below) = getattr(versions, what), span
+    return (
+        version is not None and numbers(least) <= numbers(version) and (not below or numbers(version) < numbers(below))
+    )
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -143,30 +143,20 @@ def read(profiler: Any) -> Recording:
 
 
 def _node(event: Any) -> Node:
-    """The tree of an event, without recursion: modules may lie deep."""
-    top = _bare(event)
-    stack = [(event, top)]
-    while stack:
-        source, node = stack.pop()
-        for child in source.cpu_children:
-            if child.name.startswith(("cuda", "cu", "hip")) and "::" not in child.name and not child.cpu_children:
-                # Calls of the driver are the operation's own time, and what they launch is the operation's.
-                node.launched += [(kernel.name, _whole(kernel.duration)) for kernel in child.kernels]
-                continue
-            copy = _bare(child)
-            node.children.append(copy)
-            stack.append((child, copy))
-    return top
-
-
-def _bare(event: Any) -> Node:
+    # Calls of the driver are the operation's own time, and what they launch is the operation's.
+    driver = [child for child in event.cpu_children if _is_driver(child)]
     return Node(
         name=event.name,
         is_range=bool(event.is_user_annotation) or event.scope == _USER_SCOPE,
         begin=_whole(event.time_range.start),
         time=_ns(event.time_range),
-        launched=[(kernel.name, _whole(kernel.duration)) for kernel in event.kernels],
+        children=[_node(child) for child in event.cpu_children if not _is_driver(child)],
+        launched=[(kernel.name, _whole(kernel.duration)) for each in (event, *driver) for kernel in each.kernels],
     )
+
+
+def _is_driver(event: Any) -> bool:
+    return bool(event.name.startswith(("cuda", "cu", "hip")) and "::" not in event.name and not event.cpu_children)
 
 
 def workers_of(roots: list[Node]) -> frozenset[str]:

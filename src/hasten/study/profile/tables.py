@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from hasten.observe.ranges import LOADING, PHASES
-from hasten.study.profile.recording import MODULE, STEP, Node, Recording
+from hasten.study.profile.recording import MODULE, STEP, Node, Recording, read
 
 KERNELS, CALLS = "# Kernels", "# Calls"
 CPU, GPU, TOTAL = "CPU Time (ns)", "GPU Time (ns)", "CPU Total (ns)"
@@ -23,6 +24,10 @@ _DEVICE_MEMORY = re.compile(r"^(Memcpy|Memset)|copy_kernel|copy_device_to_device
 _HOST_MEMORY = re.compile(
     r"^aten::(copy_|_to_copy|_to_dense|clone|contiguous|cat|stack|flip|fill_|zero_|index_copy_|pin_memory|_foreach_(copy|zero)_)$"
 )
+
+_TOPPED = ("transforms", "modules", "ops", "kernels")
+TOP = 20
+"""Rows of each table in the summary; the tables' own reports have all."""
 
 Row = dict[str, int]
 Table = dict[str, Row]
@@ -192,3 +197,27 @@ def _ops(recording: Recording) -> Table:
 
 def _largest(table: Table) -> Table:
     return dict(sorted(table.items(), key=lambda item: (-item[1][GPU], -item[1][CPU], item[0])))
+
+
+def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
+    """The summary of a finished `torch.profiler.profile`, of any loop; counts and whole ns throughout.
+
+    "All Kernels" has the shape of DLProf's summary report: by kind ("All kernels", "Kernels using Tensor Cores",
+    "Memory kernels", "All other kernels") "# Kernels" (different ones), "CPU Time (ns)" and "GPU Time (ns)", and
+    besides "# Calls". With a GPU a kernel is what ran there, copies and fills included, and its CPU time is that of the
+    operation that launched it; without one, it is an operation that calls no other, or a region that a compiler made,
+    and GPU time is 0. "Phases" splits the wall time of the training's thread; "Transforms" has the ranges inside data
+    loading and on threads beside the training; "Modules" the ranges of modules, "Ops" operations with their own time,
+    "Kernels" kernels: the `top` largest of each. Raises ValueError for a profile that holds nothing.
+    """
+    recording = read(profiler)
+    return summary_of(recording, tables_of(recording), top=top)
+
+
+def summary_of(recording: Recording, tables: Tables, *, top: int = TOP) -> dict[str, Any]:
+    return {
+        "All Kernels": tables.kinds,
+        "Phases": tables.phases,
+        **{name.title(): dict(list(getattr(tables, name).items())[:top]) for name in _TOPPED},
+        "Wall": {CPU: recording.wall, GPU: sum(recording.device.values())},
+    }

@@ -22,6 +22,7 @@ from hasten.engine.gc_control import collected_between_steps
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.ranges import Range
+from hasten.study.environment.rates import synchronize
 from hasten.study.profile.recording import MODULE, STEP
 from hasten.study.run.rare import save_checkpoint, validate_some
 
@@ -91,7 +92,7 @@ def _run_profiled(
                     batch = next(feed)
                     parts.step(batch["image"], batch["label"], min(index, total - 1))
                 if not with_profiler or first < WARM_UP + plain:
-                    _wait(device)
+                    synchronize(device)
                 times.append(time.perf_counter() - begin)
             return times
 
@@ -102,11 +103,11 @@ def _run_profiled(
             begin = time.perf_counter()
             run(WARM_UP + plain, steps)
             with Range("waiting for the device") if device.type == "cuda" else nullcontext():
-                _wait(device)
+                synchronize(device)
             elapsed = time.perf_counter() - begin
             validate_some(parts, cases)
             save_checkpoint(parts, folder)
-            _wait(device)
+            synchronize(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Taken(
         profiler=profiler if with_profiler else None, steps=steps, cases=min(cases, len(parts.planned.validation)),
@@ -123,11 +124,6 @@ def _profiler(device: torch.device) -> Any:
         torch.ones(1, device=device).sum()  # what starting the profiler for the first time takes is no part of a step
     # Batches may be made on a thread, which torch leaves out by default.
     return profile(activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hasten.study.folder import writing_to
 from hasten.study.profile.recording import read
-from hasten.study.profile.summary import summary_of
-from hasten.study.profile.tables import CPU, GPU, tables_of
+from hasten.study.profile.tables import CPU, GPU, summary_of, tables_of
 from hasten.study.profile.take import Taken
 
 REPORTS = ("summary", "phases", "transforms", "ops", "kernels")
@@ -58,8 +58,7 @@ def write(
         "ops": tables.ops,
         "kernels": {name: {"Kind": tables.kind_of[name], **row} for name, row in tables.kernels.items()},
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing_to(out):
         for name in reports:
             if "json" in formats:
                 (out / f"{name}.json").write_text(json.dumps(contents[name], indent=2) + "\n", encoding="utf-8")
@@ -67,8 +66,6 @@ def write(
                 rows = _below(summary) if name == "summary" else _rows(contents[name])
                 (out / f"{name}.csv").write_text(_csv(rows), encoding="utf-8")
         profile.profiler.export_chrome_trace(str(out / TRACE))
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
     if "html" in formats:
         from hasten.study.profile.page import write_profile_page
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from hasten.engine.job import RunPlan, plan_run, with_train
 from hasten.observe.clock import Clock
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import prepare_case
+from hasten.study.environment.rates import read_rate
 
 _PROBED = 4
 """Cases that are read and prepared alone to know what a cold cache costs."""
@@ -115,7 +114,7 @@ def probe_cold(planned: RunPlan, *, read_delay_s: float = 0.0) -> Cold:
 def _one(case: Case, planned: RunPlan, read_delay_s: float) -> tuple[float, float, float]:
     begin = time.perf_counter()
     for path in (*case.image, *([case.label] if case.label else [])):
-        _read_past_cache(path)
+        read_rate([path], seconds=math.inf)
         time.sleep(read_delay_s)
     read = time.perf_counter()
     image = read_image(case)
@@ -123,14 +122,6 @@ def _one(case: Case, planned: RunPlan, read_delay_s: float) -> tuple[float, floa
     decoded = time.perf_counter()
     prepare_case(image, label, id=case.id, spec=planned.config.prepare)
     return read - begin, decoded - read, time.perf_counter() - decoded
-
-
-def _read_past_cache(path: Path) -> None:
-    with suppress(OSError), path.open("rb", buffering=0) as file:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while file.read(2**22):
-            pass
 
 
 def _part_of(planned: RunPlan, cold: Cold, folder: Path, seconds: float) -> RunPlan:

@@ -21,16 +21,16 @@ from hasten.engine.measure import variant_of
 from hasten.feed.feed import Feed
 from hasten.observe.env import environment
 from hasten.observe.load import LoadMeter
-from hasten.study.environment.rates import copy_rate, matmul_rate, transfer_rates
+from hasten.study.environment.rates import copy_rate, matmul_rate, synchronize, transfer_rates
 from hasten.study.environment.threads import threads_here
 from hasten.study.finding import Finding
 from hasten.study.run.assemble import Assembled, Cold, assemble
-from hasten.study.run.facts import Facts
-from hasten.study.run.findings import findings
+from hasten.study.run.findings import Facts, findings
 from hasten.study.run.probes import (
     Arms,
     Batch,
     device_busy,
+    first_batch,
     operation_costs,
     run_arms,
     slower_than,
@@ -43,7 +43,6 @@ from hasten.study.split import Diagnosis, Split, diagnose
 
 Echo = Callable[[str], None]
 _ENDLESS = 10**9
-"""Upper bound on the steps of a feed: it is abandoned once enough were taken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +99,8 @@ def diagnose_run(
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
         report("putting the run together")
         run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
-        bench = _Bench(run.parts, wrap_feed=_with_delay(run.parts, wrap_feed, read_delay_s))
-        facts = _measure(bench, run, config, Path(folder), steps, seconds, wrap_step, report)
+        wrap_feed = _with_delay(run.parts, wrap_feed, read_delay_s)
+        facts = _measure(run, config, Path(folder), steps, seconds, wrap_step, wrap_feed, report)
         delayed = read_delay_s * facts.config.sample.batch_size if "file" in facts.home else 0.0
         facts = dataclasses.replace(facts, disk_s=facts.disk_s + delayed, others=meter.others())
     return RunDiagnosis(
@@ -122,27 +121,6 @@ def diagnose_run(
     )
 
 
-class _Bench:
-    """A run's parts, and feeds of them from the step on whose patches most of the run has."""
-
-    def __init__(self, parts: RunComponents, *, wrap_feed: WrapFeed | None) -> None:
-        self.parts, self.wrap_feed = parts, wrap_feed
-        self.device = parts.planned.device
-        self.first = parts.program.rounds.stages[-1].first
-        self.inline = not parts.program.latest.hands_over
-
-    def feed(self) -> Feed:
-        return Feed(self.parts.program, first=self.first, last=_ENDLESS)
-
-    def batch(self) -> Batch:
-        """A batch that is not overwritten by the next one."""
-        source = iter(self.feed())
-        batch = next(source)
-        copied = batch["image"].clone(), batch["label"].clone()
-        source.close()
-        return copied
-
-
 def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
     """Batches from a file come later by what each of their samples does."""
     pause = delay * parts.planned.config.sample.batch_size
@@ -158,41 +136,38 @@ def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) 
 
 
 def _measure(
-    bench: _Bench,
     run: Assembled,
     given: RunConfig,
     folder: Path,
     steps: int,
     seconds: float,
     wrap_step: WrapStep | None,
+    wrap_feed: WrapFeed | None,
     report: Echo,
 ) -> Facts:
-    parts, device = bench.parts, bench.device
-    config, threads, cuda = parts.planned.config, threads_here(), device.type == "cuda"
-    disk_s, captured_s = _disk_seconds(parts, bench.first), _captured(parts, steps, seconds * 0.1)
+    parts, config, device = run.parts, run.parts.planned.config, run.parts.planned.device
+    threads, cuda, inline = threads_here(), device.type == "cuda", not parts.program.latest.hands_over
+    # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
+    first, last = parts.program.rounds.stages[-1].first, config.train.steps
+    feed = Feed(parts.program, first=first, last=_ENDLESS)
+    disk_s, captured_s = _disk_seconds(parts, first), _captured(parts, steps, seconds * 0.1)
     report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
-            parts.step,
-            bench.feed(),
-            steps=steps,
-            seconds=seconds * 0.3,
-            last=config.train.steps,
-            wrap_step=wrap_step,
-            wrap_feed=bench.wrap_feed,
+            parts.step, feed, steps=steps, seconds=seconds * 0.3, last=last, wrap_step=wrap_step, wrap_feed=wrap_feed
         )
     report("the feed without steps")
-    alone = feed_alone(bench.feed(), bench.wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
+    alone = feed_alone(feed, wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
     report("steps on a fixed batch, and on twice its samples")
-    batch = bench.batch()
-    arms = run_arms(parts, batch, threads=threads.wanted, seconds=seconds * 0.25)
+    batch = first_batch(parts, first)
+    arms = run_arms(parts, batch, cores=threads.wanted, seconds=seconds * 0.25)
     report("a validation and a checkpoint")
     rare = measure_rare(
         parts, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
     )
     report("the augmentation, operation by operation")
     split = split_of(
-        ran, inline=bench.inline, rare=rare, cold=run.cold, arms=arms, steps=rare.steps, feed_alone_s=alone, cuda=cuda,
+        ran, inline=inline, rare=rare, cold=run.cold, arms=arms, feed_alone_s=alone, cuda=cuda,
         busy_s=device_busy(lambda: parts.step(*batch, 0), device), copy_s=_copy_seconds(batch, device),
         captured_s=captured_s, shares=_intensity(parts, batch, ran),
     )  # fmt: skip
@@ -201,7 +176,7 @@ def _measure(
         given=given,
         split=split,
         cuda=cuda,
-        inline=bench.inline,
+        inline=inline,
         home=parts.arena.home,
         rare=rare,
         cold=run.cold,
@@ -256,7 +231,7 @@ def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
         return None
     for index in range(8):
         captured(index)
-    torch.cuda.synchronize(device)
+    synchronize(device)
     if not captured.engaged:
         captured.close()
         return None
@@ -264,7 +239,7 @@ def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
     while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
         captured(8 + count)
         count += 1
-    torch.cuda.synchronize(device)
+    synchronize(device)
     step_s = (time.perf_counter() - begin) / count
     captured.close()
     return step_s

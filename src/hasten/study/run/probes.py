@@ -6,7 +6,8 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +25,9 @@ from hasten.engine.components import RunComponents
 from hasten.engine.measure import Variant, compared, fastest_variant, variant_of
 from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.step import TrainStep
+from hasten.feed.feed import Feed
 from hasten.nets.build import divisor
+from hasten.study.environment.rates import synchronize
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
@@ -58,8 +61,15 @@ class Arms:
         return min(max(0.0, fixed), forward_backward)
 
 
-def run_arms(parts: RunComponents, batch: Batch, *, threads: int, seconds: float) -> Arms:
-    """Time the arms that make sense for this run, in turns. threads: cores that torch could use on a CPU."""
+def first_batch(parts: RunComponents, first: int = 0) -> Batch:
+    """A batch that no later one overwrites. first: its 0-based step."""
+    with closing(iter(Feed(parts.program, first=first, last=first + 1))) as batches:
+        batch = next(batches)
+        return batch["image"].clone(), batch["label"].clone()
+
+
+def run_arms(parts: RunComponents, batch: Batch, *, cores: int, seconds: float) -> Arms:
+    """Time the arms that make sense for this run, in turns. cores: those that torch could use on a CPU."""
     step, (image, label) = parts.step, batch
     arms: dict[str, Callable[[], object]] = {"fixed": lambda: step(image, label, 0)}
     compiled = step.network is not step.update.weights
@@ -72,8 +82,8 @@ def run_arms(parts: RunComponents, batch: Batch, *, threads: int, seconds: float
     if step.accumulate > 1:
         whole = dataclasses.replace(step, accumulate=1)
         arms["whole"] = lambda: whole(image, label, 0)
-    if step.device.type == "cpu" and torch.get_num_threads() < threads:
-        arms["threads"] = lambda: _on_threads(threads, lambda: step(image, label, 0))
+    if step.device.type == "cpu" and torch.get_num_threads() < cores:
+        arms["threads"] = threads(cores)(lambda: step(image, label, 0))
     small = _small(parts, image)
     if small is not None and not compiled:
         arms["small"] = lambda: _forward_backward(step, *small)
@@ -99,11 +109,13 @@ def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: 
     return {name: value for name, value in medians.items() if math.isfinite(value)}
 
 
-def _on_threads(threads: int, call: Callable[[], object]) -> None:
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Within it torch computes on so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(count)
     try:
-        call()
+        yield
     finally:
         torch.set_num_threads(before)
 
@@ -143,8 +155,7 @@ def operation_costs(parts: RunComponents, *, seconds: float) -> dict[str, float]
             draws = next(each.draws(number, number + 1))
             start = time.perf_counter()
             each.rendered(draws)
-            if segment.device.type == "cuda":
-                torch.cuda.synchronize(segment.device)
+            synchronize(segment.device)
             if number:
                 times[name].append(time.perf_counter() - start)
         if number >= 2 and time.perf_counter() - start_s > seconds:
@@ -237,7 +248,7 @@ def device_busy(step: Callable[[], object], device: torch.device, *, steps: int 
         with profile(activities=[ProfilerActivity.CUDA]) as recorded:
             for _ in range(steps):
                 step()
-            torch.cuda.synchronize(device)
+            synchronize(device)
         total = sum(float(event.self_device_time_total) for event in recorded.key_averages())
     except (RuntimeError, AttributeError):
         return None

@@ -7,13 +7,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.components import RunComponents
 from hasten.engine.saver import Saver
 from hasten.engine.state import training_state
 from hasten.engine.validate import validate
+from hasten.study.environment.rates import synchronize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +79,7 @@ def validate_some(parts: RunComponents, count: int) -> float:
     few = dataclasses.replace(parts.planned, validation=parts.planned.validation[:count])
     begin = time.perf_counter()
     validate(dataclasses.replace(parts, planned=few), parts.validated)
-    if parts.planned.device.type == "cuda":
-        torch.cuda.synchronize(parts.planned.device)
+    synchronize(parts.planned.device)
     return time.perf_counter() - begin
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from hasten.report.html import write_page as write_html
-from hasten.report.model import Bar, Page, Section, Table
-from hasten.study.finding import Finding
+from hasten.report.model import Page, Section, Table
+from hasten.study.finding import ms
 from hasten.study.run.doctor import RunDiagnosis
+from hasten.study.show import finding_lines, findings_section, split_section, whole
 from hasten.study.split import PARTS
-from hasten.study.words import ms
+
+_NONE = "No setting was found that would make it faster."
 
 
 def lines(report: RunDiagnosis) -> list[str]:
@@ -23,18 +24,8 @@ def lines(report: RunDiagnosis) -> list[str]:
             output.append(f"  {value / split.step_s:4.0%}  {ms(value):>9}  {words}")
     output.append(f"        {ms(split.step_s):>9}  a step in all, {split.steps} steps timed")
     output.append("")
-    output += _findings(report.findings)
+    output += [*(finding_lines(report.findings) or [_NONE]), ""]
     return [*output, *(f"note: {note}" for note in report.notes)]
-
-
-def _findings(findings: Iterable[Finding]) -> list[str]:
-    output: list[str] = []
-    for number, finding in enumerate(findings, start=1):
-        gain = f", about {finding.gain:.2f} times as fast" if finding.gain is not None else ""
-        output.append(f"{number}. {finding.title}{f' ({finding.where})' if finding.where else ''}{gain}")
-        output.append(f"   {finding.evidence}")
-        output.append(f"   -> {finding.cure}")
-    return [*output, ""] if output else ["No setting was found that would make it faster.", ""]
 
 
 def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
@@ -49,53 +40,16 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
         ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
         ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
     )  # fmt: skip
-    bar_parts = tuple((PARTS[name], 1e3 * value) for name, value in split.parts.items() if value > 0.002 * split.step_s)
     settings = tuple((name, str(value)) for name, value in report.settings.items())
+    spread = "Validation, checkpoints and what is done once are spread over the steps."
     sections = (
-        Section("Where a step's time goes", text=_sentence(report.diagnosis.evidence[2:]), bar=Bar(bar_parts, "ms"),
-                table=_parts(report), note="Validation, checkpoints and what is done once are spread over the steps."),
-        Section("What to change", text="" if report.findings else "No setting was found that would make it faster.",
-                table=_table(report.findings) if report.findings else None),
+        split_section(split, report.diagnosis, spread),
+        findings_section(report.findings, _NONE),
         Section("Experiments", table=_experiments(report)),
-        Section("Settings", table=Table(("Setting", "Value"), settings),
-                note=" ".join(report.notes)),
-    )  # fmt: skip
+        Section("Settings", table=Table(("Setting", "Value"), settings), note=" ".join(report.notes)),
+    )
     title = f"Doctor: {source}"
     return write_html(Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections), out)
-
-
-def _sentence(evidence: Iterable[str]) -> str:
-    text = "; ".join(evidence)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _whole(text: str) -> str:
-    """A number that is not parted from its unit."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _parts(report: RunDiagnosis) -> Table:
-    split = report.split
-    rows = tuple(
-        (PARTS[name], _whole(ms(value)), f"{value / split.step_s:.1%}")
-        for name, value in split.parts.items()
-        if value >= 0.0005 * split.step_s
-    )
-    return Table(("Part", "a step", "share"), rows, (1, 2))
-
-
-def _table(findings: Iterable[Finding]) -> Table:
-    rows = tuple(
-        (
-            f"{finding.title} ({finding.where})" if finding.where else finding.title,
-            finding.cure,
-            finding.evidence,
-            _whole(ms(finding.cost_s)) if finding.cost_s is not None else "",
-            f"{finding.gain:.2f}x" if finding.gain is not None else "",
-        )
-        for finding in findings
-    )
-    return Table(("Finding", "Cure", "Evidence", "Cost a step", "Gain"), rows, (3, 4))
 
 
 def _experiments(report: RunDiagnosis) -> Table:
@@ -121,4 +75,4 @@ def _experiments(report: RunDiagnosis) -> Table:
     rows += [(f"forward and backward of a probe, {name}", ms(value)) for name, value in report.variants.items()]
     inner = {"tune": "network: choosing switches", "compile": "network: compiling"}
     rows += [(f"before the first step, {inner.get(name, name)}", ms(value)) for name, value in report.once.items()]
-    return Table(("Experiment", "Time"), tuple((name, _whole(value)) for name, value in rows), (1,))
+    return Table(("Experiment", "Time"), tuple((name, whole(value)) for name, value in rows), (1,))

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch
 from hasten.engine.step import TrainStep
+from hasten.feed.feed import Feed
+from hasten.study.environment.rates import synchronize
 
 StepLike = Callable[[Tensor, Tensor, int], Any]
 """Called with image, label and the 0-based step, as `TrainStep` is."""
@@ -45,8 +47,7 @@ class Marks:
     def seconds(self) -> dict[str, float]:
         """By name; waits for the device. The first mark only begins."""
         totals: dict[str, float] = defaultdict(float)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         for (_, before), (name, after) in zip(self._events, self._events[1:], strict=False):
             totals[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
         return dict(totals)
@@ -114,7 +115,7 @@ class Ran:
 
 def run_steps(
     step: TrainStep,
-    feed: Iterable[Batch],
+    feed: Feed,
     *,
     steps: int,
     seconds: float,
@@ -127,20 +128,19 @@ def run_steps(
     marks = Marks(step.device)
     timed = TimedStep(step, marks)
     call: StepLike = wrap_step(timed) if wrap_step is not None else timed
-    watched = _Watched(iter(feed))
-    outer = iter(wrap_feed(watched) if wrap_feed is not None else watched)
     reads = _Reads(timed)
     start = begin = time.perf_counter()
-    count, asked_s, index = 0, 0.0, 0
-    with reads.counted() if wrap_step is not None else nullcontext():
+    count, asked_s, index, made_before_s = 0, 0.0, 0, 0.0
+    with closing(iter(feed)) as source, reads.counted() if wrap_step is not None else nullcontext():
+        batches = iter(wrap_feed(source)) if wrap_feed is not None else source
         while True:
             if index == warmup:
-                _wait(step.device)
-                watched.seconds, asked_s, reads.count, marks._events = 0.0, 0.0, 0, []
+                synchronize(step.device)
+                made_before_s, asked_s, reads.count, marks._events = feed.wait_seconds, 0.0, 0, []
                 begin = time.perf_counter()
                 marks.mark("begin")
             batch_start = time.perf_counter()
-            batch = next(outer)
+            batch = next(batches)
             asked_s += time.perf_counter() - batch_start
             marks.mark("batch")
             reads.outside = True
@@ -151,30 +151,12 @@ def run_steps(
             count = max(0, index - warmup)
             if count >= steps or (count >= 2 and time.perf_counter() - start > seconds):
                 break
-    _wait(step.device)
-    wall = time.perf_counter() - begin
-    _close(outer, watched.source)
+        synchronize(step.device)
+        wall = time.perf_counter() - begin
     return Ran(
         steps=count, step_s=wall / count, marks={name: value / count for name, value in marks.seconds().items()},
-        made_s=watched.seconds / count, asked_s=asked_s / count, reads=reads.count / count,
+        made_s=(feed.wait_seconds - made_before_s) / count, asked_s=asked_s / count, reads=reads.count / count,
     )  # fmt: skip
-
-
-class _Watched:
-    """An iterator that adds up the time inside it."""
-
-    def __init__(self, source: Iterator[Batch]) -> None:
-        self.source, self.seconds = source, 0.0
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        begin = time.perf_counter()
-        try:
-            return next(self.source)
-        finally:
-            self.seconds += time.perf_counter() - begin
 
 
 class _Reads:
@@ -207,32 +189,15 @@ class _Reads:
         return counting
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _close(*iterators: Any) -> None:
-    """Ends the threads of a feed now instead of when its generator is garbage-collected."""
-    for each in iterators:
-        close = getattr(each, "close", None)
-        if close is not None:
-            close()
-
-
-def feed_alone(
-    feed: Iterable[Batch], wrap_feed: WrapFeed | None, *, steps: int, seconds: float, device: torch.device
-) -> float:
+def feed_alone(feed: Feed, wrap_feed: WrapFeed | None, *, steps: int, seconds: float, device: torch.device) -> float:
     """Mean seconds of a batch with no step, after one that isn't counted."""
-    source = iter(feed)
-    outer = iter(wrap_feed(source) if wrap_feed is not None else source)
-    next(outer)
-    _wait(device)
-    begin, count = time.perf_counter(), 0
-    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
-        next(outer)
-        count += 1
-    _wait(device)
-    mean = (time.perf_counter() - begin) / count
-    _close(outer, source)
-    return mean
+    with closing(iter(feed)) as source:
+        batches = iter(wrap_feed(source)) if wrap_feed is not None else source
+        next(batches)
+        synchronize(device)
+        begin, count = time.perf_counter(), 0
+        while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
+            next(batches)
+            count += 1
+        synchronize(device)
+        return (time.perf_counter() - begin) / count

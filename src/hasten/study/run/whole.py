@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hasten.study.rules import DOUBLED
+from hasten.study.finding import DOUBLED
 from hasten.study.run.assemble import Cold
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
@@ -17,7 +17,6 @@ def split_of(
     rare: Rare | None = None,
     cold: Cold | None = None,
     arms: Arms | None = None,
-    steps: int = 1,
     feed_alone_s: float | None = None,
     copy_s: float = 0.0,
     busy_s: float | None = None,
@@ -27,9 +26,9 @@ def split_of(
 ) -> Split:
     """Seconds a step by part, which add up to `step_s`.
 
-    inline: the training device makes its batches itself. steps: of the run, over which what happens once is spread.
-    copy_s: of a batch to the device. busy_s: of a step in which a GPU computes. captured_s: a step as a CUDA graph,
-    whose phases are taken to be those of the uncaptured one. shares: of bandwidth and of multiplications.
+    inline: the training device makes its batches itself. copy_s: of a batch to the device. busy_s: of a step in which a
+    GPU computes. captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one. shares:
+    of bandwidth and of multiplications.
     """
     arms = arms or Arms()
     parts = _of_step(ran, inline=inline, copy_s=copy_s, cuda=cuda)
@@ -37,12 +36,10 @@ def split_of(
     _close(parts, ran.step_s)
     if captured_s is not None:
         parts = {name: value * captured_s / ran.step_s for name, value in parts.items()}
-    if cold is not None:
-        parts["read"] = cold.read_total_s / steps
-        parts["prepare"] = cold.prepare_total_s / steps
     if rare is not None:
-        parts["validation"] = rare.validation_step_s
-        parts["checkpoint"] = rare.checkpoint_step_s
+        parts |= {"validation": rare.validation_step_s, "checkpoint": rare.checkpoint_step_s}
+        if cold is not None:  # once, spread over the run's steps
+            parts |= {"read": cold.read_total_s / rare.steps, "prepare": cold.prepare_total_s / rare.steps}
     parts = {name: parts.get(name, 0.0) for name in PARTS}
     return Split(
         steps=ran.steps,

@@ -9,12 +9,13 @@ from hasten.report import words
 from hasten.report.html import write_page
 from hasten.report.model import Key, Page, Section, Table
 from hasten.report.terminal import print_table
+from hasten.study.finding import ms
+from hasten.study.folder import writing_to
 from hasten.study.scale import figures
 from hasten.study.scale.analyse import Analysis
 from hasten.study.scale.series import workers
 from hasten.study.scale.table import table_of, write_tables
 from hasten.study.scale.verdict import LEAST_EFFICIENCY
-from hasten.study.words import ms
 
 PAGE = "scaling.html"
 _IDEAL = Key("ideal", "--muted", dashed=True)
@@ -36,11 +37,8 @@ def write(analysis: Analysis, out: Path) -> Path:
 
     Raises ValueError if it can't be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing_to(out):
         write_tables(analysis, out)
-    except OSError as error:
-        raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
     return write_scale_page(analysis, out / PAGE)
 
 

@@ -1,33 +1,106 @@
-"""A scaling study: each training in turn, recorded in scale.json, so that a stopped study resumes where it was."""
+"""A scaling study: each training in turn, a job of its own, kept in scale.json, so that a stopped study resumes."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
+from hasten.config.settled import PlannedRun
+from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.engine.job import RunPlan, plan_run
-from hasten.files import replacing
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.observe.progress import SHOWN
-from hasten.observe.rundir import write_json
+from hasten.observe.rundir import write_json, write_text
 from hasten.observe.values import mapping
 from hasten.report import words
-from hasten.study.scale.arms import STRATEGIES, Arm, Mode, arms_of, check_base, settings_of
-from hasten.study.scale.run_logs import DONE, RUNS_JSON
-from hasten.study.scale.start import command_of, last_error, start
+from hasten.sample.share import share_mistake
+from hasten.study.scale.run_logs import DONE, RUNS_JSON, SINGLE
 
 BASE_YAML = "scale.yaml"
 """The run that all trainings are variants of, planned."""
 _SETTINGS = "settings"
+_PATIENCE_S = 60.0
+"""Seconds that a training gets to save a checkpoint after it is interrupted."""
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+Mode = Literal["strong", "weak"]
+STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "local_sgd", "horovod")
+"""Those that share a training among processes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One training."""
+
+    strategy: StrategyName
+    world: int
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        return f"{self.strategy}-{self.world}-seed{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.strategy}, {self.world} worker{'' if self.world == 1 else 's'}, seed {self.seed}"
+
+
+def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Sequence[int]) -> list[Arm]:
+    """Every training in the order in which they are run: all of one seed, then of the next, each time turned round.
+
+    So a machine that grows slower favours no count of workers. One process is trained once a seed, for all strategies.
+    """
+    arms: list[Arm] = []
+    alone: tuple[StrategyName, ...] = ("single",)
+    for turn, seed in enumerate(seeds):
+        of_seed = [
+            Arm(strategy=strategy, world=world, seed=seed)
+            for world in worlds
+            for strategy in (alone if world == 1 else strategies)
+        ]
+        arms += of_seed[:: 1 if turn % 2 == 0 else -1]
+    return arms
+
+
+def settings_of(base: PlannedRun, arm: Arm, mode: Mode) -> PlannedRun:
+    """What an arm trains with. base: a run of one process.
+
+    Raises ValueError for a batch that can't be dealt among the arm's processes.
+    """
+    config = weakly_scaled(base, arm.world, base.sample.batch_size) if mode == "weak" else base
+    # The stages of a pipeline all see the whole batch.
+    if arm.world > 1 and arm.strategy != "pipeline":
+        mistake = share_mistake(config.sample.batch_size, config.train.accumulate, arm.world, config.distribute.parts)
+        if mistake is not None:
+            raise ValueError(f"{mistake}; --mode weak multiplies it with the workers")
+    return dataclasses.replace(
+        config,
+        train=dataclasses.replace(config.train, seed=arm.seed),
+        distribute=dataclasses.replace(config.distribute, strategy=arm.strategy),
+    )
+
+
+def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None:
+    """Raise ValueError for a run that no study can be made of."""
+    if config.train.max_seconds is not None:
+        raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
+    if config.distribute.strategy not in ("auto", SINGLE):
+        raise ValueError(f"distribute.strategy: --strategies chooses it here; leave {config.distribute.strategy} out")
+    most = max(worlds)
+    if num_train < most:
+        raise ValueError(f"--worlds {most}: there are {num_train} cases to train on, and each worker needs one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +128,66 @@ class Wanted:
             raise ValueError(f"--strategies {', '.join(unknown)}: must be of {', '.join(STRATEGIES)}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"--threads {self.threads}: must be 1 or more")
+
+
+def command_of(settings: Path, out: Path, world: int) -> list[str]:
+    """The command line that trains by `settings` in `out` with `world` processes on this machine."""
+    launch = ["launch", "--nproc", str(world), str(settings), "--out", str(out), "--quiet"]
+    return [sys.executable, "-m", "hasten", *launch]
+
+
+def start(command: Sequence[str], *, threads: int, log: Path) -> int:
+    """Run the command to its end with its output in the file `log`, and return its exit code.
+
+    threads: of each process. When the study is interrupted, or asked to end, so is the command, which gets time to
+    save, before KeyboardInterrupt is raised.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _RANKS}
+    environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    with log.open("wb") as file, _sigterm_interrupts():
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            return process.wait()
+        finally:
+            if process.poll() is None:
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_PATIENCE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, so that no training is left behind without its study."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def last_error(log: Path) -> str:
+    """The line of a log that best explains why it ended: the last one that begins with `error`, else the last."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return (errors or lines or [""])[-1]
 
 
 def run_study(
@@ -103,8 +236,7 @@ def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]
     try:
         if not out.exists() or not any(out.iterdir()):
             out.mkdir(parents=True, exist_ok=True)
-            with replacing(out / BASE_YAML, out / f".{BASE_YAML}") as file:
-                file.write(dump_run(base).encode())
+            write_text(out / BASE_YAML, dump_run(base))
             record = {_SETTINGS: settings, "runs": []}
             write_json(path, record)
             return record
@@ -148,17 +280,16 @@ def _train(
     }
     record["runs"] = [one for one in record["runs"] if one.get("folder") != arm.folder] + [entry]
     write_json(out / RUNS_JSON, record)
-    with replacing(settings, settings.with_name(f".{settings.name}")) as file:
-        file.write(dump_run(config).encode())
+    write_text(settings, dump_run(config))
     meter = LoadMeter()
-    start = time.perf_counter()
+    begun = time.perf_counter()
     try:
         code = begin(command_of(settings, folder, arm.world), threads=threads, log=log)
     except BaseException:
         entry["status"] = "interrupted"
         write_json(out / RUNS_JSON, record)
         raise
-    entry |= {"seconds": time.perf_counter() - start, "exit_code": code, "others_cores": meter.others()}
+    entry |= {"seconds": time.perf_counter() - begun, "exit_code": code, "others_cores": meter.others()}
     entry |= _ended(folder, code, log)
     write_json(out / RUNS_JSON, record)
     return entry

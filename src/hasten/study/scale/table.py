@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hasten.files import replacing
-from hasten.observe.rundir import write_json
+from hasten.observe.rundir import write_json, write_text
 from hasten.report import words
 from hasten.report.model import Table
 from hasten.study.scale.analyse import Analysis
@@ -85,8 +84,7 @@ def as_csv(analysis: Analysis) -> str:
 def write_tables(analysis: Analysis, out: Path) -> None:
     """Write scaling.json and scaling.csv into the folder `out`. OSError where it can't be written."""
     write_json(out / JSON, as_json(analysis))
-    with replacing(out / CSV, out / f".{CSV}.part") as file:
-        file.write(as_csv(analysis).encode())
+    write_text(out / CSV, as_csv(analysis))
 
 
 def _times(times: Spread | None, spreads: bool) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.observe.load import LoadMeter
+from hasten.observe.rundir import json_text
 from hasten.study.script import report
 from hasten.study.script.findings.all import LEAST_STEPS, findings_of
 from hasten.study.script.launch import ScriptRun, run_script
@@ -46,7 +46,7 @@ def doctor_script(
     if try_cures and report_data.diagnosis is not None and run.ended != "crashed":
         report_data = _with_cures(report_data, steps, seconds, (lambda line: None) if as_json else echo)
     if as_json:
-        echo(json.dumps(report.as_json(report_data), indent=1))
+        echo(json_text(report.as_json(report_data)).rstrip("\n"))
     if out is not None:
         for path in report.write(report_data, out):
             if not as_json:
@@ -70,12 +70,11 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
 
 def _with_cures(report_data: report.Report, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Report:
     from hasten.study.script.try_cures import try_cures
-    from hasten.study.script.try_page import plain
 
     tried = try_cures(
         report_data.run.command, report_data.findings, report_data.run, steps=steps, seconds=seconds, echo=echo
     )
     echo("")
-    for line in plain(tried).splitlines():
+    for line in report.tried_lines(tried):
         echo(line)
     return dataclasses.replace(report_data, tried=tuple(tried))

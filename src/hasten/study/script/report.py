@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -11,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.files import replacing
 from hasten.observe.load import BUSY
-from hasten.study.finding import Finding
+from hasten.observe.rundir import write_json
+from hasten.report.model import Page, Section, Table
+from hasten.study.finding import Finding, ms
+from hasten.study.folder import writing_to
 from hasten.study.script.launch import ScriptRun
-from hasten.study.split import PARTS, Diagnosis, Split
-from hasten.study.words import ms
+from hasten.study.show import finding_lines, findings_section, split_section
+from hasten.study.split import Diagnosis, Split
 
 if TYPE_CHECKING:
     from hasten.study.script.try_cures import Tried
@@ -36,6 +36,7 @@ _EXPERIMENTS = {
 }
 """In words, what the probe's experiments try."""
 JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
+_NOTHING = "None of the findings has a cure that can be put in from outside."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,29 +90,6 @@ def busy(report: Report) -> list[str]:
     return [f"warning: other programs used {report.others:.1f} cores meanwhile: costs and gains are rough"]
 
 
-def finding_lines(findings: Sequence[Finding]) -> list[str]:
-    lines = []
-    for number, group in enumerate(grouped(findings), start=1):
-        finding = group[0]
-        mark = f"{number:2d}." if finding.level == "finding" else "   note:"
-        where = ", ".join(dict.fromkeys(one.where for one in group if one.where))
-        lines.append(f"{mark} {where + ': ' if where else ''}{finding.title}  [{finding.name}]")
-        for evidence in dict.fromkeys(one.evidence for one in group):
-            now = "; ".join(filter(None, (amounts(finding), evidence)))
-            lines += [f"      now   {now}"] if now else []
-        lines.append(f"      cure  {finding.cure}")
-    return lines
-
-
-def amounts(finding: Finding) -> str:
-    """What it costs, and what the cure is predicted to gain; nothing of a note."""
-    if finding.level == "note":
-        return ""
-    cost = "" if finding.cost_s is None else f"costs {ms(finding.cost_s)} a step"
-    gain = f"predicted {finding.gain:.2f} times as fast without it" if (finding.gain or 0.0) >= 1.005 else ""
-    return ", ".join(filter(None, (cost, gain)))
-
-
 def ending(run: ScriptRun) -> str:
     """How the run ended, in a sentence."""
     return f"{shlex.join(run.command)}: {_how(run)}"
@@ -134,7 +112,7 @@ def _how(run: ScriptRun) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Ready for `json.dumps`."""
+    """Ready for `hasten.observe.rundir.json_text`."""
     run = report.run
     return {
         "command": list(run.command),
@@ -144,51 +122,38 @@ def as_json(report: Report) -> dict[str, Any]:
         "ranks": len(run.records),
         "assume_cuda": report.assume_cuda,
         "other_cores": report.others,
-        "verdict": dataclasses.asdict(report.diagnosis) if report.diagnosis else None,
-        "split": dataclasses.asdict(report.split) if report.split else None,
-        "findings": [dataclasses.asdict(finding) for finding in report.findings],
-        "tried": [dataclasses.asdict(each) for each in report.tried or ()],
+        "verdict": report.diagnosis,
+        "split": report.split,
+        "findings": report.findings,
+        "tried": report.tried or (),
         "records": [record.raw for record in run.records],
     }
 
 
 def write(report: Report, out: Path) -> list[Path]:
     """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be made ({error.strerror or error}); name another folder") from None
     path = out / JSON_NAME
-    with replacing(path, path.with_suffix(".part")) as file:
-        file.write(json.dumps(as_json(report), indent=1).encode())
+    with writing_to(out):
+        write_json(path, as_json(report))
     return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
 
 
 def _page(report: Report, path: Path) -> Path:
     from hasten.report.html import write_page
-    from hasten.report.model import Bar, Page, Section, Table
 
     assert report.diagnosis is not None
     assert report.split is not None
-    split = report.split
-    shown = {name: seconds for name, seconds in split.parts.items() if seconds > 0.002 * split.step_s}
-    bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in shown.items()), unit="ms")
-    sections = [Section("Where a step's time goes", "\n\n".join(report.diagnosis.evidence), bar=bar)]
-    rows = tuple(_row(group) for group in grouped(report.findings))
-    columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
-    if rows:
-        sections.append(Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4))))
-    else:
-        sections.append(Section("Findings", "No fault found."))
+    sections = [
+        split_section(report.split, report.diagnosis),
+        findings_section(report.findings, "No fault found."),
+    ]
     if untried(report.run):
         sections.append(Section("Not tried", "\n\n".join(untried(report.run))))
     if report.tried is not None:
-        from hasten.study.script.try_page import section
-
-        sections.append(section(report.tried))
+        sections.append(_tried_section(report.tried))
     num_findings = sum(finding.level == "finding" for finding in report.findings)
     cards = (
-        ("step", ms(split.step_s), f"mean of {split.steps}"),
+        ("step", ms(report.split.step_s), f"mean of {report.split.steps}"),
         ("findings", str(num_findings), f"{len(report.findings) - num_findings} notes"),
         ("ranks", str(len(report.run.records)), _how(report.run)),
     )
@@ -199,19 +164,39 @@ def _page(report: Report, path: Path) -> Path:
     return write_page(page, path)
 
 
-def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Notes of one kind and cure together, in the place of the first; each finding, with its own cost, by itself."""
-    groups: dict[object, list[Finding]] = {}
-    for number, finding in enumerate(findings):
-        key: object = number if finding.level == "finding" else (finding.name, finding.cure)
-        groups.setdefault(key, []).append(finding)
-    return list(groups.values())
+def _tried_table(tried: Sequence[Tried]) -> Table:
+    """A row for each cure, in the order they were tried."""
+    columns = ("Cure", "For", "Step without", "Step with", "Gain", "Outcome", "Losses")
+    rows = (
+        (
+            ", ".join(one.cures),
+            ", ".join(one.findings),
+            *(ms(sorted(each)[len(each) // 2]) if each else "" for each in (one.base_s, one.cured_s)),
+            "" if one.gain is None else f"{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})",
+            f"{one.outcome}: {one.why}" if one.why else one.outcome,
+            one.agreement,
+        )
+        for one in tried
+    )
+    return Table(columns, tuple(rows), numeric=(2, 3, 4))
 
 
-def _row(group: Sequence[Finding]) -> tuple[str, ...]:
-    finding, lines = group[0], "\n".join(dict.fromkeys(one.where for one in group if one.where))
-    note = "" if finding.level == "finding" else "Note: "
-    gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
-    cost = "" if finding.cost_s is None or note else ms(finding.cost_s)
-    evidence = "\n".join(dict.fromkeys(one.evidence for one in group if one.evidence))
-    return (lines, note + finding.title, finding.cure, cost, gain, evidence)
+def tried_lines(tried: Sequence[Tried]) -> list[str]:
+    """Columns of text; one line of words where nothing was tried."""
+    from hasten.report.terminal import aligned
+
+    return aligned(_tried_table(tried)) if tried else [_NOTHING]
+
+
+def _tried_section(tried: Sequence[Tried]) -> Section:
+    if not tried:
+        return Section("Cures tried", _NOTHING)
+    runs = max(len(one.base_s) for one in tried)
+    return Section(
+        "Cures tried",
+        text=f"Runs with and without each cure were interleaved, {runs} times each. A cure is faster only if "
+        "each run with it was faster than every run without.",
+        table=_tried_table(tried),
+        note="Gain: mean step without over mean step with it, and in brackets its worst and best pair of runs. "
+        "Losses: those of the first steps against the first run's.",
+    )

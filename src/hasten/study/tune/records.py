@@ -8,13 +8,13 @@ from typing import Any
 
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
-from hasten.files import replacing
-from hasten.observe.rundir import write_json
+from hasten.observe.rundir import write_json, write_text
 from hasten.report.html import write_page
 from hasten.report.model import Page, Section, Table
-from hasten.study.tune.apply import Change, value_of
+from hasten.study.finding import ms
+from hasten.study.folder import writing_to
 from hasten.study.tune.search import Measured, Row
-from hasten.study.tune.setting import changes_text
+from hasten.study.tune.setting import Change, changes_text, value_of
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
 _SEEMS = 1.03
@@ -84,14 +84,9 @@ class Tuned:
 
 def write_tuned(tuned: Tuned) -> None:
     """Raises ValueError if the folder can't be written to."""
-    path = tuned.out / TUNED_YAML
-    try:
-        with replacing(path, tuned.out / f".{TUNED_YAML}") as file:
-            file.write(dump_run(tuned.config).encode())
+    with writing_to(tuned.out):
+        write_text(tuned.out / TUNED_YAML, dump_run(tuned.config))
         write_json(tuned.out / TUNE_JSON, as_json(tuned))
-    except OSError as error:
-        why = error.strerror or error
-        raise ValueError(f"{tuned.out}: cannot be written to ({why}); choose another --out") from None
     _write_page(tuned)
 
 
@@ -156,7 +151,7 @@ def _fact_text(value: Any) -> str:
 
 
 def _section(stage: str, rows: list[Row]) -> Section:
-    columns = ("tried", "ms", "base ms", "gain", "interval", "verdict", "remark")
+    columns = ("tried", "time", "of the base", "gain", "interval", "verdict", "remark")
     table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3, 4))
     text = f"Timed: a {_UNITS[rows[0].kind]}. Each line against the best setting before it."
     return Section(stage[:1].upper() + stage[1:], text=text, table=table)
@@ -169,12 +164,6 @@ def _texts(row: Row) -> tuple[str, ...]:
         return changes_text(row.changes), "", "", "", "", verdict, row.why
     interval = "" if measured.low is None or measured.high is None else f"{measured.low:.2f}–{measured.high:.2f}"
     gain = "" if measured.gain is None else f"{measured.gain:.2f}"
+    times = ("" if seconds is None else ms(seconds) for seconds in (measured.seconds, measured.base_seconds))
     remark = "; ".join(dict.fromkeys(text for text in (row.why, measured.agreement) if text))
-    return changes_text(row.changes), _ms(measured.seconds), _ms(measured.base_seconds), gain, interval, verdict, remark
-
-
-def _ms(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    ms = 1e3 * seconds
-    return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
+    return changes_text(row.changes), *times, gain, interval, verdict, remark

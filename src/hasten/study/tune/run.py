@@ -20,12 +20,11 @@ from hasten.engine.outputs import make_folder
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.study.folder import empty_folder
-from hasten.study.tune.apply import applied, changes_between
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.records import Tuned, write_tuned
-from hasten.study.tune.room import fitted, room_of
 from hasten.study.tune.search import BEATEN, GIVEN_UP, Row, Rules, Searched, search
-from hasten.study.tune.space import advice, pays_within, space_of, start_of
+from hasten.study.tune.setting import applied, changes_between
+from hasten.study.tune.space import advice, fitted, pays_within, room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
 

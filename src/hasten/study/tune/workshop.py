@@ -27,6 +27,8 @@ from hasten.engine.step import TrainStep
 from hasten.feed.feed import Feed
 from hasten.nets.blocks import compile_blocks
 from hasten.observe.clock import Clock
+from hasten.study.environment.rates import synchronize
+from hasten.study.run.probes import first_batch, threads
 from hasten.study.tune.search import Kind
 from hasten.study.tune.setting import Setting
 
@@ -96,7 +98,7 @@ class Workshop:
             parts, note = self.parts(setting)
             if kind == "validate":
                 return self._validation(parts)
-            batch = _first_batch(parts)
+            batch = first_batch(parts)
             if kind == "update":
                 return _update(parts.step, batch, str(setting["optimizer"]))
             begin = time.perf_counter()
@@ -105,7 +107,7 @@ class Workshop:
                 parts.step.network = _compiled(parts.step.network, setting)
             trace = _trace(parts.step, batch)
             parts.step(*batch, 0)
-            self.sync()
+            synchronize(self.device)
             once = time.perf_counter() - begin if compiled else 0.0
             once += parts.program.compile_seconds
             calls = {"step": lambda: self._step(parts, batch, setting), "run": lambda: self._run(parts, setting)}
@@ -148,19 +150,15 @@ class Workshop:
             learning_rate=_RATE, learning_rate_batch=0,
         )  # fmt: skip
 
-    def sync(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     def _timed(self, body: Callable[[], object], scale: float, count: int) -> Callable[[], float]:
         """A call that sets the threads, waits for the device around `body`, and returns its scaled seconds."""
 
         def call() -> float:
             with threads(count):
-                self.sync()
+                synchronize(self.device)
                 begin = time.perf_counter()
                 body()
-                self.sync()
+                synchronize(self.device)
                 return scale * (time.perf_counter() - begin)
 
         return call
@@ -229,17 +227,6 @@ def _unwarned() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Within it torch computes on so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _compiled(network: nn.Module, setting: Setting) -> nn.Module:
     mode = None if setting["inductor"] == "default" else str(setting["inductor"])
     if setting["compile"] == "whole":
@@ -247,12 +234,6 @@ def _compiled(network: nn.Module, setting: Setting) -> nn.Module:
     if not compile_blocks(network):
         raise ValueError("the network repeats no block")
     return network
-
-
-def _first_batch(parts: RunComponents) -> tuple[Tensor, Tensor]:
-    with closing(iter(Feed(parts.program, last=1))) as batches:
-        batch = next(batches)
-        return batch["image"].clone(), batch["label"].clone()
 
 
 def _trace(step: TrainStep, batch: tuple[Tensor, Tensor]) -> Trace:
@@ -290,8 +271,7 @@ def _update(step: TrainStep, batch: tuple[Tensor, Tensor], form: str) -> Arm:
         begin = time.perf_counter()
         for _ in range(5):
             optimizer.step()
-        if step.device.type == "cuda":
-            torch.cuda.synchronize(step.device)
+        synchronize(step.device)
         return (time.perf_counter() - begin) / 5
 
     return Arm(call=call, trace=(moved.cpu(), moved.cpu()))

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from hasten.study.scale.predict.collective import ring_s
 from hasten.study.scale.predict.fit import Fitted, alpha_beta, fit_epochs, nonnegative, predictions, resample
 from hasten.study.scale.predict.links import LINKS, Link, Network
-from hasten.study.scale.predict.model import Mode, Training
+from hasten.study.scale.predict.model import Mode, Training, ring_s
 
 SIZES = [2**power for power in range(10, 27, 2)]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.study.scale.predict.collective import all_reduce_s, ring_s, tree_s
 from hasten.study.scale.predict.links import LINKS, Link, Network
 from hasten.study.scale.predict.model import (
     COMMUNICATION,
@@ -18,9 +17,12 @@ from hasten.study.scale.predict.model import (
     SPREAD,
     TOO_FEW,
     Training,
+    all_reduce_s,
     expected_maximum,
     exposed_s,
     predict,
+    ring_s,
+    tree_s,
 )
 
 SLOW = Link(name="slow", latency_s=1e-4, bytes_per_s=1e8)

@@ -57,5 +57,5 @@ def test_a_page_of_a_run_names_its_links(run: Source, tmp_path: Path) -> None:
     assert table.columns[3] == "Step"
     assert table.rows[0][0] == "8"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="can't be written"):
+    with pytest.raises(ValueError, match="cannot be written to"):
         write(tmp_path / "file", result, run)

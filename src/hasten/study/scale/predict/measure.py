@@ -16,6 +16,7 @@ from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import process_group
 from hasten.distribute.world import detect_world
 from hasten.observe.rundir import write_json
+from hasten.study.environment.rates import synchronize
 from hasten.study.scale.predict.fit import alpha_beta
 from hasten.study.scale.predict.links import Link
 
@@ -52,18 +53,13 @@ def _timed(values: torch.Tensor) -> float:
     """Seconds of one all-reduce from when the last rank is ready, of the slowest rank."""
     values.fill_(1.0)
     distributed.barrier()
-    _finish(values.device)
+    synchronize(values.device)
     begin = time.perf_counter()
     distributed.all_reduce(values)
-    _finish(values.device)
+    synchronize(values.device)
     elapsed = torch.tensor([time.perf_counter() - begin], device=values.device)
     distributed.all_reduce(elapsed, distributed.ReduceOp.MAX)
     return float(elapsed)
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def measure_link(device: torch.device, *, name: str, seconds: float = 30.0) -> Link:

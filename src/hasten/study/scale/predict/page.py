@@ -12,6 +12,7 @@ from hasten.report.figures import Line, line_chart
 from hasten.report.html import write_page
 from hasten.report.model import Bar, Chart, Key, Page, Section, Table
 from hasten.report.words import NBSP, share, short_duration
+from hasten.study.folder import writing_to
 from hasten.study.scale.predict.fit import Predicted, predictions
 from hasten.study.scale.predict.model import COMPUTE
 from hasten.study.scale.predict.source import Source
@@ -84,11 +85,8 @@ def write(out: Path, predictions: Sequence[Predicted], source: Source) -> tuple[
 
     Raises ValueError if the folder can't be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing_to(out):
         write_json(out / PREDICTION_JSON, as_json(predictions, source))
-    except OSError as error:
-        raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
     page = Page(
         title=f"Predicted scaling of {source.name}",
         verdict=verdict(predictions, source),

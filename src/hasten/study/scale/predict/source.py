@@ -13,13 +13,13 @@ from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import CHECKPOINTS, RANKS
 from hasten.observe.values import integer, mapping, number
 from hasten.report.read import Run, read_run
+from hasten.study.finding import ms
 from hasten.study.scale.log import Log
 from hasten.study.scale.log_folder import read_logs
 from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample
 from hasten.study.scale.predict.links import LINKS, USUAL_LINK, Network
 from hasten.study.scale.predict.model import Mode, Training
 from hasten.study.scale.run_logs import SINGLE, guessed, is_run
-from hasten.study.words import ms
 
 FIXED_SHARE = 0.05
 """Assumed part of a step that fewer samples don't shorten: launches, the optimizer, small layers."""

@@ -1,1 +1,1 @@
-"""Records of a watched script turned into findings: one file an idea, pure functions."""
+"""Records of a watched script turned into findings: pure functions."""

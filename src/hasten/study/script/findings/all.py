@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hasten.study.finding import Finding, ranked
-from hasten.study.script.findings import (
-    algorithms,
-    experiments,
-    heavy_items,
-    host_reads,
-    leftovers,
-    lines,
-    loading,
-    nnunet,
-    parallel,
-    pauses,
-    tensors,
-)
+from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
 from hasten.study.script.records import Record
 
 LEAST_STEPS = 4
@@ -30,12 +18,13 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
         return []
     first = records[0]
     findings: list[Finding] = []
-    for module in (loading, host_reads, leftovers, algorithms, pauses, lines, tensors, nnunet):
-        findings += module.find(first)
-    findings += parallel.find(records)
+    rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
+    for rule in (*rules, tensors.find, loading.nnunet):
+        findings += rule(first)
+    findings += algorithms.parallel(records)
     if first.experiments:
         findings += experiments.findings(first.experiments)
-        findings += heavy_items.find(first, findings)
+        findings += loading.heavy_items(first, findings)
     by_place: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         # Of those with one name and place: what the experiments prove rather than a note.

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from hasten.observe.load import BUSY
-from hasten.study.finding import Finding
-from hasten.study.rules import DOUBLED, FASTER
+from hasten.study.finding import DOUBLED, FASTER, Finding, ms
 from hasten.study.script.findings.loader_experiments import LEAST, Results, Step, items, workers
 from hasten.study.script.records import place
-from hasten.study.words import ms
 
 TOY_S = 0.015
 """Seconds of forward and backward on a CPU below which calls rule, so that precision and layout aren't the point."""

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding
-from hasten.study.script.findings.host_reads import MAPS
+from hasten.study.finding import Finding, ms
+from hasten.study.script.findings.tensors import MAPS
 from hasten.study.script.records import Record, place
-from hasten.study.words import ms
 
 SHARE = 0.05
 """Of the step, from which a line's work on the host is a note, and of the whole time, from which it is a finding."""

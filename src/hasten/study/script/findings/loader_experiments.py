@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hasten.study.finding import Finding
+from hasten.study.finding import Finding, ms
 from hasten.study.script.records import place
-from hasten.study.words import ms
 
 LEAST = 1.05
 """Predicted factor on the whole step from which something is a finding; smaller gains are not reported."""

@@ -6,16 +6,21 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
-from hasten.study.rules import WAITS, part
-from hasten.study.script.contention import contended_s
+from hasten.study.finding import WAITS, Finding, gain_of, ms, part
+from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.records import Record, place
-from hasten.study.words import ms
+from hasten.study.script.split import contended_s
 
 LEAST_WAIT_S = 0.0005
 """Below this, workers would cost more than they hide: handing a batch over takes about as long."""
 RESTARTS = 0.05
 """Share of the time that goes into starting the workers again for each pass."""
+_HIDE = ("no-workers", "few-workers")
+OTHERS_HIDE = 1.5
+"""Predicted gain from which other workers are the cure."""
+HEAVY = 0.15
+"""Of a step that waiting for batches, and for the cores that make them, must take. Items that are hidden here, but for
+which a GPU would wait, are a note."""
 
 
 def find(record: Record) -> Iterator[Finding]:
@@ -110,3 +115,78 @@ def _pinned(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
         cost_s=cost,
         level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
     )
+
+
+def heavy_items(record: Record, findings: list[Finding]) -> list[Finding]:
+    """findings: of the other rules. Nothing is added where more workers hide the items or caching them is the cure."""
+    results = record.experiments
+    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
+    loaders = record.training_loaders
+    if not loaders or items.get("kind") == "whole":
+        return []
+    if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
+        return []
+    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
+    work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
+    cores = max(1, int(loader.get("cores") or 1))
+    hidden = step is None or work_s / cores <= step.compute_s
+    lanes = max(1, int(loaders[0]["num_workers"]))
+    gpu_waits = step is not None and not record.on_gpu and work_s / lanes >= step.gpu_s(cores)
+    if hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings):
+        return []
+    lost_s = contended_s(record)
+    cost = record.part("wait") + lost_s
+    if record.step_s <= 0 or (cost < HEAVY * record.train_s and not gpu_waits):
+        return []
+    evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
+    if seconds:
+        evidence = f"a batch takes {ms(max(seconds))} to make; {evidence}"
+    if lost_s:
+        evidence += (
+            f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "
+            f"of {record.raw.get('cores')} cores"
+        )
+    return [
+        record.finding(
+            "heavy-items",
+            loaders[0]["site"],
+            "the items cost so much work that no number of workers hides all of it",
+            "cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
+            "hasten.compile_transforms(chain)",
+            evidence=evidence,
+            cost_s=cost,
+            level="note" if cost < HEAVY * record.step_s else "finding",
+        )
+    ]
+
+
+def nnunet(record: Record) -> list[Finding]:
+    """nnunet-loader: with the command of Hasten's trainer for the same training."""
+    trainer = record.listed_dict("nnunet")
+    wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s
+    if not trainer or trainer["hasten"] or wait + reads < WAITS * step_s:
+        return []
+    # On a CPU the batches are then made by the cores that train, which costs about half of what was waited.
+    saved = wait + reads if record.on_gpu else wait / 2
+    arguments = " ".join(_without_trainer(trainer["arguments"]))
+    return [
+        record.finding(
+            "nnunet-loader",
+            "nnUNetTrainer.train_step",
+            "nnU-Net waits for its loader processes, and reads the loss in every step",
+            f"pip install 'hasten[nnunet]', then: hasten nnunet train {arguments}",
+            evidence=f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device",
+            cost_s=wait + reads,
+            gain=gain_of(saved, step_s),
+        )
+    ]
+
+
+def _without_trainer(arguments: list[str]) -> list[str]:
+    """The same training by Hasten's trainer, which `hasten nnunet train` takes unless another is named."""
+    if "-tr" not in arguments:
+        return arguments
+    at = arguments.index("-tr")
+    name = arguments[at + 1] if at + 1 < len(arguments) else ""
+    ours = name.replace("nnUNetTrainer", "nnUNetTrainerHasten", 1)
+    return [*arguments[:at], *([] if name == "nnUNetTrainer" else ["-tr", ours]), *arguments[at + 2 :]]

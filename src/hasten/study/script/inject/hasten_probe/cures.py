@@ -6,16 +6,24 @@ A name may carry a value, `workers=2`. `apply` returns a description of the patc
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from . import cure_data, cure_net
+from .exp_items import first_random
+from .exp_time import memory
+from .nested import in_channels_last, mapped
+
+_ROOM = 0.2
+"""Share of the memory that stays free: later items aren't cached."""
 
 
 def apply(name: str) -> str:
@@ -89,13 +97,75 @@ def _pin_memory(value: str) -> str:
 
 
 def _cache_items(value: str) -> str:
-    _loader_options(lambda options: options.update(dataset=cure_data.kept_items(options["dataset"])))
+    _loader_options(lambda options: options.update(dataset=_kept_items(options["dataset"])))
     return "the items of map-style datasets are kept once made"
 
 
 def _cache_transforms(value: str) -> str:
-    _loader_options(lambda options: options.update(dataset=cure_data.kept_prefix(options["dataset"])))
+    _loader_options(lambda options: options.update(dataset=_kept_prefix(options["dataset"])))
     return "MONAI datasets keep what their transforms before the first random one made"
+
+
+class _BoundedCache(dict):
+    def put(self, key: Any, value: Any) -> None:
+        if len(self) % 64 == 0:
+            free, total = memory()
+            self.full = bool(total) and free < _ROOM * total
+        if not self.full:
+            self[key] = value
+
+
+def _kept_items(dataset: Any) -> Any:
+    """Each item is made once and then returned as a copy, since collate functions and callers may write into it."""
+    kind = type(dataset)
+    if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_kept"):
+        return dataset
+
+    def __getitem__(self: Any, index: Any) -> Any:
+        cached = self._hasten_kept
+        if index not in cached:
+            item = kind.__getitem__(self, index)
+            cached.put(index, copy.deepcopy(item))
+            return item
+        return copy.deepcopy(cached[index])
+
+    members: dict[str, Any] = {"__getitem__": __getitem__}
+    if hasattr(kind, "__getitems__"):
+        members["__getitems__"] = lambda self, indices: [self[index] for index in indices]
+    return _as(dataset, members)
+
+
+def _kept_prefix(dataset: Any) -> Any:
+    """A MONAI `Dataset` keeps its items as they are before the first random transform, as a `CacheDataset` does."""
+    monai_data, transforms = sys.modules.get("monai.data"), sys.modules.get("monai.transforms")
+    if monai_data is None or transforms is None or not isinstance(dataset, monai_data.Dataset):
+        return dataset
+    compose, kind = getattr(dataset, "transform", None), type(dataset)
+    plain = kind._transform is monai_data.Dataset._transform
+    if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_kept"):
+        return dataset
+    end = first_random(compose, transforms)
+
+    def _transform(self: Any, index: int) -> Any:
+        cached = self._hasten_kept
+        prefix = cached.get(index)
+        if prefix is None:
+            prefix = compose(self.data[index], end=end)
+            cached.put(index, prefix)
+        return compose(copy.deepcopy(prefix), start=end) if end < len(compose.transforms) else copy.deepcopy(prefix)
+
+    return _as(dataset, {"_transform": _transform})
+
+
+def _as(dataset: Any, members: dict[str, Any]) -> Any:
+    """The object under a subclass that bears its class's names, so that what asks for its type still finds it."""
+    kind = type(dataset)
+    try:
+        dataset._hasten_kept = _BoundedCache()
+        dataset.__class__ = type(kind.__name__, (kind,), {**members, "__module__": kind.__module__})
+    except (AttributeError, TypeError):
+        return dataset
+    return dataset
 
 
 def _fused_optimizer(value: str) -> str:
@@ -184,6 +254,59 @@ def _no_anomaly(value: str) -> str:
     return "anomaly detection stays off"
 
 
+def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple, dict], Any]) -> None:
+    """`call(module, original, args, kwargs)` in place of each outermost call of a module that has parameters.
+
+    A loss has none and is left as it is.
+    """
+    original = nn.Module.__call__
+    depth = [0]
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if depth[0] or next(self.parameters(), None) is None:
+            return original(self, *args, **kwargs)
+        depth[0] += 1
+        try:
+            return call(self, original, args, kwargs)
+        finally:
+            depth[0] -= 1
+
+    nn.Module.__call__ = __call__  # type: ignore[method-assign]
+
+
+def _autocast(dtype: str) -> str:
+    """Forward under autocast, the outputs given in float32 so that the script's loss sees what it did before."""
+    if dtype not in ("", "bf16", "bfloat16"):
+        raise ValueError(f"autocast={dtype}: only bfloat16 can be put in from outside, as float16 needs a GradScaler")
+
+    def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
+        kind = next(module.parameters()).device.type
+        cast = (
+            contextlib.nullcontext() if torch.is_autocast_enabled(kind) else torch.autocast(kind, dtype=torch.bfloat16)
+        )
+        with cast:
+            outputs = original(module, *args, **kwargs)
+        return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
+
+    _around_roots(call)
+    return "networks run under autocast in bfloat16, outputs in float32"
+
+
+def _channels_last(value: str) -> str:
+    converted: set[int] = set()
+
+    def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
+        if id(module) not in converted:
+            converted.add(id(module))
+            for parameter in module.parameters():
+                parameter.data = in_channels_last(parameter.data)
+        return original(module, *mapped(args, in_channels_last), **mapped(kwargs, in_channels_last))
+
+    _around_roots(call)
+    return "networks and their inputs are laid out in channels_last"
+
+
 class _Off:
     """In place of a profiler: takes every call, and is its own answer."""
 
@@ -232,8 +355,8 @@ CURES: dict[str, Callable[[str], str]] = {
     "pin-memory": _pin_memory,
     "cache-items": _cache_items,
     "cache-transforms": _cache_transforms,
-    "autocast": cure_net.autocast,
-    "channels-last": cure_net.channels_last,
+    "autocast": _autocast,
+    "channels-last": _channels_last,
     "cudnn-benchmark": _cudnn_benchmark,
     "fused-optimizer": _fused_optimizer,
     "set-to-none": _set_to_none,

@@ -1,4 +1,4 @@
-"""Experiments on the network: what it would gain by other precision, layout, batch, and without idle biases.
+"""Experiments on the step: what it would gain by other precision, layout, batch and optimizer, without idle biases.
 
 Each on deep copies of the root module and its last batch, so that neither weights, gradients, statistics nor hooks of
 the user's objects change. The real loss isn't known here: the mean of the squares of all outputs stands in for it.
@@ -7,7 +7,8 @@ the user's objects change. The real loss isn't known here: the mean of the squar
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class Net:
         self.module, self.site, self.args, self.kwargs = module, site, args, kwargs
         parameters = list(module.parameters())
         self.device = parameters[0].device
-        self.sync = torch.cuda.synchronize if self.device.type == "cuda" else None
+        self.sync = sync_of(self.device)
 
     def copied(self) -> nn.Module:
         """Deep copy without gradients and without the hooks of this package."""
@@ -48,18 +49,17 @@ class Net:
         return run
 
 
+def sync_of(device: torch.device) -> Callable[[], object] | None:
+    return torch.cuda.synchronize if device.type == "cuda" else None
+
+
 def nets(session: Any) -> list[Net]:
     """Roots with parameters to train and a batch to run, the one with most parameters first."""
     roots = []
-    batches = session.last_batches
-    for number, (module, site) in enumerate(session.roots):
-        if isinstance(batches, Mapping):
-            batch = batches.get(id(module), batches.get(module))
-        else:
-            batch = batches[number] if number < len(batches) else None
-        if batch is None or not any(parameter.requires_grad for parameter in module.parameters()):
-            continue
-        roots.append(Net(module, site, tuple(batch[0]), dict(batch[1])))
+    for module, site in session.roots:
+        batch = session.last_batches.get(id(module))
+        if batch is not None and any(parameter.requires_grad for parameter in module.parameters()):
+            roots.append(Net(module, site, *batch))
     return sorted(roots, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
 
 
@@ -194,7 +194,7 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
 
 def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     """Forward and backward on the tensors within, where the batch is of a subclass that looks at every operation."""
-    if not getattr(session, "subclass", ""):
+    if not session.subclass:
         return {"skipped": "the batches are plain tensors"}
 
     def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -270,3 +270,87 @@ def free_memory(device: torch.device) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
     return memory()
+
+
+def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, Any]:
+    """A step of the optimizer as it is against one of the same class with fused=True, both on clones."""
+    kind = type(optimizer)
+    if "fused" not in inspect.signature(kind.__init__).parameters:
+        return {"skipped": f"{kind.__name__} takes no `fused`"}
+    if optimizer.param_groups[0].get("fused"):
+        return {"skipped": "fused already"}
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return {"skipped": "differentiable, which `fused` isn't"}
+    parameters = _parameters(optimizer)
+    if any(p.is_sparse or not p.is_floating_point() for p in parameters):
+        return {"skipped": "parameters that `fused` doesn't take"}
+    num_bytes = sum(p.numel() * p.element_size() for p in parameters)
+    free, _ = free_memory(parameters[0].device)
+    if free and 10 * num_bytes > free:
+        return {"skipped": "no memory for two copies of the parameters and their state"}
+    plain, fast = _cloned(optimizer, {}), _cloned(optimizer, {"fused": True, "foreach": None})
+    plain.step()
+    fast.step()
+    deviation = max(
+        difference(one, other)
+        for one, other in zip(_parameters(plain), _parameters(fast))  # noqa: B905
+    )
+    result = versus(plain.step, fast.step, seconds, sync_of(parameters[0].device))
+    foreach = optimizer.param_groups[0].get("foreach")
+    result.update(site=site, tensors=len(parameters), difference=deviation, foreach=foreach)
+    return {**result, "class": kind.__name__}
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
+    """The same class and options on cloned parameters, each with a gradient that is the same in every clone."""
+    generator = torch.Generator().manual_seed(0)
+    groups = []
+    for group in optimizer.param_groups:
+        options = {key: value for key, value in group.items() if key != "params"}
+        options.update((key, value) for key, value in changed.items() if key in options)
+        clones = []
+        for parameter in group["params"]:
+            clone = parameter.detach().clone().requires_grad_()
+            clone.grad = torch.empty_like(clone).copy_(1e-3 * torch.randn(clone.shape, generator=generator))
+            clones.append(clone)
+        groups.append({**options, "params": clones})
+    accepted = inspect.signature(type(optimizer).__init__).parameters
+    options = {key: value for key, value in {**optimizer.defaults, **changed}.items() if key in accepted}
+    return type(optimizer)(groups, **options)
+
+
+def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
+    """Seconds that writing zeros into the gradients takes, beside forgetting them."""
+    clone = _cloned(optimizer, {})
+    parameters = _parameters(clone)
+    gradients = [p.grad for p in parameters]
+
+    def forget() -> None:
+        for parameter, gradient in zip(parameters, gradients):  # noqa: B905
+            parameter.grad = None
+            # As a backward does: it hands its tensor over where there is none, and adds where there is one.
+            parameter.grad = gradient
+
+    def write() -> None:
+        for parameter, gradient in zip(parameters, gradients):  # noqa: B905
+            assert gradient is not None
+            gradient.zero_()
+            gradient.add_(0.0)
+            parameter.grad = gradient
+
+    return versus(write, forget, seconds, sync_of(parameters[0].device))
+
+
+def anomaly(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    """Forward and backward under anomaly detection, the base, against without."""
+    cycle = net.cycle(net.copied())
+
+    def watched() -> None:
+        with torch.autograd.set_detect_anomaly(True):
+            cycle()
+
+    return versus(watched, cycle, seconds, net.sync)

@@ -30,13 +30,12 @@ def versus(
     arm: Callable[[], object],
     seconds: float,
     sync: Callable[[], object] | None = None,
-    least: float = LEAST_GAIN,
 ) -> dict[str, Any]:
     """Times of `base` and `arm` in turns: medians in seconds a call, the gain of `arm` and its interval.
 
-    Slow calls get fewer rounds, and it ends early where no round gains `least`; {"low": 0.0} then, as too few rounds
-    prove nothing. What is too slow even for that gives {"skipped": why, "needs_s": seconds that it needs}. No verdict
-    here: who reads it sets the threshold.
+    Slow calls get fewer rounds, and it ends early where no round gains `LEAST_GAIN`; {"low": 0.0} then, as too few
+    rounds prove nothing. What is too slow even for that gives {"skipped": why, "needs_s": seconds that it needs}. No
+    verdict here: who reads it sets the threshold.
     """
     if seconds <= 0:
         return {"skipped": "no time left"}
@@ -54,7 +53,7 @@ def versus(
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(MOST):
         passed = time.perf_counter() - begin
-        if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < least:
+        if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < LEAST_GAIN:
             break
         if number >= FEWEST and passed > seconds:
             break

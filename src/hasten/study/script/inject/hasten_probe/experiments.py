@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from . import exp_items, exp_loader, exp_net, exp_step
+from . import exp_items, exp_loader, exp_net
 from .exp_time import Others, random_state_kept, usable_cores
 
 SHARES = {
@@ -49,7 +48,11 @@ def run(session: Any) -> dict[str, Any]:
 
     The objects of the script, its gradients, its random states and torch's settings are as before.
     """
-    if _ranks() > 1:
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
         return {"skipped": "several ranks: one can't stop to experiment while the others train"}
     begin, others = time.perf_counter(), Others()
     results: dict[str, Any] = {"cores": usable_cores(), **_step(session)}
@@ -84,14 +87,12 @@ def run(session: Any) -> dict[str, Any]:
 
 def needs_s(session: Any) -> float:
     """Seconds that an experiment needs: some rounds of a step in two ways."""
-    return max(2.0, 12 * statistics.fmean(session.step_seconds or [0.1]))
+    return max(2.0, 12 * statistics.fmean(session.step_seconds))
 
 
 def _expected(session: Any, names: Iterable[str]) -> dict[str, float]:
     """Share of a step that each experiment's cure would save if it worked: what promises most comes first."""
-    steps = [step["parts"] for step in getattr(session, "steps", [])][1:]
-    if not steps:
-        return {name: LIKELY.get(name, 0.1) for name in names}
+    steps = [step["parts"] for step in session.steps[1:]]
     whole = max(sum(sum(parts.values()) for parts in steps), 1e-9)
 
     def share(name: str) -> float:
@@ -124,8 +125,8 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
     }
     if session.optimizers:
         optimizer, site = session.optimizers[0]
-        calls["fused"] = lambda seconds: exp_step.fused(optimizer, site, session, seconds)
-        calls["zero_grad"] = lambda seconds: exp_step.zero_grad(optimizer, session, seconds)
+        calls["fused"] = lambda seconds: exp_net.fused(optimizer, site, session, seconds)
+        calls["zero_grad"] = lambda seconds: exp_net.zero_grad(optimizer, session, seconds)
     nets = exp_net.nets(session)
     if not nets:
         return calls, "no network that trains was called with a batch", "cpu"
@@ -137,7 +138,7 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
     if net.device.type == "cuda":
         calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
     if anomaly:
-        calls["anomaly"] = _on_net(exp_step.anomaly, net, session)
+        calls["anomaly"] = _on_net(exp_net.anomaly, net, session)
     calls = {name: calls[name] for name in SHARES if name in calls}
     return calls, "not called for in this script", net.device.type
 
@@ -165,37 +166,21 @@ def _step(session: Any) -> dict[str, Any]:
 
     Means, as workers deliver in bursts: most steps wait for nothing, and some for long.
     """
-    seconds = session.step_seconds
-    first = max(1, len(seconds) // 5) if len(seconds) > 2 else 0
-    steady = seconds[first:]
-    if not steady:
-        return {"steps": 0, "step_s": None}
+    first = max(1, len(session.step_seconds) // 5)
     # The session's steps have the very first one too, which `step_seconds` leaves out.
-    parts = [step["parts"] for step in getattr(session, "steps", [])][1:][first:]
-    if len(parts) != len(steady):
-        return {"steps": len(seconds), "step_s": statistics.fmean(steady)}
+    parts = [step["parts"] for step in session.steps[1 + first :]]
     wait_s, *rare_s = (
         statistics.fmean(each.get(name, 0.0) for each in parts) for name in ("wait", "validation", "checkpoint")
     )
-    return {"steps": len(seconds), "step_s": statistics.fmean(steady), "wait_s": wait_s, "rare_s": sum(rare_s)}
+    step_s = statistics.fmean(session.step_seconds[first:])
+    return {"steps": len(session.step_seconds), "step_s": step_s, "wait_s": wait_s, "rare_s": sum(rare_s)}
 
 
 @contextlib.contextmanager
 def _not_ended(session: Any) -> Iterator[None]:
     """A session that is finished ends whoever calls an optimizer on; ours are to be called."""
-    finished = getattr(session, "finished", False)
-    session.finished = False
+    finished, session.finished = session.finished, False
     try:
         yield
     finally:
         session.finished = finished
-
-
-def _ranks() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    try:
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_world_size())
-    except Exception:
-        return 1
-    return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +16,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .on_tensors import keep_batch
 from .session import Session
 from .sites import nearest
-from .wrap import around
+
+_BATCHGENERATORS = {
+    "nondet_multi_threaded_augmenter": "NonDetMultiThreadedAugmenter",
+    "single_threaded_augmenter": "SingleThreadedAugmenter",
+}
+"""The loaders of nnU-Net's trainer, by module of batchgenerators.dataloading."""
 
 
 def install(session: Session) -> None:
@@ -28,12 +34,22 @@ def install(session: Session) -> None:
         for kind in type(self).__mro__:
             if "__iter__" in vars(kind) and kind not in patched and issubclass(kind, DataLoader):
                 patched.add(kind)
-                around(session, kind, "__iter__", functools.partial(_iterate, True))
+                session.around(kind, "__iter__", functools.partial(_iterate, True))
 
-    around(session, DataLoader, "__init__", make)
-    around(session, DataLoader, "__iter__", functools.partial(_iterate, False))
-    around(session, _BaseDataLoaderIter, "__next__", _next)
-    around(session, utils.fetch._MapDatasetFetcher, "__init__", _make_fetcher)
+    session.around(DataLoader, "__init__", make)
+    session.around(DataLoader, "__iter__", functools.partial(_iterate, False))
+    session.around(_BaseDataLoaderIter, "__next__", _next)
+    session.around(utils.fetch._MapDatasetFetcher, "__init__", _make_fetcher)
+
+
+def watch_nnunet(session: Session) -> None:
+    """Called after the first step, when all that trains is imported."""
+    if "nnunetv2.training.nnUNetTrainer.nnUNetTrainer" not in sys.modules:
+        return
+    for module, name in _BATCHGENERATORS.items():
+        loader = getattr(sys.modules.get(f"batchgenerators.dataloading.{module}"), name, None)
+        session.around(loader, "__next__", _next)
+    session.uses["nnunet"] = {"arguments": sys.argv[1:], "hasten": "hasten.nnunet.batches" in sys.modules}
 
 
 def _note(session: Session, loader: Any, site: str) -> None:

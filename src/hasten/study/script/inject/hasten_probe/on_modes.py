@@ -1,4 +1,4 @@
-"""Watches modes and calls that slow a training loop: anomaly detection, profilers, memory housekeeping, checkpoints."""
+"""Backward passes with their losses; modes and calls that slow a loop: anomaly detection, profilers, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import torch
 
 from .on_lines import note_histogram
 from .on_modules import hooks_off
-from .session import Session
+from .session import LOSSES, Session
 from .sites import caller, is_user, nearest, site_of
-from .wrap import around
 
 
 def install(session: Session) -> None:
@@ -30,19 +29,23 @@ def install(session: Session) -> None:
         (torch.nn.DataParallel, "__init__", "data_parallel"),
         (torch.amp.GradScaler, "__init__", "grad_scaler"),
     ):
-        around(session, owner, name, partial(_sited, kind))
-    around(session, profiler.emit_nvtx, "__enter__", partial(_nvtx, 1))
-    around(session, profiler.emit_nvtx, "__exit__", partial(_nvtx, -1))
+        session.around(owner, name, partial(_sited, kind))
+    session.around(profiler.emit_nvtx, "__enter__", partial(_nvtx, 1))
+    session.around(profiler.emit_nvtx, "__exit__", partial(_nvtx, -1))
     for owner, name, kind in (
         (torch.autograd, "gradcheck", "gradcheck"),
         (torch.autograd, "gradgradcheck", "gradcheck"),
         (torch.cuda, "empty_cache", "empty_cache"),
         (gc, "collect", "gc_collect"),
     ):
-        around(session, owner, name, partial(_counted, kind))
+        session.around(owner, name, partial(_counted, kind))
     for owner, name in ((sys.modules.get("numpy"), "histogram"), (torch, "histc"), (torch, "histogram")):
-        around(session, owner, name, _histogram)
-    around(session, torch, "save", _save)
+        session.around(owner, name, _histogram)
+    session.around(torch, "save", _save)
+    session.around(torch.autograd, "backward", _backward)
+    session.around(torch.autograd, "grad", _grad)
+    for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "reduce"):
+        session.around(torch.distributed, name, _collective)
 
 
 def _sited(kind: str, session: Session, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -98,3 +101,56 @@ def _save(session: Session, original: Callable[..., Any], *args: Any, **kwargs: 
         line.over = over
         elapsed = time.perf_counter() - start
         session.saves.append({"step": session.index, "site": nearest(), "seconds": elapsed})
+
+
+def _backward(session: Session, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    line, spent = session.line, session.cpu
+    session.leave_validation()
+    session.use(tensors)
+    _keep_loss(session, tensors)
+    _note_modes(session)
+    line.push("backward")
+    start, cpu = time.perf_counter(), time.thread_time()
+    try:
+        return original(tensors, *args, **kwargs)
+    finally:
+        session.sync()
+        line.pop()
+        spent["backward"] = spent.get("backward", 0.0) + time.thread_time() - cpu
+        spent["backward_wall"] = spent.get("backward_wall", 0.0) + time.perf_counter() - start
+        line.relabel("optimizer" if len(line.stack) > 1 else "overhead")
+
+
+def _grad(session: Session, original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    session.use(outputs)
+    return original(outputs, *args, **kwargs)
+
+
+def _keep_loss(session: Session, tensors: Any) -> None:
+    loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and len(session.losses) < LOSSES:
+        session.losses.append(loss.detach().clone())
+        session.loss_steps.append(session.index)
+
+
+def _note_modes(session: Session) -> None:
+    """What slows every step while it is on. A profiler that runs in a few steps only is as it should be."""
+    if session.index == 0:
+        return
+    on = {
+        "anomaly": torch.is_anomaly_enabled(),
+        "profiler": bool(torch._C._autograd._profiler_enabled()) or sys.getprofile() is not None,
+        "nvtx": session.uses.get("nvtx", 0) > 0,
+    }
+    for name in [name for name, active in on.items() if active]:
+        entry = session.modes.setdefault(name, {"steps": 0, "last": -1})
+        entry["steps"] += entry["last"] != session.index
+        entry["last"] = session.index
+
+
+def _collective(session: Session, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    session.line.push("gradient_sync")
+    try:
+        return original(*args, **kwargs)
+    finally:
+        session.line.pop()

@@ -17,16 +17,15 @@ import torch
 
 from .session import Session
 from .sites import made_at, nearest
-from .wrap import around
 
 Handles = list[Any]
 
 
 def install(session: Session) -> None:
-    around(session, torch.nn.Module, "__init__", _make)
-    around(session, torch.nn.Module, "train", _switch)
-    around(session, torch.nn.Module, "zero_grad", zero_grad)
-    around(session, torch, "compile", _compile)
+    session.around(torch.nn.Module, "__init__", _make)
+    session.around(torch.nn.Module, "train", _switch)
+    session.around(torch.nn.Module, "zero_grad", zero_grad)
+    session.around(torch, "compile", _compile)
 
 
 def _make(session: Session, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:

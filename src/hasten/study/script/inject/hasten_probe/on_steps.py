@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import on_lines, on_nnunet, stop
+from . import on_data, on_lines, stop
 from .exp_time import Others, children_s
 from .on_modules import find_roots, keep_called, zero_grad
 from .session import Session
 from .sites import nearest
-from .wrap import around
 
 
 def install(session: Session) -> None:
-    around(session, torch.optim.Optimizer, "__init__", _make)
-    around(session, torch.optim.Optimizer, "zero_grad", _zero_grad)
+    session.around(torch.optim.Optimizer, "__init__", _make)
+    session.around(torch.optim.Optimizer, "zero_grad", _zero_grad)
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before(session))
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after(session, optimizer))
 
@@ -83,12 +82,6 @@ def _load(session: Session) -> None:
     session.load = {"workers": workers, "others": max(0.0, (others.cores() or 0.0) - workers)}
 
 
-def _follow(session: Session) -> None:
-    from . import on_flow
-
-    on_flow.watch(session)
-
-
 def _end_step(session: Session) -> None:
     now = time.perf_counter()
     parts, cpu = session.line.cut(), time.thread_time()
@@ -111,7 +104,7 @@ def _end_step(session: Session) -> None:
         on_lines.keep_loop(session)
         on_lines.watch(session)
         on_lines.watch_files(session)
-        on_nnunet.watch(session)
+        on_data.watch_nnunet(session)
         _load(session)
     if session.index <= 2:
         # Whatever is odd about somebody's modules must not end their training.
@@ -121,7 +114,9 @@ def _end_step(session: Session) -> None:
         with contextlib.suppress(Exception):
             _load(session)
     with contextlib.suppress(Exception):
-        _follow(session)
+        from . import on_flow  # A torch without what this imports is watched all the same.
+
+        on_flow.watch(session)
     if session.index >= session.steps_wanted:
         stop.finish(session, "steps")
     elif time.time() > session.deadline:

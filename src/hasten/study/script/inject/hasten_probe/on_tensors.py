@@ -13,7 +13,6 @@ from .nested import tensors_in
 from .on_lines import loop_line
 from .session import Session
 from .sites import caller, is_user, site_of, user_frame
-from .wrap import around
 
 READS = {
     "item": ".item()",
@@ -39,12 +38,12 @@ COMPARED = 1 << 20
 def install(session: Session) -> None:
     session.wait_for_device = torch.cuda.synchronize
     for name, kind in READS.items():
-        around(session, torch.Tensor, name, functools.partial(_read, kind))
-    around(session, torch.cuda, "synchronize", functools.partial(_read, "torch.cuda.synchronize()"))
+        session.around(torch.Tensor, name, functools.partial(_read, kind))
+    session.around(torch.cuda, "synchronize", functools.partial(_read, "torch.cuda.synchronize()"))
     for name in ("to", "cuda"):
-        around(session, torch.Tensor, name, _move)
+        session.around(torch.Tensor, name, _move)
     for name in ("float", "type", "half", "int", "long"):
-        around(session, torch.Tensor, name, _cast)
+        session.around(torch.Tensor, name, _cast)
 
 
 def _read(kind: str, session: Session, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

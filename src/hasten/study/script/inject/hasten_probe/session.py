@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from .timeline import Timeline
+import torch
 
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
 LOSSES = 200
+
+
+class Timeline:
+    """A stack of open spans: a moment belongs to the innermost one, or to `over` while that is set."""
+
+    def __init__(self) -> None:
+        self.stack = ["overhead"]
+        self.over = ""
+        self.parts: dict[str, float] = {}
+        self.at = time.perf_counter()
+
+    def mark(self, label: str = "") -> None:
+        """The time since the last mark is the innermost span's, or `label`'s."""
+        now = time.perf_counter()
+        label = self.over or label or self.stack[-1]
+        self.parts[label] = self.parts.get(label, 0.0) + now - self.at
+        self.at = now
+
+    def push(self, label: str) -> None:
+        self.mark()
+        self.stack.append(label)
+
+    def pop(self) -> None:
+        self.mark()
+        if len(self.stack) > 1:
+            self.stack.pop()
+
+    def relabel(self, label: str) -> None:
+        """What follows, until a span opens or the innermost one closes, is `label`."""
+        self.mark()
+        self.stack[-1] = label
+
+    def cut(self) -> dict[str, float]:
+        """Seconds by part since the last cut. Spans that were left open by an error are closed."""
+        self.mark()
+        del self.stack[1:]
+        self.stack[0] = "overhead"
+        parts, self.parts = self.parts, {}
+        return parts
 
 
 class Session:
@@ -99,6 +139,23 @@ class Session:
     def live(self) -> bool:
         """Whether what happens now is to be recorded: in the thread that trains, and before the end."""
         return self.on and threading.get_ident() == self.thread
+
+    def around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        """`owner.name` becomes `call(session, original, *args, **kwargs)` wherever the session records.
+
+        Not within code that is being compiled. Nothing happens where the owner has no such name.
+        """
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not self.live():
+                return original(*args, **kwargs)
+            return call(self, original, *args, **kwargs)
+
+        setattr(owner, name, wrapper)
 
     def sync(self) -> None:
         """On an accelerator, in the few steps whose parts are timed: wait until its queued work is complete."""

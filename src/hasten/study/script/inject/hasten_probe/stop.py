@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from .on_modules import hooks_off
 from .session import Session
+from .written import rank, write
 
 
 class Bounded(BaseException):
@@ -53,8 +53,6 @@ def _at_exit(session: Session) -> None:
 
 def _time_is_up(session: Session) -> None:
     """A step that lasts beyond the bound can't be ended from here: what is known is written, before a signal comes."""
-    from .written import write
-
     with contextlib.suppress(Exception):
         if session.on and session.pid == os.getpid():
             write(session, "running")
@@ -90,8 +88,6 @@ def again(session: Session) -> None:
 
 
 def _close(session: Session, why: str, experiments: bool) -> None:
-    from .written import write
-
     prepare(session)
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
@@ -108,16 +104,8 @@ def prepare(session: Session) -> None:
     session.step_seconds = [step["seconds"] for step in session.steps[1:]]
 
 
-def rank() -> tuple[int, int]:
-    """Rank and number of processes that train together."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1)
-
-
 def _experiments(session: Session) -> dict[str, Any]:
     from . import experiments
-    from .on_modules import hooks_off
 
     Path(session.out, f"experiments-{os.getpid()}").touch()
     try:

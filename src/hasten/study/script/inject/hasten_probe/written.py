@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import on_data, stop
+from . import on_data
 from .exp_time import usable_cores
 from .session import Session
 
@@ -33,12 +33,12 @@ def write(session: Session, ended: str, experiments: dict[str, Any] | None = Non
 
 
 def gather(session: Session, ended: str) -> dict[str, Any]:
-    rank, world = stop.rank()
+    own_rank, world = rank()
     return {
         "version": 1,
         "pid": os.getpid(),
         "ended": ended,
-        "rank": rank,
+        "rank": own_rank,
         "world": world,
         "python": sys.version.split()[0],
         "torch": torch.__version__,
@@ -57,7 +57,6 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "convolutions": session.has_convolutions,
         **{name: list(getattr(session, name).values()) for name in ("reads", "calls", "lines", "sent")},
         "torch_calls": [{"site": s, "function": f, "count": n} for (s, f), n in list(session.torch_calls.items())],
-        "sent": list(session.sent.values()),
         "opened": [
             {"site": site, "files": len(files), "opens": sum(files.values())}
             for site, files in list(session.opened.items())
@@ -66,6 +65,13 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "cores": usable_cores(),
         **{name: copy.copy(getattr(session, name)) for name in _COPIED},
     }
+
+
+def rank() -> tuple[int, int]:
+    """Rank and number of processes that train together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1)
 
 
 def _loader(facts: dict[str, Any]) -> dict[str, Any]:
