@@ -77,7 +77,7 @@ def folds(given: argparse.Namespace) -> Part:
     from hasten.cli.folds import parse_folds
     from hasten.engine.folds import train_folds
 
-    budget = "8s" if given.quick else given.budget
+    budget = "30s" if given.quick else given.budget
     out = given.work / f"folds_{budget}"
     scores = train_folds(_config(given, f"train.budget={budget}"), out, parse_folds(given.folds))
     results = {

@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     details: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in given.parts:
-            found, own, told = PARTS[name](rounds, given.quick, Path(folder))
-            results.update(found)
+            result, own, message = PARTS[name](rounds, given.quick, Path(folder))
+            results.update(result)
             claims.extend(own)
-            details[name] = told
+            details[name] = message
             print(f"{name}: done", flush=True)
     bench = "augment" if set(given.parts) == set(PARTS) else f"augment_{'_'.join(given.parts)}"
     settings = {"about": __doc__, "rounds": rounds, "parts": details}
@@ -107,8 +107,8 @@ def _chains(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim
             "hasten_eager": partial(own_arm.stream, maker(cases, work, compile=False)),
             "hasten_compiled": partial(own_arm.stream, maker(cases, work, compile=True, cache=folder)),
         }
-        found, own = _compare(name, arms, rounds, dict.fromkeys(arms, 4 if quick else 20))
-        results |= found
+        result, own = _compare(name, arms, rounds, dict.fromkeys(arms, 4 if quick else 20))
+        results |= result
         claims += own
     return results, claims, {"spleen": str(spleen), "brats": str(brats)}
 
@@ -135,14 +135,14 @@ def _first(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim]
         cache = folder / f"first{number}"
         for kind in ("cold", "warm"):
             rows[kind].append(_child(cache))
-    results = {f"first/{kind}_s": [row["seconds"] for row in found] for kind, found in rows.items()}
+    results = {f"first/{kind}_s": [row["seconds"] for row in result] for kind, result in rows.items()}
     results["first/import_s"] = [row["import_seconds"] for row in rows["warm"]]
     median = {kind: sorted(values)[len(values) // 2] for kind, values in results.items()}
     claims = [
         Claim.at_most("first batch: seconds with compiled kernels on disk", median["first/warm_s"], 2),
         Claim.at_most("first batch: seconds where they are compiled first", median["first/cold_s"], 20),
     ]
-    return results, claims, {kind: found[-1]["why"] for kind, found in rows.items()}
+    return results, claims, {kind: result[-1]["why"] for kind, result in rows.items()}
 
 
 def _child(cache: Path) -> dict[str, Any]:
@@ -152,8 +152,8 @@ def _child(cache: Path) -> dict[str, Any]:
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"benchmarks.augments.first failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    content: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return content
 
 
 PARTS: dict[str, Callable[[int, bool, Path], tuple[Results, list[Claim], Any]]] = {

@@ -40,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not (data / "dataset.json").is_file():
             phantoms(data, given.cases or (3 if given.quick else 41), QUICK_CT if given.quick else SCAN)
         for name in given.parts:
-            found = PARTS[name](data, folder, rounds, given.quick)
-            total.results.update(found.results)
-            total.claims.extend(found.claims)
-            total.details[name] = found.details
+            result = PARTS[name](data, folder, rounds, given.quick)
+            total.results.update(result.results)
+            total.claims.extend(result.claims)
+            total.details[name] = result.details
             print(f"{name}: done", flush=True)
     settings: dict[str, Any] = {"about": __doc__, "rounds": rounds, "scans": SCAN, "parts": total.details}
     bench = "cache" if set(given.parts) == set(PARTS) else f"cache_{'_'.join(given.parts)}"

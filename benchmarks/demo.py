@@ -173,12 +173,12 @@ def report(folder: Path) -> None:
 def shares(result: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of the parts of a run, which add up to its total."""
     seconds = result["seconds"]
-    found = {name: seconds.get(name, 0.0) for name in ("import", "cache", "wait", "train", "validate")}
-    found["settle"] = seconds.get("tune", 0.0) + seconds.get("compile", 0.0)
-    return {**found, "other": max(0.0, seconds["total"] - sum(found.values()))}
+    results = {name: seconds.get(name, 0.0) for name in ("import", "cache", "wait", "train", "validate")}
+    results["settle"] = seconds.get("tune", 0.0) + seconds.get("compile", 0.0)
+    return {**results, "other": max(0.0, seconds["total"] - sum(results.values()))}
 
 
-def told(time: Time) -> str:
+def shown_time(time: Time) -> str:
     return f"{time.seconds:.1f} s" if time.reached else f"> {time.seconds:.0f} s"
 
 
@@ -199,7 +199,7 @@ def table_rows(regular: Mapping[str, Any], hasten: Mapping[str, Any]) -> list[tu
     total = [run["seconds"]["total"] for run in runs]
     faster = f"{middle[0] / middle[1]:.1f}x" if middle[0] and middle[1] else "-"
     rows = [
-        (f"time to mean Dice {regular['settings']['target']:g}", told(times[0]), told(times[1])),
+        (f"time to mean Dice {regular['settings']['target']:g}", shown_time(times[0]), shown_time(times[1])),
         ("  speed-up", "", speed_up(times[0], times[1])),
         (f"an epoch ({patches} patches)", *(f"{value:.1f} s" if value else "-" for value in middle)),
         ("  speed-up", "", faster),

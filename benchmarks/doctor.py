@@ -46,20 +46,20 @@ def runs(given: argparse.Namespace) -> Part:
 def corpus(given: argparse.Namespace) -> Part:
     from benchmarks.doctors.corpus import judged_corpus, rates
 
-    found = judged_corpus(steps=24, seconds=20 if given.quick else 40, names=given.names)
+    result = judged_corpus(steps=24, seconds=20 if given.quick else 40, names=given.names)
     claims = []
     for hardware in ("cpu", "gpu"):
-        rate = rates([one for one in found if one["hardware"] == hardware])
+        rate = rates([one for one in result if one["hardware"] == hardware])
         for name, goal in (("verdicts", 0.95), ("precision", 0.90), ("recall", 0.85)):
-            claims.append(Claim.at_least(f"{name} of {len(found) // 2} scripts, for a {hardware}", rate[name], goal))
+            claims.append(Claim.at_least(f"{name} of {len(result) // 2} scripts, for a {hardware}", rate[name], goal))
         claims.append(Claim.at_most(f"named of controls, for a {hardware}", rate["named of controls"], 0))
-    series = {f"{one['script']}_s": [one["seconds"]] for one in found if one["hardware"] == "cpu"}
-    return claims, series, {"scripts": found}
+    series = {f"{one['script']}_s": [one["seconds"]] for one in result if one["hardware"] == "cpu"}
+    return claims, series, {"scripts": result}
 
 
-def _counted(found: list[dict[str, Any]], what: str) -> Part:
-    faulty = [one for one in found if one["fault"] != "none"]
-    sound = [one for one in found if one["fault"] == "none"]
+def _counted(result: list[dict[str, Any]], what: str) -> Part:
+    faulty = [one for one in result if one["fault"] != "none"]
+    sound = [one for one in result if one["fault"] == "none"]
     claims = []
     if faulty:
         named = statistics.fmean(one["named"] for one in faulty)
@@ -67,8 +67,8 @@ def _counted(found: list[dict[str, Any]], what: str) -> Part:
     if sound:
         quiet = statistics.fmean(one["named"] for one in sound)
         claims.append(Claim.at_least(f"share of {len(sound)} trainings without a fault called so", quiet, 1.0))
-    series = {f"{one['training']}/{one['fault']}_ms": [1e3 * one["step_s"]] for one in found}
-    return claims, series, {"trainings": found}
+    series = {f"{one['training']}/{one['fault']}_ms": [1e3 * one["step_s"]] for one in result}
+    return claims, series, {"trainings": result}
 
 
 def overhead(given: argparse.Namespace) -> Part:

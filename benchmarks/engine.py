@@ -34,12 +34,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def steps(given: argparse.Namespace) -> Part:
     from benchmarks.engines.steps import NETS, step_times
 
-    times, told = step_times(given.rounds, compiled=not given.quick)
+    times, message = step_times(given.rounds, compiled=not given.quick)
     claims = []
     for net in NETS:
         ratio = median_ratio(times[f"{net}/plain_ms"], times[f"{net}/hasten_ms"])
         claims.append(Claim.at_least(f"{net}: a plain float32 step takes this many times Hasten's", ratio, 1.0))
-    return claims, times, told
+    return claims, times, message
 
 
 def optimizers(given: argparse.Namespace) -> Part:
@@ -95,8 +95,8 @@ def ablation(given: argparse.Namespace) -> Part:
     arms = list(given.arms or (list(ARMS)[:1] if given.quick else ARMS))
     with nullcontext(str(given.work)) if given.work else tempfile.TemporaryDirectory() as work:
         Path(work).mkdir(parents=True, exist_ok=True)
-        found = run(given.data, given.seeds or (1 if given.quick else 3), Path(work), arms)
-    return [], table(found), {"about": ABOUT, "runs": found}
+        result = run(given.data, given.seeds or (1 if given.quick else 3), Path(work), arms)
+    return [], table(result), {"about": ABOUT, "runs": result}
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {

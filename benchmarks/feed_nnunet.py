@@ -83,8 +83,8 @@ def measure(given: argparse.Namespace, data: Path, rounds: int, steps: int) -> t
     cases = loaded(data, work, count=4 if given.quick else 6 if given.ct else 40)
     step = make_step(given, 2 if given.ct or not given.data else 3)
     arms = {name: partial(turn, arm, step, steps) for name, arm in arms_of(given, cases, work).items()}
-    found = interleave(arms, rounds, 0 if given.quick else 1)
-    return {f"{name}/steps_s": values for name, values in found.items()}, work.side
+    result = interleave(arms, rounds, 0 if given.quick else 1)
+    return {f"{name}/steps_s": values for name, values in result.items()}, work.side
 
 
 def loaded(data: Path, work: Nnunet, count: int) -> list[Case]:
@@ -98,9 +98,9 @@ def loaded(data: Path, work: Nnunet, count: int) -> list[Case]:
     from hasten.prepare.case import load_prepared
 
     cases = []
-    found = load_case_set(data)
-    for case in found.cases[:count]:
-        prepared = load_prepared(case, found.labels, prepare_config("mr", None))
+    result = load_case_set(data)
+    for case in result.cases[:count]:
+        prepared = load_prepared(case, result.labels, prepare_config("mr", None))
         assert prepared.label is not None
         image = torch.from_numpy(prepared.image.astype("float32"))
         image = (image - image.min()) / (image.max() - image.min())

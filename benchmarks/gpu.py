@@ -120,18 +120,18 @@ def run_part(part: Part, given: argparse.Namespace, seconds: float) -> None:
 
 def _mark(part: Part, given: argparse.Namespace, begun: float, why: str) -> None:
     """A part that did not live to say how it ended is told about."""
-    found = sheet_of(part.name, given.out, given.device, quick=given.quick)
-    if found is None or found[0].stat().st_mtime < begun:
+    result = sheet_of(part.name, given.out, given.device, quick=given.quick)
+    if result is None or result[0].stat().st_mtime < begun:
         print(f"{part.name}: {why} before it had written anything", file=sys.stderr)
         return
-    path, record = found
+    path, record = result
     if record["status"] == RUNNING:
         write_json(path, record | {"status": why})
 
 
 def _is_finished(part: Part, given: argparse.Namespace) -> bool:
-    found = sheet_of(part.name, given.out, given.device, quick=given.quick)
-    return found is not None and found[1]["status"] == FINISHED
+    result = sheet_of(part.name, given.out, given.device, quick=given.quick)
+    return result is not None and result[1]["status"] == FINISHED
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:

@@ -103,10 +103,10 @@ def run_parts(
     settings: dict[str, Any] = {"about": about}
     for name in given.parts:
         print(f"{name} ...", file=sys.stderr)
-        part_claims, part_results, told = parts[name](given)
+        part_claims, part_results, message = parts[name](given)
         claims += part_claims
         results |= {f"{name}/{series}": values for series, values in part_results.items()}
-        settings[name] = told
+        settings[name] = message
     label = bench if given.parts == list(parts) else "_".join([bench, *given.parts])
     finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
 

@@ -56,25 +56,25 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measured(size: int, rounds: int, folder: Path) -> dict[str, list[float]]:
     """Seconds and MiB of each start, by name."""
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     data = write_tiles(folder / "set", size)
     few = write_tiles(folder / "few", 8)
     for number in range(rounds):
         cache = folder / f"cache{number}"
         for which in ("first", "second"):
             command = ["-m", "hasten", "plan", str(data), "--overwrite", "--out", str(folder / "plan.json")]
-            _note(found, f"plan_{which}", *run(command, cache))
+            _note(results, f"plan_{which}", *run(command, cache))
     step = [str(each) for each in (few, data, folder / "run")]
     run(["-m", "benchmarks.ours.first_step", *step], cache)  # fills the cache
     for _ in range(rounds):
         _, mib = run(["-m", "benchmarks.ours.first_step", *step], cache)
-        _note(found, "step", json.loads((folder / "run.json").read_text())["s"], mib)
-    return found
+        _note(results, "step", json.loads((folder / "run.json").read_text())["s"], mib)
+    return results
 
 
-def _note(found: dict[str, list[float]], name: str, seconds: float, mib: float) -> None:
-    found.setdefault(f"{name}_s", []).append(seconds)
-    found.setdefault(f"{name}_mib", []).append(mib)
+def _note(result: dict[str, list[float]], name: str, seconds: float, mib: float) -> None:
+    result.setdefault(f"{name}_s", []).append(seconds)
+    result.setdefault(f"{name}_mib", []).append(mib)
 
 
 def write_tiles(folder: Path, count: int) -> Path:

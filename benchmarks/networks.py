@@ -58,13 +58,13 @@ def tuning(given: argparse.Namespace) -> Part:
             tasks.append(membrane(given.membrane, work, quick=given.quick))
         claims, results, about = [], dict[str, list[float]](), {}
         for task in tasks:
-            found = tuned(task, given.seeds or (1 if given.quick else 3), work)
-            results |= {f"{task.name}/{arm}": values for arm, values in found.items()}
+            result = tuned(task, given.seeds or (1 if given.quick else 3), work)
+            results |= {f"{task.name}/{arm}": values for arm, values in result.items()}
             about[task.name] = task.about
             # A run from random weights that does not get there counts with the steps that it had: the ratio is larger.
-            least = statistics.median(found["random, steps"]) / statistics.median(found["tuned, steps"])
+            least = statistics.median(result["random, steps"]) / statistics.median(result["tuned, steps"])
             what = f"{task.name}: steps to {task.target} from random weights over those from a run"
-            claims.append(Claim.at_least(what, least if all(found["tuned, reached"]) else None, 1.5))
+            claims.append(Claim.at_least(what, least if all(result["tuned, reached"]) else None, 1.5))
     return claims, results, about
 
 

@@ -92,10 +92,10 @@ def curves(given: argparse.Namespace) -> Part:
     for seed in range(given.seeds):
         for arm in ("nnunet", "hasten"):
             words = {**job, "trainer": TRAINERS[arm], "seed": seed, "epochs": epochs, "iterations": given.iterations}
-            found = _child(given, "curve", words)
-            results[f"{arm}/seed {seed}/loss"] = found["losses"]
-            results.setdefault(f"{arm}/dice", []).append(found["dice"])
-            last = found["losses"][-max(1, len(found["losses"]) // 6) :]
+            result = _child(given, "curve", words)
+            results[f"{arm}/seed {seed}/loss"] = result["losses"]
+            results.setdefault(f"{arm}/dice", []).append(result["dice"])
+            last = result["losses"][-max(1, len(result["losses"]) // 6) :]
             results.setdefault(f"{arm}/last_loss", []).append(statistics.mean(last))
     claims = [
         Claim.at_most(
@@ -148,10 +148,10 @@ def _timed(given: argparse.Namespace, name: str, job: dict[str, Any]) -> Part:
 
     def once(arm: str) -> float:
         words = {**job, "trainer": TRAINERS[arm], "fixed": arm == "fixed", "steps": given.steps, "warm_up": 2}
-        found = _child(given, "turn", words, number=len(results[f"{arm}/start_s"]))
+        result = _child(given, "turn", words, number=len(results[f"{arm}/start_s"]))
         for each in SERIES:
-            results[f"{arm}/{each}"].append(found[each])
-        return found["iteration_s"]
+            results[f"{arm}/{each}"].append(result[each])
+        return result["iteration_s"]
 
     interleave({arm: partial(once, arm) for arm in TRAINERS}, given.rounds, warmup=0)
     share = statistics.median(

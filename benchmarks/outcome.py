@@ -21,14 +21,14 @@ def faster(name: str, ours: Sequence[Result], peer: Sequence[Result], level: flo
 
 def series(results: Mapping[str, Sequence[Result]], levels: Sequence[float]) -> dict[str, list[float]]:
     """Raw seconds of every arm and level; `_at_least_s` holds those of the runs that were cut off."""
-    found: dict[str, list[float]] = {}
+    entries: dict[str, list[float]] = {}
     for arm, runs in results.items():
         for level in levels:
             times = [time_to(run, level) for run in runs]
-            found[f"{arm}/to_{level:.2f}_s"] = [time.seconds for time in times if time.reached]
-            found[f"{arm}/to_{level:.2f}_at_least_s"] = [time.seconds for time in times if not time.reached]
-        found[f"{arm}/best"] = [run["best"] for run in runs if run["best"] is not None]
-        found[f"{arm}/epoch_s"] = [value for run in runs if (value := epoch_seconds([run])) is not None]
+            entries[f"{arm}/to_{level:.2f}_s"] = [time.seconds for time in times if time.reached]
+            entries[f"{arm}/to_{level:.2f}_at_least_s"] = [time.seconds for time in times if not time.reached]
+        entries[f"{arm}/best"] = [run["best"] for run in runs if run["best"] is not None]
+        entries[f"{arm}/epoch_s"] = [value for run in runs if (value := epoch_seconds([run])) is not None]
         for use in ("cpu", "gpu"):
-            found[f"{arm}/{use}_percent"] = [run["utilisation"][use] for run in runs if use in run["utilisation"]]
-    return {name: values for name, values in found.items() if values}
+            entries[f"{arm}/{use}_percent"] = [run["utilisation"][use] for run in runs if use in run["utilisation"]]
+    return {name: values for name, values in entries.items() if values}

@@ -293,11 +293,11 @@ def _written(folder: str, name: str) -> np.ndarray:
     return np.asarray(nib.load(Path(folder) / f"{name}.nii.gz").dataobj)  # type: ignore[attr-defined]
 
 
-def _dice(found: np.ndarray, truth: np.ndarray) -> list[float]:
+def _dice(result: np.ndarray, truth: np.ndarray) -> list[float]:
     """Of each class but the background."""
     values = range(1, int(truth.max()) + 1)
     return [
-        float(2 * ((found == value) & (truth == value)).sum() / ((found == value).sum() + (truth == value).sum()))
+        float(2 * ((result == value) & (truth == value)).sum() / ((result == value).sum() + (truth == value).sum()))
         for value in values
     ]
 

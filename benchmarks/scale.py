@@ -32,29 +32,29 @@ def overhead(given: argparse.Namespace) -> Part:
 
     times = step_times(given.rounds or (2 if given.quick else 60))
     claims = []
-    for arm, told in (("hasten", "the wrapper"), ("synced", "the wrapper and the loss of the whole batch")):
+    for arm, message in (("hasten", "the wrapper"), ("synced", "the wrapper and the loss of the whole batch")):
         ratio = statistics.median(ours / bare for ours, bare in zip(times[arm], times["bare"], strict=True))
-        claims.append(Claim.at_most(f"a step of two ranks with {told}, over bare DDP", ratio, 1.01))
+        claims.append(Claim.at_most(f"a step of two ranks with {message}, over bare DDP", ratio, 1.01))
     return claims, times, {"ratio": "median over the rounds of Hasten's step over the bare one of the same round"}
 
 
 def recovery(given: argparse.Namespace) -> Part:
     from benchmarks.scales.recovery import recovery as measured
 
-    found = measured(given.rounds or (2 if given.quick else 5))
-    return [], {"recovery_s": found["seconds"]}, found
+    result = measured(given.rounds or (2 if given.quick else 5))
+    return [], {"recovery_s": result["seconds"]}, result
 
 
 def imbalance(given: argparse.Namespace) -> Part:
     from benchmarks.scales.imbalance import measure
 
-    found = measure(given.data)
+    measured = measure(given.data)
     claims = []
-    for name, counts in found["sets"].items():
+    for name, counts in measured["sets"].items():
         for way in ("partition", "deal"):
             worst = min(ways[way] for ways in counts.values())
             claims.append(Claim.at_least(f"{name}: share balanced by {way}, 2 to 8 workers, at worst", worst, 0.95))
-    return claims, {}, found
+    return claims, {}, measured
 
 
 def efficiency(given: argparse.Namespace) -> Part:
@@ -62,21 +62,21 @@ def efficiency(given: argparse.Namespace) -> Part:
 
     rounds = given.rounds or (2 if given.quick else 5)
     with tempfile.TemporaryDirectory() as folder:
-        found = measured(Path(folder), given.data, rounds=rounds, tell=lambda line: print(line, file=sys.stderr))
-    arms = found.pop("arms")
-    return [], {f"{arm}/{name}": values for arm, series in arms.items() for name, values in series.items()}, found
+        result = measured(Path(folder), given.data, rounds=rounds, tell=lambda line: print(line, file=sys.stderr))
+    arms = result.pop("arms")
+    return [], {f"{arm}/{name}": values for arm, series in arms.items() for name, values in series.items()}, result
 
 
 def prediction(given: argparse.Namespace) -> Part:
     from benchmarks.scales.prediction import lines, validations
 
-    found = validations(given.logs)
-    print("\n".join(lines(found)), file=sys.stderr)
+    result = validations(given.logs)
+    print("\n".join(lines(result)), file=sys.stderr)
     claims = []
-    for strategy, rows in found["logs"].items():
+    for strategy, rows in result["logs"].items():
         (miss,) = [row["miss"] for row in rows["rows"] if row["workers"] == 14]
         claims.append(Claim.at_most(f"{strategy}: miss of 14 GPUs, predicted from 1, 2 and 4", abs(miss), 0.1))
-    return claims, {}, found
+    return claims, {}, result
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {

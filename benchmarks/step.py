@@ -106,12 +106,12 @@ def agreement() -> dict[str, dict[str, float]]:
         return value.item(), torch.cat(grads)
 
     true_loss, truth = trace("fp32", surgery=False, loss=False)
-    found = {}
+    results = {}
     for name, precision in (("plain", "bf16"), ("both", "bf16"), ("both", "fp32")):
         value, gradient = trace(precision, surgery=ARMS[name][0], loss=ARMS[name][1])
         distance = ((gradient - truth).norm() / truth.norm()).item()
-        found[f"{name} {precision}"] = {"loss": value - true_loss, "gradient": distance}
-    return found
+        results[f"{name} {precision}"] = {"loss": value - true_loss, "gradient": distance}
+    return results
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ def search(given: argparse.Namespace) -> Part:
 
     with tempfile.TemporaryDirectory() as folder:
         config = load_run(None, [f"data.source={given.data}", f"cache.dir={folder}/cache"])
-        took, told = [], {}
+        took, message = [], {}
         for turn in ("first", "second"):
             out = Path(folder, turn)
-            found = tune(config, out, seconds=given.seconds, echo=lambda text: print(text, file=sys.stderr))
-            took.append(found.seconds)
-            told[turn] = json.loads((out / "tune.json").read_text())
+            result = tune(config, out, seconds=given.seconds, echo=lambda text: print(text, file=sys.stderr))
+            took.append(result.seconds)
+            message[turn] = json.loads((out / "tune.json").read_text())
     claim = Claim.at_most("seconds of the second search over the first's", took[1] / took[0], 0.5)
-    return [claim], {"first_s": took[:1], "second_s": took[1:]}, told
+    return [claim], {"first_s": took[:1], "second_s": took[1:]}, message
 
 
 def losing(given: argparse.Namespace) -> Part:
@@ -74,8 +74,8 @@ def losing(given: argparse.Namespace) -> Part:
                 if one.seconds is not None and one.base_seconds is not None:
                     series[f"{name}/eager_ms"] = [1e3 * one.base_seconds]
                     series[f"{name}/compiled_ms"] = [1e3 * one.seconds]
-    told = sum(row["outcome"] in ("faster", "slower", "same") for row in rows) / len(rows)
-    return [Claim.at_least("share of the cases with a verdict", told, 1.0)], series, {"rows": rows}
+    output = sum(row["outcome"] in ("faster", "slower", "same") for row in rows) / len(rows)
+    return [Claim.at_least("share of the cases with a verdict", output, 1.0)], series, {"rows": rows}
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {"search": search, "losing": losing}

@@ -88,8 +88,8 @@ def measured(config: RunConfig, scratch: Path) -> dict[str, float]:
     config = dataclasses.replace(config, cache=cache)
     with tempfile.TemporaryDirectory(dir=scratch) as run:
         hasten.train(config, Path(run) / "run")
-        found = scores(config, Path(run) / "run" / "checkpoints" / "best.pt")
-    return {**found, "gain": found["windows_dice"] - found["whole_dice"]}
+        result = scores(config, Path(run) / "run" / "checkpoints" / "best.pt")
+    return {**result, "gain": result["windows_dice"] - result["whole_dice"]}
 
 
 def scores(config: RunConfig, weights: Path) -> dict[str, float]:
@@ -105,16 +105,16 @@ def scores(config: RunConfig, weights: Path) -> dict[str, float]:
     arena = arena_of(planned)
     cases = arena.index(tuple(case.id for case in planned.validation))
     model = load_model(torch.load(weights, map_location="cpu", weights_only=True), where=str(weights))
-    found = {}
+    results = {}
     for way, limit in WHOLE_UP_TO.items():
         how = dataclasses.replace(model.inference, whole_up_to=limit)
         began = time.perf_counter()
         counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
         for at, labels in infer_labels(model.network, [arena.image(case) for case in cases], how):
             counts[at] = counts_of(labels, arena.label(cases[at]), num_classes=arena.num_classes, regions=())
-        found[f"{way}_s"] = time.perf_counter() - began
-        found[f"{way}_dice"] = dice_of(counts, planned.class_names).mean
-    return found
+        results[f"{way}_s"] = time.perf_counter() - began
+        results[f"{way}_dice"] = dice_of(counts, planned.class_names).mean
+    return results
 
 
 if __name__ == "__main__":

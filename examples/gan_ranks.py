@@ -49,7 +49,7 @@ class Player:
 
 def main(source: str, steps: int = 100, *settings: str) -> list[list[float]]:
     """Train; print and return the losses of segmenter and critic, of all processes, at every tenth step."""
-    world, found = detect_world(), []
+    world, result = detect_world(), []
     config = hasten.load_run(overrides=[f"data.source={source}", f"train.steps={steps}", *settings])
     planned = plan_run(config, world=world)
     config, shared, device = planned.config, config.distribute, planned.device
@@ -81,10 +81,10 @@ def main(source: str, steps: int = 100, *settings: str) -> list[list[float]]:
             critic.update.apply(step)
             if (step + 1) % 10 == 0:
                 losses = torch.stack([loss, missed]).detach() / world.size
-                found.append(counts_over_ranks(losses).tolist())
+                result.append(counts_over_ranks(losses).tolist())
                 if world.first:
-                    print(f"step {step + 1}  segmenter {found[-1][0]:.5f}  critic {found[-1][1]:.5f}")
-    return found
+                    print(f"step {step + 1}  segmenter {result[-1][0]:.5f}  critic {result[-1][1]:.5f}")
+    return result
 
 
 if __name__ == "__main__":

@@ -40,6 +40,6 @@ def write_boxes(
         listing.append({"image": f"./imagesTr/{name}", "label": f"./labelsTr/{name}"})
     labels = {"0": "background", **{str(value): f"class{value}" for value in values}}
     modality = {str(index): "MRI" for index in range(channels)}
-    told = {"name": "boxes", "labels": labels, "modality": modality, "training": listing}
-    (folder / "dataset.json").write_text(json.dumps(told))
+    results = {"name": "boxes", "labels": labels, "modality": modality, "training": listing}
+    (folder / "dataset.json").write_text(json.dumps(results))
     return folder

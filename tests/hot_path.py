@@ -31,7 +31,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def violations(source: str) -> list[tuple[str, int, str]]:
     """(qualified function name, line, what) for each. Code outside functions runs once, at import, and is ignored."""
-    return [found for name, function in _functions(ast.parse(source), "") for found in _check(name, function)]
+    return [result for name, function in _functions(ast.parse(source), "") for result in _check(name, function)]
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:

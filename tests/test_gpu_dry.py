@@ -33,9 +33,9 @@ def test_traffic_is_what_kernels_read_and_write_of_what_kernels_made() -> None:
 
 
 def test_a_budget_is_passed_by_one() -> None:
-    found = traffic_of(SOURCE)
-    assert over_budget(found, {"launches": 3, "volumes": 2, "batches": 3.0}) == []
-    assert over_budget(found, {"launches": 2, "batches": 2.9}) == ["launches: 3 above 2", "batches: 3.0 above 2.9"]
+    result = traffic_of(SOURCE)
+    assert over_budget(result, {"launches": 3, "volumes": 2, "batches": 3.0}) == []
+    assert over_budget(result, {"launches": 2, "batches": 2.9}) == ["launches: 3 above 2", "batches: 3.0 above 2.9"]
 
 
 def gradients(network: nn.Module, image: Tensor, run: object) -> list[Tensor]:
@@ -47,9 +47,9 @@ def gradients(network: nn.Module, image: Tensor, run: object) -> list[Tensor]:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_backward_in_python_is_autograds(name: str) -> None:
     network, image = network_of(name, 3), image_of(name, 3)
-    wanted, found = (gradients(network, image, run) for run in (Tensor.backward, backward))
-    assert len(wanted) == len(found) > 0
-    for one, other in zip(wanted, found, strict=True):
+    wanted, result = (gradients(network, image, run) for run in (Tensor.backward, backward))
+    assert len(wanted) == len(result) > 0
+    for one, other in zip(wanted, result, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
 
 

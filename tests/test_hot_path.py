@@ -51,8 +51,8 @@ ALLOWED: set[tuple[str, str]] = {
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_the_step_region_never_waits_for_the_device(path: Path) -> None:
     name = path.relative_to(SOURCE).as_posix()
-    found = violations(path.read_text(encoding="utf-8"))
-    bad = [f"{name}:{line}: {function}: {what}" for function, line, what in found if (name, function) not in ALLOWED]
+    result = violations(path.read_text(encoding="utf-8"))
+    bad = [f"{name}:{line}: {function}: {what}" for function, line, what in result if (name, function) not in ALLOWED]
     assert not bad, "\n".join(bad)
 
 
@@ -100,7 +100,7 @@ def test_a_bad_line_is_found(line: str) -> None:
         (f"def g():\n    def f(x, m):\n        {line}\n", "g.f"),
     ]:
         ast.parse(source)
-        assert [found for found, _, _ in violations(source)] == [name]
+        assert [result for result, _, _ in violations(source)] == [name]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Result:
 
 def load(folder: Path) -> list[Result]:
     """Every full result, the oldest first. ValueError for a file that is not one."""
-    found = []
+    results = []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or "claims" not in content:
@@ -52,8 +52,8 @@ def load(folder: Path) -> list[Result]:
             raise ValueError(f"{path.name}: a quick run; only full ones belong into {folder.name}/")
         bench = content.get("bench", path.name.split("_")[0])
         date = str(content.get("date", path.stem.split("_")[-1]))
-        found.append(Result(file=path.name, bench=bench, date=date, content=content))
-    return sorted(found, key=lambda each: (each.date[:10], each.date, each.bench))
+        results.append(Result(file=path.name, bench=bench, date=date, content=content))
+    return sorted(results, key=lambda each: (each.date[:10], each.date, each.bench))
 
 
 def figure(value: float) -> str:
@@ -138,8 +138,8 @@ class Book:
         reached, stopped = (f"{arm}/to_{level}{end}" for end in ("_s", "_at_least_s"))
         if reached not in there and stopped not in there:
             raise ValueError(f"{self.file(bench)}: no series '{reached}'; there are {', '.join(there)}")
-        found = [self.raw(bench, series) if series in there else [] for series in (reached, stopped)]
-        return found[0], found[1]
+        results = [self.raw(bench, series) if series in there else [] for series in (reached, stopped)]
+        return results[0], results[1]
 
     def to(self, bench: str, arm: str, level: str, spread: bool = True) -> str:
         """Median seconds to a Dice; "more than" where runs that were stopped make it a lower bound."""
@@ -159,21 +159,21 @@ class Book:
 
     def guide(self, name: str) -> str:
         """What `hasten bench guide` found about one claim: its verdict and figure."""
-        found = self._guide()
-        if name not in found:
-            raise ValueError(f"{self.file('guide')}: no claim '{name}'; there are {', '.join(found)}")
-        claim = found[name]
-        told = f": {claim['measured']}" if claim["measured"] else f" ({claim['why']})"
-        return f"{claim['verdict']}{told}"
+        result = self._guide()
+        if name not in result:
+            raise ValueError(f"{self.file('guide')}: no claim '{name}'; there are {', '.join(result)}")
+        claim = result[name]
+        output = f": {claim['measured']}" if claim["measured"] else f" ({claim['why']})"
+        return f"{claim['verdict']}{output}"
 
     def _guide(self) -> dict[str, dict[str, Any]]:
         return {claim["name"]: claim for claim in self.content("guide")["claims"]}
 
     def guided(self, verdict: str) -> str:
         """The names of the guide's claims with this verdict, and the figure where there is one."""
-        told = [(one["name"], one["measured"].split(",")[0].split(" (")[0]) for one in self._guide().values()
+        results = [(one["name"], one["measured"].split(",")[0].split(" (")[0]) for one in self._guide().values()
                 if one["verdict"] == verdict]  # fmt: skip
-        return ", ".join(f"{name} {measured}".strip() for name, measured in told)
+        return ", ".join(f"{name} {measured}".strip() for name, measured in results)
 
     def claims(self) -> Iterator[tuple[Result, list[dict[str, Any]]]]:
         """Every claim with a goal, by file, the newest first; `again` names the newer file that put it once more."""

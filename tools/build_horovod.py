@@ -106,10 +106,10 @@ def install(wheel: Path) -> None:
 
 def pip(*words: str) -> None:
     """Run pip of this Python. Raises SystemExit with its code if it fails; it has said why."""
-    found = {**SETTINGS, **os.environ}
+    results = {**SETTINGS, **os.environ}
     # cmake looks for the first `python` of the path.
-    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
-    done = subprocess.run([sys.executable, "-m", "pip", *words], env=found, check=False)
+    results["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{results.get('PATH', '')}"
+    done = subprocess.run([sys.executable, "-m", "pip", *words], env=results, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)
 

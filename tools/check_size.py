@@ -37,13 +37,13 @@ def _docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def main() -> int:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1]
-    found = list(too_long(root))
+    results = list(too_long(root))
     print(
-        "\n".join(found)
-        if found
+        "\n".join(results)
+        if results
         else f"sizes: every file within {MAX_FILE} lines, every function within {MAX_FUNCTION}"
     )
-    return 1 if found else 0
+    return 1 if results else 0
 
 
 if __name__ == "__main__":

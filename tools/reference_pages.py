@@ -33,15 +33,15 @@ def cli_markdown() -> str:
 @functools.cache
 def commands() -> dict[str, Command]:
     """Every verb by its words: "hasten train", "hasten scale predict"."""
-    found: dict[str, Command] = {}
+    results: dict[str, Command] = {}
 
     def walk(name: str, command: Command) -> None:
-        found[name] = command
+        results[name] = command
         for child, nested in getattr(command, "commands", {}).items():
             walk(f"{name} {child}", nested)
 
     walk("hasten", typer.main.get_command(app))
-    return found
+    return results
 
 
 def _command(name: str, command: Command, level: int) -> Iterator[str]:
@@ -133,11 +133,11 @@ def _section(cls: type, at: str) -> Iterator[str]:
 def _field_docstrings(cls: type) -> dict[str, str]:
     """The string literal behind each field, which Python itself throws away."""
     body = typing.cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
-    found = {}
+    results = {}
     for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
-    return found
+            results[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
+    return results
 
 
 def _value(field: dataclasses.Field[Any]) -> str:

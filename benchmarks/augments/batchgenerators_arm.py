@@ -139,9 +139,9 @@ class Patches:
         target = torch.empty((size, 1, *self.work.patch), dtype=torch.int16)
         with torch.no_grad(), threadpool_limits(limits=1, user_api=None):
             for number, index in enumerate(np.random.choice(len(self.cases), size)):  # noqa: NPY002
-                found = self.transforms(**cut(self.cases[index], self.work.source))
-                data[number] = found["image"]
-                target[number] = found["segmentation"]
+                result = self.transforms(**cut(self.cases[index], self.work.source))
+                data[number] = result["image"]
+                target[number] = result["segmentation"]
         return {"data": data, "target": target}
 
 
@@ -170,6 +170,6 @@ def _nondet(patches: Patches, workers: int, seed: int) -> Iterator[Batch]:
 
 def _torch(patches: Patches, workers: int, loader: Loader) -> Iterator[Batch]:
     # torch seeds its own generator and numpy's in every worker.
-    with closing(stream(patches.__next__, workers if loader == "dataloader" else 0)) as found:
-        for batch in found:
+    with closing(stream(patches.__next__, workers if loader == "dataloader" else 0)) as result:
+        for batch in result:
             yield batch["data"], batch["target"]

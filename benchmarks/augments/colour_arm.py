@@ -36,10 +36,10 @@ def tiles(
 
     Raises ValueError where torchvision's is asked for and cannot be had.
     """
-    found = has_torchvision()
-    if jitter == "torchvision" and not found:
+    result = has_torchvision()
+    if jitter == "torchvision" and not result:
         raise ValueError("jitter: torchvision cannot be imported; `pip install --no-deps` the one made for this torch")
-    jitter = jitter or ("torchvision" if found else "stand_in")
+    jitter = jitter or ("torchvision" if result else "stand_in")
     return _run(list(sources), chain(work, jitter), work.batch, loader, workers, track_meta)
 
 
@@ -162,8 +162,8 @@ def _run(
     before = get_track_meta()
     set_track_meta(track_meta)
     try:
-        with closing(batches_of(Dataset(items, Compose(steps)), batch, loader, workers)) as found:
-            for item in found:
+        with closing(batches_of(Dataset(items, Compose(steps)), batch, loader, workers)) as result:
+            for item in result:
                 yield item["image"]
     finally:
         set_track_meta(before)

@@ -143,8 +143,8 @@ def _run(
     before = get_track_meta()
     set_track_meta(track_meta)
     try:
-        with closing(batches_of(Dataset(items, Compose(chain)), batch, loader, workers)) as found:
-            for item in found:
+        with closing(batches_of(Dataset(items, Compose(chain)), batch, loader, workers)) as result:
+            for item in result:
                 yield item["image"], item["label"]
     finally:
         set_track_meta(before)

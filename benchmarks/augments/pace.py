@@ -14,15 +14,15 @@ def seconds_a_batch(arm: Callable[[], Iterator[Any]], batches: int, warmup: int 
     down the arm that is. Nothing happens between two batches, so that what is measured is the rate of production; the
     batches that wait in a queue when the clock starts are about as many as when it stops.
     """
-    found = arm()
+    result = arm()
     try:
         for _ in range(warmup):
-            next(found)
+            next(result)
         start = time.perf_counter()
         for _ in range(batches):
-            next(found)
+            next(result)
         return (time.perf_counter() - start) / batches
     finally:
-        close = getattr(found, "close", None)
+        close = getattr(result, "close", None)
         if close is not None:
             close()

@@ -113,9 +113,9 @@ def _queue(cases: Sequence[Case], work: Nnunet, workers: int) -> Generator[Any]:
     return endless(tio.SubjectsLoader(queue, batch_size=work.batch, num_workers=0))
 
 
-def _run(found: Generator[Any]) -> Iterator[Batch]:
+def _run(result: Generator[Any]) -> Iterator[Batch]:
     import torchio as tio
 
-    with closing(found):
-        for item in found:
+    with closing(result):
+        for item in result:
             yield item["image"][tio.DATA], item["label"][tio.DATA]

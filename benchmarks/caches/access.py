@@ -53,8 +53,8 @@ def epoch(dataset: Any, repeats: int) -> float:
     begin = time.perf_counter()
     for _ in range(repeats):
         for number in range(len(dataset)):
-            found = dataset[number]
-            for each in found if isinstance(found, list) else [found]:
+            result = dataset[number]
+            for each in result if isinstance(result, list) else [result]:
                 # Without MONAI's bookkeeping, which takes longer than reading a tile.
                 with torch._C.DisableTorchFunctionSubclass():
                     each["image"].sum()

@@ -48,9 +48,9 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
         forget(cache)
         limit = int(1.1 * whole["anonymous"] + share * whole["arena"]) + SLACK
         with limited(place, limit):
-            found = child("budget", data, cache, share, limit, 4 if quick else 24)
-        logs[share].append(found)
-        return found["train"]
+            result = child("budget", data, cache, share, limit, 4 if quick else 24)
+        logs[share].append(result)
+        return result["train"]
 
     train = interleave({f"budget/train_{share:.2f}_samples_per_s": partial(once, share) for share in SHARES}, rounds, 0)
     feed = {f"budget/feed_{share:.2f}_samples_per_s": [each["feed"] for each in log] for share, log in logs.items()}

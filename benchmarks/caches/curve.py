@@ -14,12 +14,12 @@ SETTINGS = {"svg.hashsalt": "hasten", "font.size": 10}
 
 def draw(results: Path, figure: Path) -> None:
     """Medians with the smallest and largest value of each share, training and the feed alone."""
-    found = json.loads(results.read_text())["results"]
+    result = json.loads(results.read_text())["results"]
     with plt.rc_context(SETTINGS):
         axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")[1]
         for one, (kind, title) in zip(axes, (("train", "training"), ("feed", "the feed alone")), strict=True):
             pattern = re.compile(rf"budget/{kind}_(\d\.\d+)_samples_per_s")
-            rows = sorted((float(match[1]), row) for name, row in found.items() if (match := pattern.fullmatch(name)))
+            rows = sorted((float(match[1]), row) for name, row in result.items() if (match := pattern.fullmatch(name)))
             shares, medians = [share for share, _ in rows], [row["median"] for _, row in rows]
             low = [row["median"] - row["min"] for _, row in rows]
             high = [row["max"] - row["median"] for _, row in rows]

@@ -28,11 +28,11 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
     figures: dict[str, list[float]] = {"readers/one_mib": [], f"readers/{READERS}_mib": []}
     for _ in range(rounds):
         for count, series in zip((1, READERS), figures.values(), strict=True):
-            taken, told = together(count, data, folder / "arena")
+            taken, message = together(count, data, folder / "arena")
             series.append(taken / 2**20)
     ratios = [many / one for one, many in zip(*figures.values(), strict=True)]
     monai = child("readers", "monai", data, folder)
-    own = told["bytes"] / told["voxels"]
+    own = message["bytes"] / message["voxels"]
     claims = [
         Claim.at_most("bytes in memory per voxel of image and label", own, 3),
         Claim.at_most(f"memory of {READERS} readers over that of one", sorted(ratios)[rounds // 2], 1.1),
@@ -45,11 +45,11 @@ def together(count: int, data: Path, cache: Path) -> tuple[int, dict[str, Any]]:
     """Bytes that `count` readers take at the same time, and what one of them said."""
     options: dict[str, Any] = {"cwd": ROOT, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     readers = [subprocess.Popen(command("readers", "read", data, cache), **options) for _ in range(count)]
-    told = [json.loads(reader.stdout.readline()) for reader in readers if reader.stdout is not None]
-    total = sum(taken(reader.pid) for reader in readers) - sum(each["before"] for each in told)
+    results = [json.loads(reader.stdout.readline()) for reader in readers if reader.stdout is not None]
+    total = sum(taken(reader.pid) for reader in readers) - sum(each["before"] for each in results)
     for reader in readers:
         reader.communicate("done\n")
-    return total, told[0]
+    return total, results[0]
 
 
 def taken(pid: int | None = None) -> int:

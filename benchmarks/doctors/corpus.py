@@ -84,8 +84,8 @@ def read(path: Path) -> Script:
 
 def _labels(path: Path, lines: Sequence[str]) -> Iterator[Label]:
     for number, line in enumerate(lines, start=1):
-        code, mark, told = line.partition("# label: ")
-        for one in told.partition("  #")[0].split(";") if mark else ():
+        code, mark, message = line.partition("# label: ")
+        for one in message.partition("  #")[0].split(";") if mark else ():
             words = one.split()
             if len(words) != 3 or words[1] not in ("both", "cpu", "gpu", "cores2"):
                 raise ValueError(f"{path}:{number}: label {one.strip()!r} is not KIND HARDWARE CERTAINTY")
@@ -122,14 +122,14 @@ def score(script: Script, findings: Sequence[Finding], gpu: bool) -> Score:
     right, wrong, met = [], [], set()
     for finding in findings:
         known = [label for label in script.labels if _names(script, finding, label)]
-        told = f"{finding.name} at {Path(finding.where).name or 'no line'}"
+        message = f"{finding.name} at {Path(finding.where).name or 'no line'}"
         if any(label.hardware in here and label.certainty != "maybe" for label in known):
-            right.append(told)
+            right.append(message)
             met |= {label.kind for label in known if label.hardware in here}
         elif finding.name in MEASURED and finding.gain is not None:
             continue
         elif not known or (finding.level == "finding" and not any(label.hardware in here for label in known)):
-            wrong.append(told)
+            wrong.append(message)
     sure = {label.kind for label in script.labels if label.certainty == "sure" and label.hardware in here}
     return Score(
         right=tuple(right), wrong=tuple(wrong), met=tuple(sorted(sure & met)), missed=tuple(sorted(sure - met))
@@ -148,41 +148,41 @@ def judged_corpus(*, steps: int, seconds: float, names: Sequence[str] | None) ->
     from hasten.study.script import run_script
     from hasten.study.script.doctor import judge
 
-    found = []
+    results = []
     for script in scripts():
         if names and not any(name in script.path.stem for name in names):
             continue
         run = run_script(script.command, steps=steps, seconds=seconds, quiet=True)
         for gpu in (False, True):
             records = [dataclasses.replace(record, assume_cuda=gpu) for record in run.records]
-            told = judge(dataclasses.replace(run, records=records), gpu)
-            bound = told.diagnosis.bound if told.diagnosis else run.ended
-            one = score(script, told.findings, gpu)
-            found.append({
+            output = judge(dataclasses.replace(run, records=records), gpu)
+            bound = output.diagnosis.bound if output.diagnosis else run.ended
+            one = score(script, output.findings, gpu)
+            results.append({
                 "script": script.path.stem, "hardware": "gpu" if gpu else "cpu", "control": script.control,
                 "bound": bound, "verdict": bound in script.verdicts, "seconds": run.seconds,
-                "sentence": told.diagnosis.sentence if told.diagnosis else run.output[-500:],
-                "evidence": told.diagnosis.evidence if told.diagnosis else (),
+                "sentence": output.diagnosis.sentence if output.diagnosis else run.output[-500:],
+                "evidence": output.diagnosis.evidence if output.diagnosis else (),
                 "experiments": run.records[0].experiments if run.records and not gpu else {}, **dataclasses.asdict(one),
             })  # fmt: skip
-            print(_line(found[-1]), file=sys.stderr, flush=True)
-    return found
+            print(_line(results[-1]), file=sys.stderr, flush=True)
+    return results
 
 
 def _line(one: dict[str, Any]) -> str:
     verdict = one["bound"] if one["verdict"] else f"{one['bound']} (WRONG)"
-    told = f"{one['script']} {one['hardware']}: {verdict}; {len(one['right'])} right, {len(one['met'])} met"
+    message = f"{one['script']} {one['hardware']}: {verdict}; {len(one['right'])} right, {len(one['met'])} met"
     for word in ("missed", "wrong"):
-        told += f"; {word}: {', '.join(one[word])}" if one[word] else ""
-    return told
+        message += f"; {word}: {', '.join(one[word])}" if one[word] else ""
+    return message
 
 
-def rates(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+def rates(result: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Shares of 1: of the verdicts right, of what is named right (precision), of what is sure named (recall)."""
-    right, wrong, met, missed = (sum(len(one[word]) for one in found) for word in ("right", "wrong", "met", "missed"))
+    right, wrong, met, missed = (sum(len(one[word]) for one in result) for word in ("right", "wrong", "met", "missed"))
     return {
-        "verdicts": sum(one["verdict"] for one in found) / max(1, len(found)),
+        "verdicts": sum(one["verdict"] for one in result) / max(1, len(result)),
         "precision": right / max(1, right + wrong),
         "recall": met / max(1, met + missed),
-        "named of controls": float(sum(len(one["wrong"]) for one in found if one["control"])),
+        "named of controls": float(sum(len(one["wrong"]) for one in result if one["control"])),
     }

@@ -35,15 +35,15 @@ def judged_scripts(data: Path, *, steps: int, quick: bool, faults: Sequence[str]
     from hasten.study.script import run_script
     from hasten.study.script.doctor import judge
 
-    found = []
+    results = []
     for style in ("plain",) if quick else ("plain", "monai"):
         for fault in faults or ("none", *SCRIPT_CAUSES):
             command = [sys.executable, str(TRAIN), "--data", str(data), "--style", style, "--fault", fault]
             run = run_script(command, steps=steps, seconds=90, quiet=True)
-            told = judge(run)
-            assert told.split is not None, run.output[-2000:]
-            found.append(_outcome(style, fault, told.split, told.findings, SCRIPT_CAUSES))
-    return found
+            output = judge(run)
+            assert output.split is not None, run.output[-2000:]
+            results.append(_outcome(style, fault, output.split, output.findings, SCRIPT_CAUSES))
+    return results
 
 
 def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list
     from hasten.config.load import load_run
     from hasten.study.run.doctor import diagnose_run
 
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="hasten-judged-") as folder:
         for fault in faults or ("none", *RUN_CAUSES):
             if fault not in ("none", *RUN_CAUSES):
@@ -59,9 +59,9 @@ def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list
             settings, wrapped = _run_fault(fault)
             common = [f"data.source={data}", f"cache.dir={folder}", "train.steps=3000", "train.validate_every=1500"]
             config = load_run(None, [*common, *settings])
-            told = diagnose_run(config, steps=steps, seconds=60, **wrapped)
-            found.append(_outcome("hasten", fault, told.split, told.findings, RUN_CAUSES))
-    return found
+            output = diagnose_run(config, steps=steps, seconds=60, **wrapped)
+            results.append(_outcome("hasten", fault, output.split, output.findings, RUN_CAUSES))
+    return results
 
 
 def _run_fault(fault: str) -> tuple[list[str], dict[str, Any]]:
@@ -102,20 +102,20 @@ def _smoothed(batches: Iterable[Any]) -> Iterator[Any]:
 def _outcome(
     training: str, fault: str, split: Split, findings: Sequence[Finding], causes: dict[str, tuple[str, tuple[str, ...]]]
 ) -> dict[str, Any]:
-    told = diagnose(split)
+    output = diagnose(split)
     names = [finding.name for finding in findings if finding.level == "finding"]
     if fault == "none":
-        named = told.bound == "compute"
+        named = output.bound == "compute"
     else:
         bound, wanted = causes[fault]
-        named = told.bound == bound and (not wanted or any(name in wanted for name in names))
-    print(f"{training} {fault}: {told.sentence} {names}", file=sys.stderr)
+        named = output.bound == bound and (not wanted or any(name in wanted for name in names))
+    print(f"{training} {fault}: {output.sentence} {names}", file=sys.stderr)
     return {
         "training": training,
         "fault": fault,
         "named": named,
-        "bound": told.bound,
-        "sentence": told.sentence,
+        "bound": output.bound,
+        "sentence": output.sentence,
         "findings": [f"{finding.name}: {finding.evidence}" for finding in findings if finding.level == "finding"],
         "step_s": split.step_s,
         "parts": split.parts,

@@ -33,14 +33,14 @@ def read(row: dict[str, str], fault: str) -> dict[str, torch.Tensor]:
     """(1, D, H, W) image and label, padded to at least 32 voxels a side."""
     if fault == "slow-disk":
         time.sleep(READ_DELAY)
-    found = {}
+    results = {}
     for key in ("image", "label"):
         array = np.asarray(nibabel.load(row[key]).dataobj, dtype=np.float32)
         array = np.pad(array, [(0, max(0, 32 - side)) for side in array.shape])
-        found[key] = torch.from_numpy(array)[None]
-    image = found["image"]
-    found["image"] = (image - image.mean()) / image.std()
-    return found
+        results[key] = torch.from_numpy(array)[None]
+    image = results["image"]
+    results["image"] = (image - image.mean()) / image.std()
+    return results
 
 
 def smooth(image: torch.Tensor, passes: int = 12) -> torch.Tensor:

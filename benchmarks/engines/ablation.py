@@ -61,23 +61,23 @@ def run(data: Path, arm: str, seed: int, work: Path, overrides: Sequence[str] = 
 def ablation(data: Path, seeds: int, work: Path, arms: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
     """Results by arm, the arms in turns for every seed."""
     wanted = list(arms or ARMS)
-    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in wanted}
+    results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in wanted}
     for seed in range(seeds):
         for arm in wanted:
             print(f"ablation: {arm}, seed {seed}", file=sys.stderr)
-            found[arm].append(run(data, arm, seed, work))
-    return found
+            results[arm].append(run(data, arm, seed, work))
+    return results
 
 
 def table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
     """Raw numbers by series: seconds and steps to Dice LEVEL (of the runs that reached it) and best Dice, by arm."""
-    found: dict[str, list[float]] = {}
+    entries: dict[str, list[float]] = {}
     for arm, runs in results.items():
         reached = [first for each in runs if (first := _first(each)) is not None]
-        found[f"{arm}/seconds to {LEVEL}"] = [point["seconds"] for point in reached]
-        found[f"{arm}/steps to {LEVEL}"] = [float(point["step"]) for point in reached]
-        found[f"{arm}/best Dice"] = [max(point["dice"] for point in each["curve"]) for each in runs]
-    return found
+        entries[f"{arm}/seconds to {LEVEL}"] = [point["seconds"] for point in reached]
+        entries[f"{arm}/steps to {LEVEL}"] = [float(point["step"]) for point in reached]
+        entries[f"{arm}/best Dice"] = [max(point["dice"] for point in each["curve"]) for each in runs]
+    return entries
 
 
 def _first(result: Mapping[str, Any]) -> Mapping[str, Any] | None:

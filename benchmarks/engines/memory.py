@@ -21,7 +21,7 @@ def memory_curves(quick: bool) -> tuple[list[Claim], dict[str, list[float]], dic
 
     results: dict[str, list[float]] = {}
     claims: list[Claim] = []
-    told: dict[str, Any] = {"budgets": SHARES}
+    entries: dict[str, Any] = {"budgets": SHARES}
     for name, net in NETS.items():
         network = build(net).train()
         image, label = batch(net)
@@ -37,9 +37,9 @@ def memory_curves(quick: bool) -> tuple[list[Claim], dict[str, list[float]], dic
             results[f"{at}/kept_MiB"] = [point.kept / 2**20]
             results[f"{at}/peak_MiB"] = [point.peak / 2**20]
             results[f"{at}/step_ms"] = [point.milliseconds]
-            told[at] = str(point.report)
+            entries[at] = str(point.report)
         least, most = min(points, key=lambda point: point.kept), points[0]
         claims.append(
             Claim.at_most(f"{name}: activations at the tightest budget over all", least.kept / most.kept, 1.0)
         )
-    return claims, results, told
+    return claims, results, entries

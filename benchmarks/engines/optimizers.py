@@ -182,16 +182,16 @@ def newton_schulz(matrix: Tensor) -> Tensor:
     """Five iterations on the matrix itself, in bfloat16."""
     import torch
 
-    found = matrix.to(torch.bfloat16, copy=True)
-    tall = found.shape[0] > found.shape[1]
-    found = found.mT if tall else found
-    found.div_(found.norm(2).clamp_(min=1e-7))
-    found = found.contiguous()
-    gram = torch.empty(found.shape[0], found.shape[0], dtype=found.dtype, device=found.device)
-    factor, other = torch.empty_like(gram), torch.empty_like(found)
+    result = matrix.to(torch.bfloat16, copy=True)
+    tall = result.shape[0] > result.shape[1]
+    result = result.mT if tall else result
+    result.div_(result.norm(2).clamp_(min=1e-7))
+    result = result.contiguous()
+    gram = torch.empty(result.shape[0], result.shape[0], dtype=result.dtype, device=result.device)
+    factor, other = torch.empty_like(gram), torch.empty_like(result)
     for a, b, c in QUINTIC:
-        torch.addmm(gram, found, found.mT, beta=0.0, out=gram)
+        torch.addmm(gram, result, result.mT, beta=0.0, out=gram)
         torch.addmm(gram, gram, gram, beta=b, alpha=c, out=factor)
-        torch.addmm(found, factor, found, beta=a, out=other)
-        found, other = other, found
-    return found.mT if tall else found
+        torch.addmm(result, factor, result, beta=a, out=other)
+        result, other = other, result
+    return result.mT if tall else result

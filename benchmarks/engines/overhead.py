@@ -32,13 +32,13 @@ def overhead_times(rounds: int) -> dict[str, list[float]]:
     try:
         for once in arms.values():
             once()
-        found: dict[str, list[float]] = {name: [] for name in arms}
+        results: dict[str, list[float]] = {name: [] for name in arms}
         for _ in range(rounds):
             for name, once in arms.items():
-                found[name].append(1e6 * once() / STEPS)
+                results[name].append(1e6 * once() / STEPS)
     finally:
         torch.set_num_threads(before)
-    return found
+    return results
 
 
 def _parts() -> tuple[Any, Any, Any, list[dict[str, Any]]]:

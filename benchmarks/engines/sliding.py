@@ -33,7 +33,7 @@ def sliding_times(
     rounds: int, quick: bool, precisions: Sequence[str], overlaps: Sequence[float] = (0.25,)
 ) -> dict[str, list[float]]:
     """Seconds a volume, by "ARM_PRECISION_OVERLAP_s"."""
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     for precision in precisions:
         for overlap in overlaps:
             setting = Setting(precision, overlap, quick)
@@ -41,21 +41,21 @@ def sliding_times(
                 f"{name}_{precision}_{overlap}_s": partial(setting.run, name) for name in TIMED
             }
             setting.warm_up()
-            found.update(interleave(arms, rounds, warmup=0))
-    return found
+            results.update(interleave(arms, rounds, warmup=0))
+    return results
 
 
 def sliding_memory(quick: bool, precisions: Sequence[str], overlap: float = 0.25) -> dict[str, list[float]]:
     """Peak MiB above the process's own, by "ARM_PRECISION_OVERLAP_mib". A child process each."""
-    found = {}
+    results = {}
     for precision in precisions:
         for name in TIMED:
             words = ["-m", "benchmarks.engines.sliding", name, precision, str(overlap), str(int(quick))]
             done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise RuntimeError(f"{name} {precision} failed:\n{done.stderr[-2000:]}")
-            found[f"{name}_{precision}_{overlap}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
-    return found
+            results[f"{name}_{precision}_{overlap}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
+    return results
 
 
 class Setting:
@@ -150,9 +150,9 @@ class Setting:
 
 def status(name: str) -> int:
     """KiB."""
-    found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1])
+    match = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1])
 
 
 if __name__ == "__main__":

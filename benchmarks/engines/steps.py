@@ -86,7 +86,7 @@ def hasten_steps(net: Net, *, compiled: bool) -> tuple[dict[str, Callable[[], fl
     allowed = [Variant(precision=p, channels_last=last) for p in ("fp32", "bf16") for last in (False, True)]
     with tempfile.TemporaryDirectory() as memory:
         measured = fastest_variant(network, probe, allowed, Path(memory))
-    told = {"settled on": str(measured.variant), "why": explain(measured)}
+    results = {"settled on": str(measured.variant), "why": explain(measured)}
     arms = {"hasten": _hasten_step(net, network, measured.variant, compile=False)}
     if compiled:
         twin = build(net).train()
@@ -95,11 +95,11 @@ def hasten_steps(net: Net, *, compiled: bool) -> tuple[dict[str, Callable[[], fl
         try:
             arms["compiled"] = _hasten_step(net, twin, measured.variant, compile=True)
             arms["compiled"]()
-            told["compiled"] = f"first step after {time.perf_counter() - begin:.1f} s"
+            results["compiled"] = f"first step after {time.perf_counter() - begin:.1f} s"
         except Exception as error:
             arms.pop("compiled", None)
-            told["compiled"] = f"failed: {str(error).strip().splitlines()[0]}"
-    return arms, told
+            results["compiled"] = f"failed: {str(error).strip().splitlines()[0]}"
+    return arms, results
 
 
 def _hasten_step(net: Net, network: Any, variant: Any, *, compile: bool) -> Callable[[], float]:
@@ -138,14 +138,14 @@ def step_times(rounds: int, *, compiled: bool) -> tuple[dict[str, list[float]], 
     from benchmarks.harness import interleave
     from hasten.engine.allocator import keep_freed_memory
 
-    found: dict[str, list[float]] = {}
-    told = {}
+    entries: dict[str, list[float]] = {}
+    results = {}
     for name, net in NETS.items():
         # Before the setting that a run makes: it holds for the process, and `plain` has not got it.
         plain = plain_step(net)
         alone = interleave({"plain, as the C library comes": plain}, max(3, rounds // 2))
         keep_freed_memory()
-        arms, told[name] = hasten_steps(net, compiled=compiled)
+        arms, results[name] = hasten_steps(net, compiled=compiled)
         times = alone | interleave({"plain": plain, **arms}, rounds, warmup=2)
-        found |= {f"{name}/{arm}_ms": values for arm, values in times.items()}
-    return found, told
+        entries |= {f"{name}/{arm}_ms": values for arm, values in times.items()}
+    return entries, results

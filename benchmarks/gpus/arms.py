@@ -57,12 +57,12 @@ def run_arm(sheet: Sheet, what: str, module: str, flags: Sequence[str], out: Pat
             code = None
         finally:
             end_all(child)
-    found: Run = json.loads(out.read_text()) if out.is_file() else {}
-    if code is None and found:
-        found["stopped"] = "max_seconds"
+    result: Run = json.loads(out.read_text()) if out.is_file() else {}
+    if code is None and result:
+        result["stopped"] = "max_seconds"
     elif code != 0:
         sheet.skip(what, f"no validation in {seconds:.0f} s" if code is None else f"exit {code}: {_tail(log)}")
-    return found
+    return result
 
 
 def _tail(log: Path) -> str:
@@ -72,7 +72,7 @@ def _tail(log: Path) -> str:
 def series_of(name: str, runs: Sequence[Run], level: float) -> dict[str, list[float]]:
     """Seconds to a level, those of runs that were stopped before it apart; whole runs; the best value of each."""
     times: list[Time] = [time_to(run, level) for run in runs]
-    found = {
+    results = {
         f"{name}, to {level}_s": [time.seconds for time in times if time.reached],
         f"{name}, to {level}, at least_s": [time.seconds for time in times if not time.reached],
         f"{name}, whole run_s": [run["seconds"]["total"] for run in runs],
@@ -80,10 +80,10 @@ def series_of(name: str, runs: Sequence[Run], level: float) -> dict[str, list[fl
         f"{name}, epoch_s": [sum(run["seconds_per_epoch"]) / len(run["seconds_per_epoch"])
                              for run in runs if run["seconds_per_epoch"]],
     }  # fmt: skip
-    return {series: values for series, values in found.items() if values}
+    return {series: values for series, values in results.items() if values}
 
 
 def fits(sheet: Sheet, runs: dict[str, list[Run]]) -> bool:
     """Whether every arm can be run once more, by what the longest run of each took."""
-    longest = [max(run["seconds"]["total"] for run in found) for found in runs.values() if found]
+    longest = [max(run["seconds"]["total"] for run in result) for result in runs.values() if result]
     return sheet.left() > 1.1 * sum(longest) + SPARE

@@ -50,11 +50,11 @@ def precisions(device: torch.device) -> tuple[str, ...]:
 def torch_facts(device: torch.device) -> dict[str, Any]:
     facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "git": torch.version.git_version}
     if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
+        result = torch.cuda.get_device_properties(device)
         facts |= {
-            "cudnn": torch.backends.cudnn.version(), "capability": f"{found.major}.{found.minor}",
-            "multiprocessors": found.multi_processor_count, "memory_gib": found.total_memory / 2**30,
-            "l2_mib": getattr(found, "L2_cache_size", 0) / 2**20, "compiled for": torch.cuda.get_arch_list(),
+            "cudnn": torch.backends.cudnn.version(), "capability": f"{result.major}.{result.minor}",
+            "multiprocessors": result.multi_processor_count, "memory_gib": result.total_memory / 2**30,
+            "l2_mib": getattr(result, "L2_cache_size", 0) / 2**20, "compiled for": torch.cuda.get_arch_list(),
         }  # fmt: skip
     with contextlib.suppress(ImportError):
         import triton
@@ -86,13 +86,13 @@ def card_facts() -> dict[str, Any]:
         "mig": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
         "persistence": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
     }
-    found = {}
+    results = {}
     for name, ask in asked.items():
         with contextlib.suppress(nvml.NVMLError, AttributeError):
             value = ask()
-            found[name] = value.decode() if isinstance(value, bytes) else value
+            results[name] = value.decode() if isinstance(value, bytes) else value
     nvml.nvmlShutdown()
-    return found
+    return results
 
 
 def card_state() -> list[dict[str, Any]]:

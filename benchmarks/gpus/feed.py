@@ -138,11 +138,11 @@ def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: Program)
 
 def claims(sheet: Sheet, name: str) -> None:
     """Of the compiled program where there is one."""
-    found = sheet.results
-    kind = "compiled" if f"{name}/overhead, compiled" in found else "eager"
-    over, waits = found.get(f"{name}/overhead, {kind}"), found.get(f"{name}/waits a batch, hasten {kind}")
-    ratio = median_ratio(found.get(f"{name}/batch, monai beside hasten {kind}_ms"),
-                         found.get(f"{name}/batch, hasten {kind}_ms"))  # fmt: skip
+    result = sheet.results
+    kind = "compiled" if f"{name}/overhead, compiled" in result else "eager"
+    over, waits = result.get(f"{name}/overhead, {kind}"), result.get(f"{name}/waits a batch, hasten {kind}")
+    ratio = median_ratio(result.get(f"{name}/batch, monai beside hasten {kind}_ms"),
+                         result.get(f"{name}/batch, hasten {kind}_ms"))  # fmt: skip
     text = f"{name}: step with nnU-Net's augmentation ({kind}) over the step on a fixed batch"
     sheet.claim(
         Claim.at_most(text, median(over) if over else None, GOAL),

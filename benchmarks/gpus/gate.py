@@ -55,8 +55,8 @@ def measure(sheet: Sheet) -> None:
                 out = folder / f"{arm}_{seed}.json"
                 limit = max(10.0, sheet.left() - SPARE)
                 own = [*flags, *device, "--seed", str(seed)]
-                found = run_arm(sheet, f"{arm}, seed {seed}", module, own, out, seconds=limit)
-                runs[arm] += [found] if found else []
+                result = run_arm(sheet, f"{arm}, seed {seed}", module, own, out, seconds=limit)
+                runs[arm] += [result] if result else []
                 keep(sheet, runs, task.target)
     sheet.claim(*claims(runs, task.target))
 
@@ -68,8 +68,8 @@ def _quick() -> dict[str, Any]:
 
 
 def keep(sheet: Sheet, runs: dict[str, list[Run]], target: float) -> None:
-    for arm, found in runs.items():
-        sheet.keep(series_of(arm, found, target))
+    for arm, result in runs.items():
+        sheet.keep(series_of(arm, result, target))
     sheet.keep(
         series_of("monai, its own mean with background", [with_background(run) for run in runs["monai"]], target)
     )

@@ -88,8 +88,8 @@ def norm(sheet: Sheet, shape: tuple[int, int, int], last: bool, *, compiled: boo
 
 
 def torchs(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    found = functional.instance_norm(image, weight=weight.to(image.dtype), bias=bias.to(image.dtype))
-    return functional.leaky_relu(found, SLOPE)
+    result = functional.instance_norm(image, weight=weight.to(image.dtype), bias=bias.to(image.dtype))
+    return functional.leaky_relu(result, SLOPE)
 
 
 def plain(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -101,8 +101,8 @@ def ours(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def both(call: Callable[[], Tensor], leaves: list[Tensor], upstream: Tensor | None = None) -> None:
-    found = call()
-    torch.autograd.grad(found, leaves, None if upstream is None else upstream.to(found.dtype))
+    result = call()
+    torch.autograd.grad(result, leaves, None if upstream is None else upstream.to(result.dtype))
 
 
 def loss(sheet: Sheet, classes: int, side: int) -> None:
@@ -115,8 +115,8 @@ def loss(sheet: Sheet, classes: int, side: int) -> None:
 
     def value(function: nn.Module) -> Tensor:
         with torch.autocast(sheet.device.type, torch.bfloat16):
-            found: Tensor = function(scores, label)
-        return found
+            result: Tensor = function(scores, label)
+        return result
 
     arms = {name: partial(both, partial(value, function), [scores]) for name, function in losses.items()}
     size = 3 * scores.numel() * scores.element_size() + 2 * label.numel() * label.element_size()
@@ -132,8 +132,8 @@ def join(sheet: Sheet, batch: int, side: int) -> None:
 
     def call(on: bool) -> None:
         with gpu_forms(on):
-            found = torch.cat([one, other], 1)
-        for gradient in torch.autograd.grad(found, [one, other], upstream):
+            result = torch.cat([one, other], 1)
+        for gradient in torch.autograd.grad(result, [one, other], upstream):
             gradient.contiguous(memory_format=torch.channels_last_3d)  # as the convolution before it needs it
 
     size = 4 * upstream.numel() * upstream.element_size()
@@ -147,8 +147,8 @@ def first_convolution(sheet: Sheet, batch: int, side: int) -> None:
 
     def call(on: bool) -> None:
         with torch.autocast(sheet.device.type, torch.bfloat16), gpu_forms(on):
-            found = convolution(image)
-        torch.autograd.grad(found, convolution.weight, upstream)
+            result = convolution(image)
+        torch.autograd.grad(result, convolution.weight, upstream)
 
     size = 2 * upstream.numel() * upstream.element_size()
     arms = {"torch": partial(call, False), "padded": partial(call, True)}
@@ -164,6 +164,6 @@ def random_map(device: torch.device, batch: int, channels: int, side: int) -> Te
 def timed(sheet: Sheet, what: str, arms: dict[str, Pass], size: int) -> dict[str, list[float]]:
     """Milliseconds of every arm. size: bytes that have to be moved at least."""
     times = turns(arms, sheet.device, rounds=1 if sheet.quick else 5, repeats=1 if sheet.quick else 10)
-    for name, found in times.items():
-        sheet.keep({f"{what}, {name}_ms": found, f"{what}, {name}_gb_s": [size / each / 1e6 for each in found]})
+    for name, result in times.items():
+        sheet.keep({f"{what}, {name}_ms": result, f"{what}, {name}_gb_s": [size / each / 1e6 for each in result]})
     return times

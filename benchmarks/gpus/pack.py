@@ -42,17 +42,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def wanted(names: Sequence[str]) -> list[str]:
     """`name==version` of each, as installed here. Raises ValueError for torch, and for what is not installed."""
-    found = []
+    results = []
     for name in dict.fromkeys(_plain_name(name) for name in names):
         if name == "torch" or name.startswith(("nvidia-c", "triton")):
             raise ValueError(f"{name}: the machine's own build is to be used; leave it out")
         try:
-            found.append(f"{name}=={importlib.metadata.version(name)}")
+            results.append(f"{name}=={importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             raise ValueError(
                 f"{name}: is not installed here, so that its version is not known; pip install it"
             ) from None
-    return found
+    return results
 
 
 def _plain_name(name: str) -> str:

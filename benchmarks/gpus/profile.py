@@ -47,7 +47,7 @@ def kernels_of(step: Callable[[], object], device: torch.device) -> list[tuple[s
     kind = torch.autograd.DeviceType.CUDA if device.type == "cuda" else torch.autograd.DeviceType.CPU
     for _ in range(STEPS):
         step()
-    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    result: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         for _ in range(STEPS):
             step()
@@ -56,7 +56,7 @@ def kernels_of(step: Callable[[], object], device: torch.device) -> list[tuple[s
     for event in profiler.events():
         # Ranges of ours are shown on the device, too, around their kernels.
         if event.device_type == kind and not event.is_user_annotation:
-            row = found[event.name[:120]]
+            row = result[event.name[:120]]
             row[0] += event.time_range.elapsed_us() / 1e3 / STEPS
             row[1] += 1 / STEPS
-    return sorted(((name, time, count) for name, (time, count) in found.items()), key=lambda row: -row[1])
+    return sorted(((name, time, count) for name, (time, count) in result.items()), key=lambda row: -row[1])

@@ -120,12 +120,12 @@ def _share(channels: int) -> float:
 
 def predicted(net: Net, card: Card) -> dict[str, float]:
     """Milliseconds of each part of a step of `net.batch` patches, of all, and patches a second."""
-    found: dict[str, float] = defaultdict(float)
+    result: dict[str, float] = defaultdict(float)
     for name, cost in costs_of(net).items():
-        found[name] = 1e3 * cost.seconds(card) * (1 if name == "optimizer" else net.batch)
-    found["step"] = sum(found.values())
-    found["patches/s"] = 1e3 * net.batch / found["step"]
-    return dict(found)
+        result[name] = 1e3 * cost.seconds(card) * (1 if name == "optimizer" else net.batch)
+    result["step"] = sum(result.values())
+    result["patches/s"] = 1e3 * net.batch / result["step"]
+    return dict(result)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

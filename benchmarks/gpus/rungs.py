@@ -65,7 +65,7 @@ class Ready:
     """A rung that can be timed."""
 
     step: Callable[[], object]
-    told: str = ""
+    note: str = ""
     """What it says of itself."""
     close: Callable[[], None] = lambda: None
 
@@ -77,14 +77,14 @@ def make_rung(rung: Rung, net: Net, size: int, device: torch.device, *, quick: b
     """
     if rung.captured and device.type != "cuda":
         raise RuntimeError("there is no CUDA device to capture a graph on")
-    network, told = _network(rung, net, device)
+    network, message = _network(rung, net, device)
     image, label = batch_of(net, size, device)
     if not rung.own:
-        return Ready(step=_plain(rung, network, image, label), told=told)
+        return Ready(step=_plain(rung, network, image, label), note=message)
     step = _own(rung, network, device, backend="aot_eager" if quick else "inductor")
     if rung.captured:
-        return _captured(step, image, label, told)
-    return Ready(step=lambda: step(image, label, 0), told=told)
+        return _captured(step, image, label, message)
+    return Ready(step=lambda: step(image, label, 0), note=message)
 
 
 def make_step(rung: Rung, net: Net, size: int, device: torch.device) -> tuple[TrainStep, tuple[Tensor, Tensor]]:
@@ -135,7 +135,7 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
     )  # fmt: skip
 
 
-def _captured(step: TrainStep, image: Tensor, label: Tensor, told: str) -> Ready:
+def _captured(step: TrainStep, image: Tensor, label: Tensor, message: str) -> Ready:
     """The step as one CUDA graph, captured and checked as a run's is."""
     captured = CapturedStep(step=step, load=lambda index: None, batch=lambda: (image, label), always=True)
     for index in range(WARM_UP + 2):
@@ -143,4 +143,4 @@ def _captured(step: TrainStep, image: Tensor, label: Tensor, told: str) -> Ready
     if not captured.engaged:
         raise RuntimeError(captured.why)
     numbers = iter(range(WARM_UP + 2, 10**9))
-    return Ready(step=lambda: captured(next(numbers)), told=f"{told}; {captured.why}", close=captured.close)
+    return Ready(step=lambda: captured(next(numbers)), note=f"{message}; {captured.why}", close=captured.close)

@@ -34,7 +34,7 @@ class Sheet:
     base: dict[str, Any]
     """What was known before the first figure: machine, versions, date."""
     results: dict[str, list[float]] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     status: str = RUNNING
@@ -54,7 +54,7 @@ class Sheet:
 
     def tell(self, name: str, value: Any) -> None:
         """Whatever else the reader needs."""
-        self.told[name] = value
+        self.settings[name] = value
         self.write()
 
     def claim(self, *claims: Claim) -> None:
@@ -90,19 +90,19 @@ class Sheet:
 
     def write(self) -> None:
         claims = [asdict(claim) for claim in self.claims]
-        found = {
+        results = {
             **self.base,
             "status": self.status,
             "device": self.device.type,
-            "settings": plain(self.told),
+            "settings": plain(self.settings),
             "left_out": self.left_out,
             "results": {name: spread(values) for name, values in self.results.items()},
             # The goals are a GPU's: elsewhere nothing is claimed.
             "claims": claims if self.cuda else [],
         }
         if not self.cuda:
-            found["rehearsed_claims"] = claims
-        write_json(self.path, found)
+            results["rehearsed_claims"] = claims
+        write_json(self.path, results)
 
 
 def new_sheet(part: str, out: Path, device: torch.device, *, quick: bool, seconds: float) -> Sheet:
@@ -135,7 +135,7 @@ def sheet_of(part: str, out: Path, device: str, *, quick: bool) -> tuple[Path, d
 def _read(path: Path) -> dict[str, Any] | None:
     """None of a file that is not there or holds no record."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

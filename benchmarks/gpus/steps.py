@@ -78,7 +78,7 @@ class Ladder:
         finally:
             ready.close()
         sheet.keep({f"{self.name}/{rung.name}, first step_s": [first]})
-        self._keep(rung, size, times[rung.name], memory, ready.told)
+        self._keep(rung, size, times[rung.name], memory, ready.note)
         if len(arms) > 1:
             sheet.keep({f"{self.name}/{REFERENCE}, beside {rung.name}_ms": times[REFERENCE]})
 
@@ -91,7 +91,7 @@ class Ladder:
         reference = next(other for other in RUNGS if other.name == REFERENCE)
         return {REFERENCE: make_rung(reference, self.net, size, self.sheet.device).step}
 
-    def _keep(self, rung: Rung, size: int, times: list[float], memory: float | None, told: str) -> None:
+    def _keep(self, rung: Rung, size: int, times: list[float], memory: float | None, message: str) -> None:
         name = f"{self.name}/{rung.name}"
         pace = [1e3 * size / value for value in times]
         peak = self.peaks.get(rung.precision)
@@ -106,7 +106,7 @@ class Ladder:
             series[f"{name}_peak_mib"] = [memory]
         self.pace[rung.name] = median(pace)
         self.sheet.keep(series)
-        self.sheet.tell(name, {"batch": size, "told": told})
+        self.sheet.tell(name, {"batch": size, "note": message})
 
     def finish(self) -> None:
         """The best rung with a larger batch, and the claims."""

@@ -14,11 +14,11 @@ _DETAIL = ("_Mvoxel/s", "_peak_mib", ", beside ", "conv3d/", ", first step")
 
 def print_table(out: Path, device: str, *, quick: bool) -> None:
     for part in PARTS:
-        found = sheet_of(part.name, out, device, quick=quick)
-        if found is None:
+        result = sheet_of(part.name, out, device, quick=quick)
+        if result is None:
             print(f"\n{part.name}: not measured")
             continue
-        path, record = found
+        path, record = result
         print(f"\n{part.name} ({record['status']}): {path.name}")
         for name, row in record["results"].items():
             if row["n"] and not _is_detail(name, record["results"]):

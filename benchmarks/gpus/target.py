@@ -48,8 +48,8 @@ def measure(sheet: Sheet) -> None:
         folder = Path(name)
         task, _ = twin_task("spleen", folder, quick=_quick() if sheet.quick else None, **TWIN)
         path = write_task(folder / "task.json", task)
-        told = {"target": task.target, "patch": task.patch, "network": task.network, "run": task.run["train"]}
-        sheet.tell("task", told)
+        results = {"target": task.target, "patch": task.patch, "network": task.network, "run": task.run["train"]}
+        sheet.tell("task", results)
         runs: dict[str, list[Run]] = {arm: [] for arm in (OURS, THEIRS)}
         for seed in range(1 if sheet.quick else 20):
             if seed and not fits(sheet, runs):
@@ -87,16 +87,16 @@ def train(
     own = ["--task", str(task), "--seed", str(seed), "--device", sheet.device.type, "--max-seconds",
            f"{max(10.0, 0.9 * left):.0f}", *rung.flags, *flags]  # fmt: skip
     module = f"benchmarks.ladder.arms.{rung.module}"
-    found = run_arm(sheet, f"{name}, seed {seed}", module, own, out, seconds=max(10.0, left))
-    if found:
-        runs.append(found)
+    result = run_arm(sheet, f"{name}, seed {seed}", module, own, out, seconds=max(10.0, left))
+    if result:
+        runs.append(result)
 
 
 def keep(sheet: Sheet, runs: dict[str, list[Run]], target: float) -> None:
     for level in sorted({*(level for level in LEVELS if level < target), target}):
-        for arm, found in runs.items():
-            if found:
-                sheet.keep(series_of(arm, found, level))
+        for arm, result in runs.items():
+            if result:
+                sheet.keep(series_of(arm, result, level))
     sheet.tell("runs", runs)
 
 

@@ -148,10 +148,10 @@ def judged(
     if difference is not None and not difference <= tolerance:
         why, seems = f"the arms' results differ by {difference:.1e} of the largest value", None
         verdict = "does not hold"
-    others = [f"{arm.arm}: {told(arm)}" for arm in comparison.arms.values() if arm is not shown]
+    others = [f"{arm.arm}: {with_interval(arm)}" for arm in comparison.arms.values() if arm is not shown]
     return Outcome(
         verdict=verdict,
-        measured=f"{told(shown)}, {shown.arm}",
+        measured=f"{with_interval(shown)}, {shown.arm}",
         why=why,
         seems=seems,
         note="; ".join(filter(None, [*others, note])),
@@ -161,7 +161,7 @@ def judged(
     )
 
 
-def told(arm: Compared) -> str:
+def with_interval(arm: Compared) -> str:
     """A gain and its interval."""
     return f"{arm.gain:.2f}x ({arm.low:.2f} to {arm.high:.2f})"
 

@@ -21,9 +21,9 @@ def intervals(results: Sequence[Result]) -> str:
     """
     rows = []
     for result in results:
-        found = result.outcome.comparison
-        if found is not None and result.outcome.arm in found.arms:
-            rows.append((result.guidance.name, result.outcome.verdict, found.arms[result.outcome.arm]))
+        output = result.outcome.comparison
+        if output is not None and result.outcome.arm in output.arms:
+            rows.append((result.guidance.name, result.outcome.verdict, output.arms[result.outcome.arm]))
     if not rows:
         return ""
     low = min(0.5, *(arm.low for *_, arm in rows))
@@ -47,8 +47,8 @@ def intervals(results: Sequence[Result]) -> str:
             f' style="stroke:{color};stroke-width:3;stroke-linecap:round"/>'
         )
         drawn.append(f'<circle cx="{at(arm.gain):.1f}" cy="{y}" r="4" style="fill:{color}"/>')
-    told = "How many times as fast the named way is, with its interval, claim by claim"
+    message = "How many times as fast the named way is, with its interval, claim by claim"
     return (
-        f'<svg class="figure" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{told}" font-size="11">'
+        f'<svg class="figure" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{message}" font-size="11">'
         f"{''.join(drawn)}</svg>"
     )

@@ -28,8 +28,8 @@ def chosen(claims: Sequence[Guidance], only: Sequence[str]) -> tuple[Guidance, .
         if name not in names:
             near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
             near += [one for one in names if one not in near and any(part in one for part in name.split("-") if part)]
-            told = f"did you mean {', '.join(near[:4])}?" if near else f"there are {', '.join(names)}"
-            raise ValueError(f"--only {name}: the guide has no such claim; {told}")
+            output = f"did you mean {', '.join(near[:4])}?" if near else f"there are {', '.join(names)}"
+            raise ValueError(f"--only {name}: the guide has no such claim; {output}")
     return tuple(guidance for guidance in claims if not only or guidance.name in only)
 
 
@@ -49,7 +49,7 @@ def run_guide(
     measured. tell: called before each that is begun.
     """
     end = clock() + seconds
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     waiting = [guidance for guidance in claims if not missing(guidance.needs)]
     short = seconds < sum(map(_least, waiting))
     for guidance in sorted(claims, key=_least) if short else claims:
@@ -66,28 +66,28 @@ def run_guide(
             else:
                 tell(guidance)
                 outcome = _measured(guidance, min(left, max(share, fewest)), quick=quick)
-        found[guidance.name] = Result(guidance=guidance, outcome=outcome, seconds=clock() - begun)
-    again = [guidance for guidance in claims if not quick and _disturbed(found[guidance.name].outcome)]
+        results[guidance.name] = Result(guidance=guidance, outcome=outcome, seconds=clock() - begun)
+    again = [guidance for guidance in claims if not quick and _disturbed(results[guidance.name].outcome)]
     for place, guidance in enumerate(again):
         begun = clock()
         if end - begun > _least(guidance):
             tell(guidance)
             share = max((end - begun) / (len(again) - place), _least(guidance))
-            before = found[guidance.name]
+            before = results[guidance.name]
             outcome = _measured(guidance, share, quick=False)
             if outcome.verdict == "not measured":
                 outcome = before.outcome
             spent = before.seconds + clock() - begun
-            found[guidance.name] = Result(guidance=guidance, outcome=outcome, seconds=spent)
-    return [found[guidance.name] for guidance in claims]
+            results[guidance.name] = Result(guidance=guidance, outcome=outcome, seconds=spent)
+    return [results[guidance.name] for guidance in claims]
 
 
 def _disturbed(outcome: Outcome) -> bool:
     """Whether no verdict was drawn at all, so that measuring again is no second throw of the dice."""
-    found = outcome.comparison
-    if outcome.verdict != "can't tell" or found is None:
+    result = outcome.comparison
+    if outcome.verdict != "can't tell" or result is None:
         return False
-    return found.busy or len(found.seconds[found.base]) < LEAST_ROUNDS
+    return result.busy or len(result.seconds[result.base]) < LEAST_ROUNDS
 
 
 def _least(guidance: Guidance) -> float:

@@ -31,12 +31,12 @@ _MEASURED = (
 def summary(results: Sequence[Result]) -> str:
     """One line: how many hold."""
     held, not_held, untold, left = (sum(result.outcome.verdict == verdict for result in results) for verdict in _STYLE)
-    told = [f"{held} of {len(results)} claims hold on this machine", f"{not_held} do not"]
+    messages = [f"{held} of {len(results)} claims hold on this machine", f"{not_held} do not"]
     looks = sum(result.outcome.seems is True for result in results)
-    told += [f"{untold} can't be told ({looks} look as the guides say)"] if untold else []
-    told += [f"{left} not measured"] if left else []
+    messages += [f"{untold} can't be told ({looks} look as the guides say)"] if untold else []
+    messages += [f"{left} not measured"] if left else []
     busy = any(result.outcome.comparison is not None and result.outcome.comparison.busy for result in results)
-    return ", ".join(told) + ("; other programs were running, so measure again on a quiet machine" if busy else "")
+    return ", ".join(messages) + ("; other programs were running, so measure again on a quiet machine" if busy else "")
 
 
 def terminal_table(results: Sequence[Result]) -> Table:
@@ -65,7 +65,7 @@ def as_json(results: Sequence[Result], *, budget_s: float, environment: dict[str
     claims = []
     for result in results:
         guidance, outcome = result.guidance, result.outcome
-        found = outcome.comparison
+        output = outcome.comparison
         claims.append(
             {
                 "name": guidance.name,
@@ -82,13 +82,13 @@ def as_json(results: Sequence[Result], *, budget_s: float, environment: dict[str
                 "memory_bytes": outcome.memory,
                 "took_s": round(result.seconds, 2),
                 "arm": outcome.arm,
-                "base": found.base if found else None,
+                "base": output.base if output else None,
                 "arms": {
                     name: {"gain": arm.gain, "low": arm.low, "high": arm.high, "verdict": arm.verdict}
-                    for name, arm in (found.arms if found else {}).items()
+                    for name, arm in (output.arms if output else {}).items()
                 },
-                "seconds": found.seconds if found else {},
-                "others_cores": found.others if found else None,
+                "seconds": output.seconds if output else {},
+                "others_cores": output.others if output else None,
             }
         )
     return {"budget_s": budget_s, "environment": environment, "claims": claims}
@@ -187,18 +187,18 @@ def _sections(results: Sequence[Result]) -> list[Section]:
 def _arms(results: Sequence[Result]) -> PageTable:
     rows = []
     for result in results:
-        found = result.outcome.comparison
-        if found is None:
+        output = result.outcome.comparison
+        if output is None:
             continue
-        for name, seconds in found.seconds.items():
-            arm = found.arms.get(name)
+        for name, seconds in output.seconds.items():
+            arm = output.arms.get(name)
             gain = (f"{arm.gain:.2f}", f"{arm.low:.2f} to {arm.high:.2f}") if arm else ("1", "base")
             memory = result.outcome.memory.get(name)
             rows.append(
                 (
                     result.guidance.name,
                     name,
-                    f"{found.median(name):.4g}",
+                    f"{output.median(name):.4g}",
                     *gain,
                     f"{memory / 2**20:.1f}" if memory else "",
                     str(len(seconds)),

@@ -92,10 +92,10 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     """Run a part and write its result: a file of its own, with its chart beside it."""
     results = climb(part.task, part.attempts, work, tell=lambda line: print(f"{part.name}: {line}", file=sys.stderr))
     rungs = [attempt.rung for attempt in part.attempts]
-    found = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
+    result = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
     if given.rescore and part.name == "spleen":
         rescore(part, work, results)
-    print_table(found)
+    print_table(result)
     settings = {
         "about": __doc__,
         "task": {"train": len(part.task.train), "validation": len(part.task.validation), "patch": part.task.patch,
@@ -106,7 +106,7 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     name = f"ladder_{part.name}"
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
-    path.with_suffix(".svg").write_text(standalone_chart(found), encoding="utf-8")
+    path.with_suffix(".svg").write_text(standalone_chart(result), encoding="utf-8")
 
 
 # What is run
@@ -259,10 +259,10 @@ def rescore(part: Part, work: Path, results: Mapping[str, list[dict[str, Any]]])
             result["original_voxel_dice"] = rescored(part.task, weights, depth_first=own)
 
 
-def print_table(found: Ladder) -> None:
+def print_table(result: Ladder) -> None:
     from rich.console import Console
 
-    Console().print(terminal_table(found))
+    Console().print(terminal_table(result))
 
 
 if __name__ == "__main__":

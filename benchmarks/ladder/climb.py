@@ -144,8 +144,8 @@ def has_ended(out: Path) -> bool:
 
 
 def _read(out: Path) -> Result:
-    found: Result = json.loads(out.read_text())
-    return found
+    content: Result = json.loads(out.read_text())
+    return content
 
 
 def _last_line(log: Path) -> str:

@@ -254,9 +254,9 @@ class Record:
 def mean_use(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Mean use of the processors, and of the GPUs if there are any, over samples of the monitor from the first step."""
     training = [sample for sample in samples if sample.get("step")]
-    found = {"cpu": [sample["host"]["cpu"] for sample in training if "cpu" in sample.get("host", {})]}
-    found["gpu"] = [gpu["util"] for sample in training for gpu in sample.get("gpus", ()) if "util" in gpu]
-    return {name: round(sum(values) / len(values), 1) for name, values in found.items() if values}
+    results = {"cpu": [sample["host"]["cpu"] for sample in training if "cpu" in sample.get("host", {})]}
+    results["gpu"] = [gpu["util"] for sample in training for gpu in sample.get("gpus", ()) if "util" in gpu]
+    return {name: round(sum(values) / len(values), 1) for name, values in results.items() if values}
 
 
 def _nobody(text: str) -> None:

@@ -59,19 +59,19 @@ def metric_word(task: Task) -> str:
 COLUMNS = ("Rung", "Time to target", "Range", "Reached", "Epochs", "Epoch", "CPU", "GPU", "Best")
 
 
-def rows(found: Ladder) -> list[tuple[str, ...]]:
+def rows(result: Ladder) -> list[tuple[str, ...]]:
     """A row for each rung, as `COLUMNS` name them; medians over the runs."""
-    return [_row(found, rung) for rung in found.rungs if found.results.get(rung.name)]
+    return [_row(result, rung) for rung in result.rungs if result.results.get(rung.name)]
 
 
-def _row(found: Ladder, rung: Rung) -> tuple[str, ...]:
-    results = found.results[rung.name]
-    epochs = epochs_to(results, found.level)
-    reached = sum(time_to(result, found.level).reached for result in results)
+def _row(actual: Ladder, rung: Rung) -> tuple[str, ...]:
+    results = actual.results[rung.name]
+    epochs = epochs_to(results, actual.level)
+    reached = sum(time_to(result, actual.level).reached for result in results)
     return (
         rung.label,
-        str(found.time(rung)),
-        spread(results, found.level),
+        str(actual.time(rung)),
+        spread(results, actual.level),
         f"{reached} of {len(results)}",
         words.DASH if epochs is None else f"{epochs:.3g}",
         words.duration(epoch_seconds(results)),
@@ -86,45 +86,47 @@ def _use(results: Sequence[Result], name: str) -> str:
     return words.DASH if value is None else words.share(value / 100)
 
 
-def terminal_table(found: Ladder) -> Any:
+def terminal_table(result: Ladder) -> Any:
     """A rich table."""
     from rich.table import Table as RichTable
 
-    table = RichTable(title=f"{found.task.name}: {found.goal}")
+    table = RichTable(title=f"{result.task.name}: {result.goal}")
     for place, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if place == 0 else "right")
-    for row in rows(found):
+    for row in rows(result):
         table.add_row(*row)
     return table
 
 
-def verdict(found: Ladder) -> str:
+def verdict(result: Ladder) -> str:
     """How many times as fast the top is as the bottom and as MONAI's fast training, where these were run."""
-    times = {rung.name: found.time(rung) for rung in found.rungs}
+    times = {rung.name: result.time(rung) for rung in result.rungs}
     top = times.get("hasten")
-    goal = found.goal
+    goal = result.goal
     if top is None:
         return f"Time to {goal}, rung by rung."
     if not top.reached:
         return f"Hasten did not reach {goal} within {words.duration(top.seconds)}."
-    told = []
+    messages = []
     for name, who in (("algorithms", "MONAI's fast training"), ("regular", "the regular way")):
         other = times.get(name)
         if other is not None:
             least = "" if other.reached else "at least "
-            told.append(f"{who} takes {least}{other.seconds / top.seconds:.1f} times as long")
-    return f"Hasten reaches {goal} in {words.duration(top.seconds)}" + (f"; {', '.join(told)}." if told else ".")
+            messages.append(f"{who} takes {least}{other.seconds / top.seconds:.1f} times as long")
+    return f"Hasten reaches {goal} in {words.duration(top.seconds)}" + (
+        f"; {', '.join(messages)}." if messages else "."
+    )
 
 
-def as_json(found: Ladder) -> dict[str, Any]:
+def as_json(actual: Ladder) -> dict[str, Any]:
     """Everything that was measured; no path of this machine."""
-    task = found.task
+    task = actual.task
     return {
         "task": {"name": task.name, "train": len(task.train), "validation": len(task.validation),
                  "classes": list(task.class_names), "channels": list(task.channels), "metric": task.metric,
                  "spatial_dims": task.spatial_dims, "patch": task.patch, "roi": task.roi, "overlap": task.overlap,
                  "patches_per_epoch": task.patches_per_epoch},
-        "target": found.level,
+        "target": actual.level,
         "hardware": hardware(),
         "versions": versions(),
         "rungs": [
@@ -132,14 +134,14 @@ def as_json(found: Ladder) -> dict[str, Any]:
                 "name": rung.name,
                 "label": rung.label,
                 "adds": rung.adds,
-                "time_to_target": _time(found.time(rung)),
-                "epochs_to_target": epochs_to(found.results[rung.name], found.level),
-                "epoch_seconds": epoch_seconds(found.results[rung.name]),
-                "best": median(result["best"] for result in found.results[rung.name]),
-                "runs": list(found.results[rung.name]),
+                "time_to_target": _time(actual.time(rung)),
+                "epochs_to_target": epochs_to(actual.results[rung.name], actual.level),
+                "epoch_seconds": epoch_seconds(actual.results[rung.name]),
+                "best": median(result["best"] for result in actual.results[rung.name]),
+                "runs": list(actual.results[rung.name]),
             }
-            for rung in found.rungs
-            if found.results.get(rung.name)
+            for rung in actual.rungs
+            if actual.results.get(rung.name)
         ],
     }  # fmt: skip
 
@@ -148,79 +150,79 @@ def _time(time: Time | None) -> dict[str, Any] | None:
     return None if time is None else {"seconds": time.seconds, "reached": time.reached}
 
 
-def chart(found: Ladder) -> str:
+def chart(actual: Ladder) -> str:
     """The <svg> of a page."""
     bars = []
-    for rung in found.rungs:
-        time = found.time(rung)
+    for rung in actual.rungs:
+        time = actual.time(rung)
         if time is not None:
-            times = [time_to(result, found.level) for result in found.results[rung.name]]
+            times = [time_to(result, actual.level) for result in actual.results[rung.name]]
             bars.append(Bar(rung.label, time, times, rung.module in ("program", "hasten")))
-    return ladder(bars, f"Seconds to the target, rung by rung, of {found.task.name}")
+    return ladder(bars, f"Seconds to the target, rung by rung, of {actual.task.name}")
 
 
-def standalone_chart(found: Ladder) -> str:
+def standalone_chart(result: Ladder) -> str:
     """The same as a file."""
-    return alone(chart(found), f"{found.task.name}: seconds to {found.goal}")
+    return alone(chart(result), f"{result.task.name}: seconds to {result.goal}")
 
 
-def write(out: Path, found: Ladder) -> list[Path]:
+def write(out: Path, result: Ladder) -> list[Path]:
     """ladder.json, ladder.svg and ladder.html in the folder `out`, made if it is missing. Returns their paths.
 
     Raises ValueError where they can't be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / JSON, as_json(found))
+        write_json(out / JSON, as_json(result))
         with replacing(out / CHART, out / f".{CHART}") as file:
-            file.write(standalone_chart(found).encode())
+            file.write(standalone_chart(result).encode())
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
-    return [out / JSON, out / CHART, write_page(out / PAGE, found)]
+    return [out / JSON, out / CHART, write_page(out / PAGE, result)]
 
 
-def write_page(path: Path, found: Ladder) -> Path:
-    sections = (_times(found), _curves(found), _phases(found), _adds(found))
+def write_page(path: Path, result: Ladder) -> Path:
+    sections = (_times(result), _curves(result), _phases(result), _adds(result))
     page = Page(
-        title=f"Ladder: {found.task.name}",
-        verdict=verdict(found),
-        cards=_cards(found),
+        title=f"Ladder: {result.task.name}",
+        verdict=verdict(result),
+        cards=_cards(result),
         sections=sections,
     )
     return write_html(page, path)
 
 
-def _cards(found: Ladder) -> list[tuple[str, str, str]]:
+def _cards(result: Ladder) -> list[tuple[str, str, str]]:
     shown = []
-    for rung in found.rungs:
-        time = found.time(rung)
+    for rung in result.rungs:
+        time = result.time(rung)
         if time is not None and rung.name in ("regular", "algorithms", "hasten"):
-            epoch = words.duration(epoch_seconds(found.results[rung.name]))
+            epoch = words.duration(epoch_seconds(result.results[rung.name]))
             shown.append((rung.label.rpartition("= ")[2], str(time), f"{epoch} an epoch"))
     return shown
 
 
-def _times(found: Ladder) -> Section:
+def _times(result: Ladder) -> Section:
     return Section(
-        f"Time to {found.goal}",
+        f"Time to {result.goal}",
         text="From the start of each process, on a logarithmic axis: imports, filling the cache, measuring, compiling "
         "and validating are inside. Each rung has what the rungs above it in the chart have, and one thing more.",
-        charts=(Chart(chart(found)),),
-        table=Table(COLUMNS, tuple(rows(found)), numeric=tuple(range(1, len(COLUMNS)))),
+        charts=(Chart(chart(result)),),
+        table=Table(COLUMNS, tuple(rows(result)), numeric=tuple(range(1, len(COLUMNS)))),
         note="Bars are medians over the runs, dots single runs. An arrow, a hollow dot "
         "and > mark runs that were stopped first: they take longer than that. An epoch is "
-        f"{found.task.patches_per_epoch} patches in every rung, without its validation. CPU is the share of all cores, "
-        "GPU the share of time with a kernel, from the first step to the end.",
+        f"{result.task.patches_per_epoch} patches in every rung, without its validation. CPU is the share of all "
+        "cores, GPU the share of time with a kernel, from the first step to the end.",
     )
 
 
-def _curves(found: Ladder) -> Section:
+def _curves(actual: Ladder) -> Section:
     lines, keys = [], []
-    metric = found.task.metric
-    for place, rung in enumerate(rung for rung in found.rungs if found.results.get(rung.name)):
+    metric = actual.task.metric
+    for place, rung in enumerate(rung for rung in actual.rungs if actual.results.get(rung.name)):
         hue = "--ink" if rung.name == "hasten" else color(place)  # the ninth of eight colours
         keys.append(Key(rung.label, hue))
-        for result in found.results[rung.name]:
+        for result in actual.results[rung.name]:
             known = [point for point in result["curve"] if point[metric] is not None]
             lines.append(
                 Line(
@@ -230,22 +232,22 @@ def _curves(found: Ladder) -> Section:
                     width=2.4 if rung.name == "hasten" else 1.2,
                 )
             )
-    name = metric_word(found.task)
+    name = metric_word(actual.task)
     svg = line_chart(
         [line for line in lines if len(line.x)],
         id_prefix="curves",
         describe=f"Validation {name} over time, a line for each run",
-        level=found.level,
+        level=actual.level,
         bounds=(0, 1),
     )
     chart = Chart(svg, keys=tuple(keys), note="A line for each run; dashed is the target.")
     return Section(f"{name} over time", charts=(chart,))
 
 
-def _phases(found: Ladder) -> Section:
+def _phases(actual: Ladder) -> Section:
     lines = []
-    for rung in found.rungs:
-        results = found.results.get(rung.name, ())
+    for rung in actual.rungs:
+        results = actual.results.get(rung.name, ())
         for result in results:
             seconds = result["seconds"]
             spent = (words.duration(seconds[name]) if seconds.get(name) else "" for name in _PHASES)
@@ -263,13 +265,13 @@ _STOPPED = {"target": "at the target", "max_seconds": "at its cap", "max_epochs"
             "schedule": "with its schedule"}  # fmt: skip
 
 
-def _adds(found: Ladder) -> Section:
-    task, peer = found.task, found.task.peer
+def _adds(result: Ladder) -> Section:
+    task, peer = result.task, result.task.peer
     size = " x ".join(str(side) for side in task.patch)
     return Section(
         "What each rung adds",
         text=f"{len(task.train)} cases to train on, {len(task.validation)} to validate; one network, one preparation "
         f"and one split in all rungs. Below Hasten's own: crops of {size} voxels (D, H, W), {peer.cases} cases x "
         f"{peer.crops} crops a step.",
-        table=Table(("Rung", "Adds"), tuple((rung.label, rung.adds) for rung in found.rungs)),
+        table=Table(("Rung", "Adds"), tuple((rung.label, rung.adds) for rung in result.rungs)),
     )

@@ -77,7 +77,7 @@ def tuned(task: Tuning, seeds: int, work: Path) -> dict[str, list[float]]:
     """Steps to the target of each seed, from random weights and from those of the first run."""
     first = work / f"{task.name}_first"
     run(task, task.first, first, work)
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     for seed in range(seeds):
         for arm, more in (("random", ()), ("tuned", (f"network.weights={first.resolve()}", *task.tuned))):
             print(f"  {task.name}: {arm}, seed {seed}", file=sys.stderr)
@@ -85,9 +85,9 @@ def tuned(task: Tuning, seeds: int, work: Path) -> dict[str, list[float]]:
             curve = run(task, (*task.both, f"train.seed={seed}", *more), out, work)
             reached = [step for step, value in curve if value >= task.target]
             # A run that does not reach it counts with the steps that it had.
-            found.setdefault(f"{arm}, steps", []).append(float(reached[0] if reached else curve[-1][0]))
-            found.setdefault(f"{arm}, reached", []).append(float(bool(reached)))
-    return found
+            results.setdefault(f"{arm}, steps", []).append(float(reached[0] if reached else curve[-1][0]))
+            results.setdefault(f"{arm}, reached", []).append(float(bool(reached)))
+    return results
 
 
 def run(task: Tuning, overrides: Sequence[str], out: Path, work: Path) -> list[tuple[int, float]]:

@@ -93,9 +93,9 @@ def curve(job: dict[str, Any]) -> dict[str, Any]:
     step = trainer.train_step
 
     def recorded(batch: Any) -> Any:
-        found = step(batch)
-        losses.append(found["loss"])
-        return found
+        result = step(batch)
+        losses.append(result["loss"])
+        return result
 
     trainer.train_step = recorded
     trainer.run_training()

@@ -149,11 +149,11 @@ def features(image: np.ndarray, label: np.ndarray) -> dict[str, float]:
 
 def series(patches: Iterator[tuple[Any, Any]]) -> dict[str, list[float]]:
     """The features of the first channel of each patch, by name."""
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     for image, label in patches:
         for name, value in features(image[0], label[0]).items():
-            found.setdefault(name, []).append(float(value))
-    return found
+            results.setdefault(name, []).append(float(value))
+    return results
 
 
 def distances(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -64,8 +64,8 @@ def _export(job: dict[str, Any], label: Callable[[Any, Any], np.ndarray]) -> Cal
     assert tuple(scores.shape[1:]) == geometry.shape
 
     def run() -> None:
-        found = restore_label(label(scores, geometry), geometry, range(CLASSES))
-        write_label(Path(job["out"]) / f"{job['names'][0]}.nii.gz", found, volume, case)
+        result = restore_label(label(scores, geometry), geometry, range(CLASSES))
+        write_label(Path(job["out"]) / f"{job['names'][0]}.nii.gz", result, volume, case)
 
     return run
 

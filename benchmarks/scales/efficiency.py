@@ -58,7 +58,9 @@ def efficiency(
     given += [f"train.validate_every={steps}", f"train.checkpoint_every={steps}", *_SETTINGS]
     settings = work / "efficiency.yaml"
     settings.write_text(dump_run(plan_run(load_run(None, given)).config))
-    found: dict[str, dict[str, list[float]]] = {arm: {"epoch_s": [], "total_s": [], "others_cores": []} for arm in ARMS}
+    results: dict[str, dict[str, list[float]]] = {
+        arm: {"epoch_s": [], "total_s": [], "others_cores": []} for arm in ARMS
+    }
     for turn in range(rounds + 1):
         for arm in list(ARMS)[:: 1 if turn % 2 else -1]:
             meter = LoadMeter()
@@ -67,8 +69,8 @@ def efficiency(
             tell(f"round {turn} of {rounds}, {arm}: epoch {epoch_s:.2f} s, {others:.2f} cores used by others")
             if turn > 0:
                 for name, value in (("epoch_s", epoch_s), ("total_s", total_s), ("others_cores", others)):
-                    found[arm][name].append(value)
-    return {"arms": found, **ratios({arm: values["epoch_s"] for arm, values in found.items()}), "rounds": rounds,
+                    results[arm][name].append(value)
+    return {"arms": results, **ratios({arm: values["epoch_s"] for arm, values in results.items()}), "rounds": rounds,
             "steps": steps, "data": source.name, "note": NOTE, "machine": hardware()}  # fmt: skip
 
 
@@ -103,9 +105,9 @@ def _run(settings: Path, folder: Path, processes: int, threads: int) -> tuple[fl
     if code != 0:
         raise RuntimeError(f"{processes} processes with {threads} threads: exit code {code}, {last_error(log)}")
     entry = Listed(world=processes, strategy="ddp" if processes > 1 else "single", seed=0, folder=folder.name)
-    measured, told = read_own(folder.parent, entry)
+    measured, message = read_own(folder.parent, entry)
     epoch_s = measured.epoch_s(None) if measured is not None else None
     if measured is None or epoch_s is None or measured.total_s is None:
-        raise RuntimeError(f"{folder.name}: {' '.join(told)}")
+        raise RuntimeError(f"{folder.name}: {' '.join(message)}")
     shutil.rmtree(folder, ignore_errors=True)
     return epoch_s, measured.total_s

@@ -25,18 +25,18 @@ def measure(data: Path | None) -> dict[str, Any]:
 
     Of the skewed set the worst of several seeds.
     """
-    found: dict[str, Any] = {"balanced": "mean load over largest load", "sets": {}}
+    results: dict[str, Any] = {"balanced": "mean load over largest load", "sets": {}}
     if data is None:
         print("no hippocampus data: give its folder with --data; its imbalance is left out", flush=True)
     else:
-        found["sets"]["hippocampus"] = {str(count): compared(sizes_of(data), count) for count in WORKERS}
+        results["sets"]["hippocampus"] = {str(count): compared(sizes_of(data), count) for count in WORKERS}
     drawn = [
         np.exp(SIGMA * np.random.default_rng(seed).standard_normal(SKEWED_CASES)).tolist() for seed in range(SEEDS)
     ]
-    found["sets"]["skewed"] = {
+    results["sets"]["skewed"] = {
         str(count): _worst([compared(costs, count) for costs in drawn]) for count in WORKERS
     }  # fmt: skip
-    return found
+    return results
 
 
 def compared(costs: Sequence[float], workers: int) -> dict[str, float]:
@@ -53,11 +53,11 @@ def compared(costs: Sequence[float], workers: int) -> dict[str, float]:
         "deal": [deal.positions(0)],
         "deal, after exchanges": [deal.positions(number) for number in range(1, ROUNDS + 1)],
     }
-    return {name: min(1 / imbalance(loads_of(costs, parts)) for parts in found) for name, found in ways.items()}
+    return {name: min(1 / imbalance(loads_of(costs, parts)) for parts in result) for name, result in ways.items()}
 
 
-def _worst(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: min(each[name] for each in found) for name in found[0]}
+def _worst(result: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: min(each[name] for each in result) for name in result[0]}
 
 
 def sizes_of(data: Path) -> list[float]:

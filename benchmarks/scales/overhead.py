@@ -30,8 +30,8 @@ def step_times(rounds: int) -> dict[str, list[float]]:
         [*command, "-m", "benchmarks.scales.overhead", str(rounds)],
         cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True, timeout=_PATIENCE_S, check=True,
     )  # fmt: skip
-    found: dict[str, list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    content: dict[str, list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return content
 
 
 def _main(rounds: int) -> None:

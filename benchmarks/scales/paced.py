@@ -67,10 +67,10 @@ def timed_steps(settings: dict[str, Any], steps: int, world: int) -> list[float]
         if step >= 2:
             taken.append(time.perf_counter() - begin)
         network.zero_grad(set_to_none=True)
-    found = torch.tensor(taken, dtype=torch.float64)
+    result = torch.tensor(taken, dtype=torch.float64)
     if world > 1:
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-    return [float(value) for value in found]
+        distributed.all_reduce(result, distributed.ReduceOp.MAX)
+    return [float(value) for value in result]
 
 
 def main(text: str) -> None:

@@ -47,7 +47,7 @@ def validations(logs: Path, *, rates: Sequence[int] = tuple(RATES), worlds: Sequ
 
 def scaling_logs(folder: Path) -> dict[str, Any]:
     """Fitted on 1, 2 and 4 GPUs, predicted for all; the epoch is the median of all but the first."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     logs = read_logs(folder).logs
     for strategy in sorted({log.strategy for log in logs}):
         epochs = {log.world: seconds for log in logs if log.strategy == strategy and (seconds := log.epoch_s(None))}
@@ -57,13 +57,13 @@ def scaling_logs(folder: Path) -> dict[str, Any]:
             for world, one in zip(epochs, predictions(fitted, list(epochs), "weak"), strict=True)
         ]
         unseen = [row for row in rows if not row["fitted"]]
-        found[strategy] = {
+        results[strategy] = {
             "rows": rows,
             "worst_unseen_miss": max((abs(row["miss"]) for row in unseen), default=None),
             "unseen_in_range": f"{sum(row['in_range'] for row in unseen)} of {len(unseen)}",
             "notes": fitted.notes,
         }
-    return found
+    return results
 
 
 def _row(one: Predicted, value: float, around: tuple[float, float], measured: float) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _shaped(rate: int, world: int) -> list[dict[str, Any]]:
     with hosts(1, rate_mbit=rate) as places:
         alone = run_on(places, "benchmarks.scales.paced", asked)["steps"]
     with hosts(world, rate_mbit=rate) as places:
-        told = run_on(places, "benchmarks.scales.paced", asked)
-    link, rows = Link(**told["link"]), []
-    for one, single, steps in zip(settings, alone, told["steps"], strict=True):
+        output = run_on(places, "benchmarks.scales.paced", asked)
+    link, rows = Link(**output["link"]), []
+    for one, single, steps in zip(settings, alone, output["steps"], strict=True):
         fitted = paced_model(one, single, link)
         point = predictions(fitted, [world], "weak")[0]
         row = _row(point, point.point.step_s, point.step_s, statistics.median(steps))
@@ -166,16 +166,16 @@ def _strong(sample_s: float, fixed_s: float, row: published.Submission) -> Predi
     return predictions(resample(training, published.DGX_H100, errors=errors), [row.gpus], "strong")[0]
 
 
-def _submission(fitted_on: str, found: Predicted, row: published.Submission, base: published.Submission) -> dict:
+def _submission(fitted_on: str, result: Predicted, row: published.Submission, base: published.Submission) -> dict:
     per_gpu = base.samples_per_s / base.gpus
 
     def efficiency(step_s: float) -> float:
         return row.batch / step_s / row.gpus / per_gpu
 
     return {
-        **_row(found, found.point.step_s, found.step_s, row.step_s),
+        **_row(result, result.point.step_s, result.step_s, row.step_s),
         "fitted_on": fitted_on,
-        "predicted_efficiency_over_8": efficiency(found.point.step_s),
+        "predicted_efficiency_over_8": efficiency(result.point.step_s),
         "measured_efficiency_over_8": efficiency(row.step_s),
     }
 
@@ -186,31 +186,31 @@ def nnunet() -> dict[str, Any]:
     for batch, (one, eight) in published.NNUNET_A100.items():
         training = Training(compute_s=batch / one, gradient_bytes=published.NNUNET_GRADIENT_BYTES)
         fitted = resample(training, published.DGX_A100, errors={"compute_s": 0.02, "backward_share": 0.1})
-        found = predictions(fitted, [8], "weak")[0]
+        result = predictions(fitted, [8], "weak")[0]
         rows.append(
             {
                 "batch": batch,
-                **_row(found, found.point.step_s, found.step_s, 8 * batch / eight),
-                "predicted_efficiency": found.point.efficiency,
+                **_row(result, result.point.step_s, result.step_s, 8 * batch / eight),
+                "predicted_efficiency": result.point.efficiency,
                 "measured_efficiency": eight / (8 * one),
             }
         )
     return {"source": published.NNUNET_SOURCE, "rows": rows}
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
+def lines(result: Mapping[str, Any]) -> list[str]:
     """Every row as "what: workers, predicted, measured, miss"."""
-    told = []
-    for name, part in found.items():
+    messages = []
+    for name, part in result.items():
         if "skipped" in part:
-            told.append(f"{name}: skipped, {part['skipped']}")
+            messages.append(f"{name}: skipped, {part['skipped']}")
         groups = {name: part["rows"]} if "rows" in part else {f"{name}, {key}": value for key, value in part.items()}
         for group, value in groups.items():
             for row in value["rows"] if isinstance(value, dict) else value if isinstance(value, list) else ():
                 seen = " (fitted)" if row.get("fitted") else ""
-                told.append(f"{group}: {row['workers']} workers, predicted {_s(row['predicted_s'])}, measured "
+                messages.append(f"{group}: {row['workers']} workers, predicted {_s(row['predicted_s'])}, measured "
                             f"{_s(row['measured_s'])}, miss {100 * row['miss']:+.1f} %{seen}")  # fmt: skip
-    return told
+    return messages
 
 
 def _s(seconds: float) -> str:

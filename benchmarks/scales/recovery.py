@@ -81,8 +81,8 @@ def _steps(folder: Path) -> list[int]:
 
 def _more(folder: Path, than: int) -> int:
     """Steps logged, if there are more than that; else 0."""
-    found = len(_steps(folder))
-    return found if found > than else 0
+    result = len(_steps(folder))
+    return result if result > than else 0
 
 
 def _logs(folder: Path, start: int) -> list[Path]:
@@ -100,9 +100,9 @@ def _rank(launcher: int, rank: int) -> int:
 def _waited(launcher: subprocess.Popen[bytes], look: Callable[[], Any]) -> Any:
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
-        found = look()
-        if found:
-            return found
+        result = look()
+        if result:
+            return result
         if launcher.poll() is not None:
             raise RuntimeError(f"the job ended with exit code {launcher.returncode}")
         time.sleep(0.005)

@@ -84,7 +84,7 @@ def run_on(places: Sequence[Host], module: str, *args: object, timeout_s: float 
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             for rank, host in enumerate(places):
-                told = {
+                results = {
                     "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(places)), "LOCAL_WORLD_SIZE": "1",
                     "MASTER_ADDR": places[0].address, "MASTER_PORT": str(_PORT),
                     "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
@@ -92,7 +92,7 @@ def run_on(places: Sequence[Host], module: str, *args: object, timeout_s: float 
                 command = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", module, *map(str, args)]
                 with Path(folder, f"{rank}.out").open("wb") as out, Path(folder, f"{rank}.err").open("wb") as err:
                     ranks.append(
-                        subprocess.Popen(command, env={**os.environ, **told}, stdout=out, stderr=err, cwd=ROOT)
+                        subprocess.Popen(command, env={**os.environ, **results}, stdout=out, stderr=err, cwd=ROOT)
                     )
             end = time.monotonic() + timeout_s
             while any(rank.poll() is None for rank in ranks) and time.monotonic() < end:

@@ -90,15 +90,15 @@ def steps_of(run: Path) -> list[tuple[int, float]]:
     """(step, loss) of the train lines of a run's metrics, in the order of the file."""
     path = run / "metrics.jsonl"
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    found = []
+    results = []
     for line in lines:
         try:
             record = json.loads(line)
         except ValueError:
             continue
         if isinstance(record, dict) and "loss" in record:
-            found.append((int(record["step"]), float(record["loss"])))
-    return found
+            results.append((int(record["step"]), float(record["loss"])))
+    return results
 
 
 def wait_for_step(run: Path, step: int, seconds: float = 60.0) -> None:

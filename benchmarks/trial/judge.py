@@ -90,8 +90,8 @@ def judge(ended: Ended, *, expect: Expect, names: Sequence[str]) -> Verdict:
         warnings = [line for line in ended.err.splitlines() if line.strip() and not _PROGRESS.match(line)]
         if not warnings:
             return say("silent", "exit code 0 without a warning")
-        told = not names or any(name in line for name in names for line in warnings)
-        return say("handled") if told else say("poor", f"warns, but names none of: {', '.join(names)}")
+        output = not names or any(name in line for name in names for line in warnings)
+        return say("handled") if output else say("poor", f"warns, but names none of: {', '.join(names)}")
     if expect == "accepted":
         return say("poor", "a sound input was refused")
     return say("poor" if fault else "handled", fault)

@@ -197,8 +197,8 @@ def _declared(labels: Any, expect: Expect, box: Box) -> Command:
 def trials() -> Iterator[Trial]:
     for name, (change, expect) in VALUES.items():
         yield Trial("labels", f"values/{name}", partial(_value, change, expect))
-        found: Expect = "either" if name in ("undeclared", "255-for-1", "huge", "huge-int64") else expect
-        yield Trial("labels", f"undeclared-values/{name}", partial(_undeclared, change, found))
+        result: Expect = "either" if name in ("undeclared", "255-for-1", "huge", "huge-int64") else expect
+        yield Trial("labels", f"undeclared-values/{name}", partial(_undeclared, change, result))
     for name, (move, expect) in AFFINES.items():
         yield Trial("labels", f"affine/{name}", partial(_affine, move, expect))
     for name, (spoil, expect) in SPOILT.items():

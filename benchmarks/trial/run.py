@@ -212,13 +212,13 @@ def _tried(trial: Trial, box: Box) -> Verdict:
 
 
 def _collected(trial: Trial, place: Path) -> dict[str, Any]:
-    told = place / "verdict.json"
-    if not told.is_file():
+    output = place / "verdict.json"
+    if not output.is_file():
         broken = place / "broken.txt"
         text = broken.read_text() if broken.is_file() else "ended without a verdict"
         verdict = Verdict(verdict="broken", why="the trial itself failed", output=text.splitlines()[-8:])
         return {"family": trial.family, "name": trial.name, **asdict(verdict)}
-    return {"family": trial.family, "name": trial.name, **json.loads(told.read_text())}
+    return {"family": trial.family, "name": trial.name, **json.loads(output.read_text())}
 
 
 def snapshot(folder: Path, but: Sequence[str]) -> dict[str, str]:
@@ -242,5 +242,5 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """What became of files that were there before, in words; new files are none of it."""
     gone = [name for name in before if name not in after]
     other = [name for name in before if name in after and after[name] != before[name]]
-    told = [f"{what}: {', '.join(names[:5])}" for what, names in (("removed", gone), ("altered", other)) if names]
-    return "; ".join(told)
+    results = [f"{what}: {', '.join(names[:5])}" for what, names in (("removed", gone), ("altered", other)) if names]
+    return "; ".join(results)

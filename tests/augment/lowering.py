@@ -48,21 +48,21 @@ def both(*transforms: Any, dims: int = 3, **options: Any) -> tuple[dict[str, Ten
     """What Hasten's operations make of a batch of two items, and MONAI's transforms of one item after the other."""
     own = [item(dims, seed=seed, **options) for seed in range(2)]
     program = lowered(*transforms)
-    found = program({key: value.clone() for key, value in batch_of(*own).items()}, seed=3)
+    batches = program({key: value.clone() for key, value in batch_of(*own).items()}, seed=3)
     chain = Compose(list(transforms))
     wanted = batch_of(*[plain(chain({key: value.clone() for key, value in each.items()})) for each in own])
-    return found, wanted
+    return batches, wanted
 
 
 def plain(sample: dict[str, Any]) -> dict[str, Tensor]:
     return {key: torch.as_tensor(sample[key]).as_subclass(Tensor) for key in KEYS if key in sample}
 
 
-def error(found: Tensor, wanted: Tensor) -> float:
+def error(result: Tensor, wanted: Tensor) -> float:
     """The largest difference, relative to the range of what is wanted."""
-    assert found.shape == wanted.shape, (found.shape, wanted.shape)
+    assert result.shape == wanted.shape, (result.shape, wanted.shape)
     scale = float(wanted.float().abs().max())
-    return float((found.float() - wanted.float()).abs().max()) / max(scale, 1e-6)
+    return float((result.float() - wanted.float()).abs().max()) / max(scale, 1e-6)
 
 
 def inner(image: Tensor, margin: int) -> Tensor:

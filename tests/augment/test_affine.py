@@ -27,9 +27,9 @@ def affine(**fields: Any) -> PhysicalAffine:
 
 def matrices(count: int, spatial_dims: int = 3, **fields: Any) -> Tensor:
     op = affine(**fields)
-    found = op.map(op.draw(keys(count), SIZE, spatial_dims), SIZE, spatial_dims)
-    assert not found.shift.any()
-    return found.linear
+    result = op.map(op.draw(keys(count), SIZE, spatial_dims), SIZE, spatial_dims)
+    assert not result.shift.any()
+    return result.linear
 
 
 def uniform_between(values: Tensor, low: float, high: float) -> bool:
@@ -38,12 +38,12 @@ def uniform_between(values: Tensor, low: float, high: float) -> bool:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_angles_are_uniform_about_each_axis(axis: int) -> None:
-    found = matrices(20_000, rotate_deg=tuple(30.0 if number == axis else 0.0 for number in range(3)))
+    result = matrices(20_000, rotate_deg=tuple(30.0 if number == axis else 0.0 for number in range(3)))
     one, two = (axis + 1) % 3, (axis + 2) % 3
-    assert uniform_between(torch.rad2deg(torch.atan2(found[:, two, one], found[:, one, one])), -30, 30)
-    assert (found[:, axis, axis] == 1).all()
-    assert (found[:, axis, one] == 0).all()
-    assert torch.allclose(torch.linalg.det(found), torch.ones(20_000), atol=1e-5)
+    assert uniform_between(torch.rad2deg(torch.atan2(result[:, two, one], result[:, one, one])), -30, 30)
+    assert (result[:, axis, axis] == 1).all()
+    assert (result[:, axis, one] == 0).all()
+    assert torch.allclose(torch.linalg.det(result), torch.ones(20_000), atol=1e-5)
 
 
 def test_zoom_and_shear_are_uniform() -> None:
@@ -59,22 +59,22 @@ def test_zoom_and_shear_are_uniform() -> None:
 
 def test_constant_strengths_give_the_exact_identity() -> None:
     for dims in (2, 3):
-        found = matrices(50, dims, spacing=(3.1, 0.7, 1.3))
-        assert torch.equal(found, torch.eye(3).expand(50, 3, 3))
+        result = matrices(50, dims, spacing=(3.1, 0.7, 1.3))
+        assert torch.equal(result, torch.eye(3).expand(50, 3, 3))
 
 
 def test_rotation_keeps_lengths_in_mm() -> None:
     spacing = torch.tensor([3.0, 0.7, 1.1])
-    found = matrices(100, spacing=tuple(spacing.tolist()), rotate_deg=(40.0, 40.0, 40.0))
-    in_mm = found * spacing[:, None] / spacing
+    result = matrices(100, spacing=tuple(spacing.tolist()), rotate_deg=(40.0, 40.0, 40.0))
+    in_mm = result * spacing[:, None] / spacing
     assert torch.allclose(in_mm @ in_mm.transpose(1, 2), torch.eye(3).expand(100, 3, 3), atol=1e-5)
 
 
 def test_two_dimensions_turn_in_the_plane_alone() -> None:
-    found = matrices(100, 2, rotate_deg=(40.0, 40.0, 40.0), zoom=(0.5, 2.0), shear=0.3)
-    assert (found[:, 0] == torch.tensor([1.0, 0.0, 0.0])).all()
-    assert (found[:, 1:, 0] == 0).all()
-    assert len(found[:, 1, 2].unique()) == 100
+    result = matrices(100, 2, rotate_deg=(40.0, 40.0, 40.0), zoom=(0.5, 2.0), shear=0.3)
+    assert (result[:, 0] == torch.tensor([1.0, 0.0, 0.0])).all()
+    assert (result[:, 1:, 0] == 0).all()
+    assert len(result[:, 1, 2].unique()) == 100
 
 
 def test_coordinates_of_the_identity_are_whole_numbers() -> None:

@@ -78,17 +78,17 @@ def one_change(image: Tensor, number: int, value: float) -> Tensor:
 
 
 def expected(image: Tensor, drawn: Mapping[str, Tensor], numbers: tuple[int, ...] = (0, 1, 2, 3)) -> Tensor:
-    found = []
+    actual = []
     for row, sample in enumerate(image):
         for number in drawn["order"][row].tolist():
             if number in numbers:
                 sample = one_change(sample, number, float(drawn[NAMES[number]][row]))
-        found.append(sample)
-    return torch.stack(found)
+        actual.append(sample)
+    return torch.stack(actual)
 
 
-def close(found: Tensor, wanted: Tensor) -> bool:
-    return torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+def close(result: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(result, wanted, rtol=1e-4, atol=1e-5)
 
 
 def all_orders(seed: int = 0) -> Drawn:
@@ -103,10 +103,10 @@ def all_orders(seed: int = 0) -> Drawn:
 def test_every_order_is_torchvisions(size: tuple[int, ...], seed: int) -> None:
     op = ColorJitter(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5)
     image, drawn = images(24, size, seed), all_orders(seed)
-    found = op.apply(image, drawn)
-    assert close(found, expected(image, drawn))
-    assert found.min() >= 0
-    assert found.max() <= 1
+    actual = op.apply(image, drawn)
+    assert close(actual, expected(image, drawn))
+    assert actual.min() >= 0
+    assert actual.max() <= 1
 
 
 @pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (3,), (0, 1), (1, 2), (0, 2, 3), (1, 3), (0, 1, 2)], ids=str)
@@ -124,15 +124,15 @@ def test_nothing_asked_for_is_nothing_done() -> None:
 def test_images_of_0_to_255() -> None:
     image, drawn = images(24, (9, 13)), all_orders()
     options: dict[str, Any] = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
-    found = ColorJitter(**options, value_range=255).apply(image * 255, drawn)
-    assert close(found / 255, expected(image, drawn))
+    actual = ColorJitter(**options, value_range=255).apply(image * 255, drawn)
+    assert close(actual / 255, expected(image, drawn))
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.25])
 def test_grey_images_have_no_hue(value: float) -> None:
     image = torch.full((2, 3, 5, 6), value)
-    found = ColorJitter(hue=0.5).apply(image, {"hue": torch.tensor([0.3, -0.5])})
-    assert torch.equal(found, image)
+    result = ColorJitter(hue=0.5).apply(image, {"hue": torch.tensor([0.3, -0.5])})
+    assert torch.equal(result, image)
 
 
 def test_no_shift_and_a_whole_turn_leave_the_colours() -> None:
@@ -150,13 +150,13 @@ def test_torchvision_itself() -> None:
         pytest.skip(str(error))
     image, drawn = images(24, (17, 10)), all_orders()
     changes = [getattr(functional, f"adjust_{name}") for name in NAMES]
-    found = []
+    results = []
     for row, sample in enumerate(image):
         for number in drawn["order"][row].tolist():
             sample = changes[number](sample, float(drawn[NAMES[number]][row]))
-        found.append(sample)
+        results.append(sample)
     op = ColorJitter(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5)
-    assert close(op.apply(image, drawn), torch.stack(found))
+    assert close(op.apply(image, drawn), torch.stack(results))
 
 
 def test_what_is_drawn() -> None:
@@ -178,7 +178,7 @@ def test_every_order_is_as_likely() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"brightness": -0.1}, "brightness=-0.1"),
         ({"contrast": (1.2, 0.8)}, "contrast=.*wrong way round"),
@@ -190,8 +190,8 @@ def test_every_order_is_as_likely() -> None:
     ],
     ids=str,
 )
-def test_arguments_out_of_range_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=f"ColorJitter: {told}"):
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"ColorJitter: {message}"):
         ColorJitter(**options)
 
 

@@ -132,11 +132,11 @@ def test_the_spleen_is_monais() -> None:
     row["label"] = torch.zeros_like(row["label"])
     row["label"][0, 11, 12, 13] = 1
     chain = spleen(exact=True)
-    found = lowered(*chain).bind([row], batch_size=4)(0)
+    result = lowered(*chain).bind([row], batch_size=4)(0)
     for at, sample in enumerate(Compose(chain)(copied(row))):
         wanted = plain(sample)
-        assert error(inner(found["image"][at][None], 3), inner(wanted["image"][None], 3)) < 2e-4
-        same = inner(found["label"][at][None], 3) == inner(wanted["label"][None], 3)
+        assert error(inner(result["image"][at][None], 3), inner(wanted["image"][None], 3)) < 2e-4
+        same = inner(result["label"][at][None], 3) == inner(wanted["label"][None], 3)
         assert same.float().mean() > 0.995
 
 
@@ -144,27 +144,27 @@ def test_the_spleen_is_monais() -> None:
 def test_brats_is_monais(prob: float) -> None:
     row = item(size=(12, 12, 12), channels=4)
     chain = brats(12, prob=prob, exact=True)
-    found = lowered(*chain).bind([row], batch_size=1)(0)
+    result = lowered(*chain).bind([row], batch_size=1)(0)
     wanted = plain(Compose(chain)(copied(row)))
-    assert error(found["image"], wanted["image"][None]) < 2e-4
-    assert torch.equal(found["label"][0].float(), wanted["label"].float())
+    assert error(result["image"], wanted["image"][None]) < 2e-4
+    assert torch.equal(result["label"][0].float(), wanted["label"].float())
 
 
 @pytest.mark.parametrize("value", [0, 1])
 def test_the_intensities_of_nnunet_are_monais(value: float) -> None:
-    found, wanted = both(*nnunet(spatial=0, value=value, noise=0))
-    assert error(found["image"], wanted["image"]) < 1e-3
-    assert torch.equal(found["label"], wanted["label"])
-    assert found["label"].dtype == torch.uint8
+    result, wanted = both(*nnunet(spatial=0, value=value, noise=0))
+    assert error(result["image"], wanted["image"]) < 1e-3
+    assert torch.equal(result["label"], wanted["label"])
+    assert result["label"].dtype == torch.uint8
 
 
 @pytest.mark.parametrize("prob", [0, 1])
 def test_pathology_is_monais(prob: float) -> None:
     image = (torch.rand(3, 18, 18) * 255).round()
     chain = pathology(prob=prob, max_k=1)
-    found = lowered(*chain)({"image": image[None]}, seed=0)["image"]
+    result = lowered(*chain)({"image": image[None]}, seed=0)["image"]
     wanted = torch.as_tensor(Compose(chain)({"image": image.clone()})["image"])
-    assert error(found, wanted[None]) < 1e-4
+    assert error(result, wanted[None]) < 1e-4
 
 
 def test_a_lazy_chain_reads_once_as_monais_does() -> None:
@@ -175,9 +175,9 @@ def test_a_lazy_chain_reads_once_as_monais_does() -> None:
     ]
     program = compile_transforms(Compose(chain, lazy=True), strict=True)
     row = item(size=(16, 16, 16))
-    found = program(batch_of(row), seed=0)
+    batches = program(batch_of(row), seed=0)
     wanted = plain(Compose(chain, lazy=True)(copied(row)))
-    assert error(inner(found["image"], 3), inner(wanted["image"][None], 3)) < 2e-4
+    assert error(inner(batches["image"], 3), inner(wanted["image"][None], 3)) < 2e-4
 
 
 def test_files_go_through_the_whole_chain(tmp_path: Path) -> None:
@@ -255,18 +255,18 @@ def test_a_transform_in_the_middle_runs_as_monais_does() -> None:
     program = compile_transforms(Compose(chain))
     assert [step.how for step in program.plan.steps] == ["fused", "per-sample", "fused"]
     own = rows(2)
-    found = program(batch_of(*[copied(row) for row in own]), seed=0)
+    batches = program(batch_of(*[copied(row) for row in own]), seed=0)
     wanted = batch_of(*[plain(Compose(chain)(copied(row))) for row in own])
     for key in KEYS:
-        assert torch.allclose(found[key].float(), wanted[key].float(), atol=1e-5)
+        assert torch.allclose(batches[key].float(), wanted[key].float(), atol=1e-5)
 
 
 def test_a_lazy_transform_in_the_middle_leaves_nothing_pending() -> None:
     zoom = RandZoomd(KEYS, prob=1, min_zoom=1.3, max_zoom=1.3, mode=("area", "nearest"), lazy=True)
     chain = [RandFlipd(KEYS, prob=1, spatial_axis=1), zoom]
-    found = compile_transforms(Compose(chain))(batch_of(*rows(1)), seed=0)
+    result = compile_transforms(Compose(chain))(batch_of(*rows(1)), seed=0)
     wanted = plain(Compose(chain)(copied(rows(1)[0])))
-    assert torch.allclose(found["image"][0], wanted["image"], atol=1e-5)
+    assert torch.allclose(result["image"][0], wanted["image"], atol=1e-5)
 
 
 def test_transforms_before_the_crop_run_as_monais_do() -> None:
@@ -299,9 +299,9 @@ def test_a_batch_of_a_loader_gets_what_bound_data_get() -> None:
     """Which case a sample is of is another matter; its numbers follow from its number."""
     program = compile_transforms(Compose(MIDDLE[1:]))
     bound = program.bind(rows(1), batch_size=4, seed=3)(2)
-    found = program(batch_of(*rows(1) * 4), seed=3, first=8)
+    batches = program(batch_of(*rows(1) * 4), seed=3, first=8)
     for key in KEYS:
-        assert torch.equal(found[key], bound[key])
+        assert torch.equal(batches[key], bound[key])
 
 
 def test_a_batch_can_not_be_cropped_about_its_foreground() -> None:
@@ -330,9 +330,9 @@ def test_it_is_bound_to_rows_and_to_cached_data_sets_alike(tmp_path: Path) -> No
     ):
         bound = program.bind(dataset, batch_size=4, seed=2)
         assert bound.latest.whole_cases is None
-        found = bound(1)
+        result = bound(1)
         for key in KEYS:
-            assert torch.equal(found[key], wanted[key])
+            assert torch.equal(result[key], wanted[key])
 
 
 def test_it_is_bound_to_an_arena() -> None:
@@ -344,9 +344,9 @@ def test_it_is_bound_to_an_arena() -> None:
             num_classes=3,
         )
         program = lowered(RandSpatialCropd(KEYS, roi_size=8), *FUSED[1:])
-        found, wanted = program.bind(arena, batch_size=4)(0), program.bind(data, batch_size=4)(0)
+        result, wanted = program.bind(arena, batch_size=4)(0), program.bind(data, batch_size=4)(0)
         for key in KEYS:
-            assert torch.equal(found[key], wanted[key])
+            assert torch.equal(result[key], wanted[key])
 
 
 def test_another_chains_data_set_is_refused() -> None:
@@ -356,7 +356,7 @@ def test_another_chains_data_set_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "told"),
+    ("data", "options", "message"),
     [
         ([], {"batch_size": 2}, "there are no items"),
         ("folder", {"batch_size": 2}, "data is a str"),
@@ -368,8 +368,8 @@ def test_another_chains_data_set_is_refused() -> None:
     ],
     ids=range(7),
 )
-def test_data_that_do_not_fit_are_refused(data: Any, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_data_that_do_not_fit_are_refused(data: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         lowered(*FUSED).bind(data, **options)
 
 
@@ -413,7 +413,7 @@ class MyFlip(RandFlipd):
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (MyFlip(KEYS), "is code of your own made from MONAI's RandFlipd"),
         (lambda row: row, "is code of your own"),
@@ -424,8 +424,8 @@ class MyFlip(RandFlipd):
     ],
     ids=range(6),
 )
-def test_what_hasten_does_not_know_is_left_to_monai(transform: Any, told: str) -> None:
-    assert told in why(RandFlipd(KEYS), transform)
+def test_what_hasten_does_not_know_is_left_to_monai(transform: Any, message: str) -> None:
+    assert message in why(RandFlipd(KEYS), transform)
     with pytest.raises(ValueError, match=r"can't be lowered: it .*strict=False"):
         lowered(RandFlipd(KEYS), transform)
 
@@ -472,9 +472,9 @@ def test_classes_made_before_the_crop_stay_classes() -> None:
     chain = [
         EnsureTyped(KEYS), ConvertToMultiChannelBasedOnBratsClassesd("label"), *brats(8),
     ]  # fmt: skip
-    found = lowered(*chain).bind([row], batch_size=2)(0)
-    assert found["label"].shape == (2, 3, 8, 8, 8)
-    assert set(found["label"].unique().tolist()) <= {0.0, 1.0}
+    result = lowered(*chain).bind([row], batch_size=2)(0)
+    assert result["label"].shape == (2, 3, 8, 8, 8)
+    assert set(result["label"].unique().tolist()) <= {0.0, 1.0}
 
 
 def test_a_program_compiles_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def images(shape: tuple[int, ...], seed: int) -> Tensor:
     return image * torch.linspace(0.5, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))
 
 
-def close(found: Tensor, wanted: list[Any]) -> None:
+def close(actual: Tensor, wanted: list[Any]) -> None:
     expected = torch.stack([torch.as_tensor(each).as_subclass(Tensor) for each in wanted])
-    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+    assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
 
 
 @settings(max_examples=30, deadline=None)
@@ -68,7 +68,7 @@ def test_gamma_is_batchgenerators(
     )
     theirs = gamma.GammaTransform(1.0, 0.5, same, p_channel, p_retain)
     image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     for row in range(2):
         chosen = torch.where(drawn["gamma"][row] != 1)[0]
         state = {
@@ -77,8 +77,8 @@ def test_gamma_is_batchgenerators(
         }  # fmt: skip
         wanted.append(theirs._apply_to_image(image[row].clone(), **state))
         left = drawn["gamma"][row] == 1
-        assert torch.equal(found[row][left], image[row][left])
-    close(found, wanted)
+        assert torch.equal(result[row][left], image[row][left])
+    close(result, wanted)
 
 
 @each_size
@@ -90,15 +90,15 @@ def test_contrast_is_batchgenerators(shape: tuple[int, ...], preserve_range: boo
     theirs = contrast.ContrastTransform(1.0, preserve_range, False, p_per_channel)
     for seed in range(4):
         image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
-        found = op.apply(image, drawn)
+        result = op.apply(image, drawn)
         for row in range(2):
             multiplier = drawn["multiplier"][row]
             chosen = torch.where(multiplier != 1)[0]
             wanted.append(
                 theirs._apply_to_image(image[row].clone(), apply_to_channel=chosen, multipliers=multiplier[chosen])
             )
-            assert torch.equal(found[row][multiplier == 1], image[row][multiplier == 1])
-        close(found, wanted)
+            assert torch.equal(result[row][multiplier == 1], image[row][multiplier == 1])
+        close(result, wanted)
 
 
 @settings(max_examples=30, deadline=None)
@@ -126,16 +126,16 @@ def test_values_that_are_all_the_same_stay() -> None:
         AdjustContrast(), AdjustContrast(retain_stats=True, invert_image=True), Gamma(p_invert_image=0.5),
         Gamma(p_retain_stats=0.5), Contrast(), HistogramShift(),
     ):  # fmt: skip
-        found = op.apply(image, op.draw(keys(2), (2, 6, 7, 8)))
-        assert torch.allclose(found, image, rtol=1e-5)
+        result = op.apply(image, op.draw(keys(2), (2, 6, 7, 8)))
+        assert torch.allclose(result, image, rtol=1e-5)
 
 
 def test_a_power_keeps_the_ends_and_the_statistics() -> None:
     image = images((2, 24, 25, 26), 0) + 2000
     drawn = {"gamma": torch.tensor([0.3, 4.5])}
-    found = AdjustContrast().apply(image, drawn)
-    assert torch.allclose(found.amin((1, 2, 3, 4)), image.amin((1, 2, 3, 4)))
-    assert torch.allclose(found.amax((1, 2, 3, 4)), image.amax((1, 2, 3, 4)), rtol=1e-5)
+    result = AdjustContrast().apply(image, drawn)
+    assert torch.allclose(result.amin((1, 2, 3, 4)), image.amin((1, 2, 3, 4)))
+    assert torch.allclose(result.amax((1, 2, 3, 4)), image.amax((1, 2, 3, 4)), rtol=1e-5)
     kept = AdjustContrast(retain_stats=True).apply(image, drawn)
     assert torch.allclose(kept.double().std((1, 2, 3, 4)), image.double().std((1, 2, 3, 4)), rtol=1e-4)
     assert torch.allclose(kept.double().mean((1, 2, 3, 4)), image.double().mean((1, 2, 3, 4)), rtol=1e-5)

@@ -39,21 +39,21 @@ def labelled(label: np.ndarray, num_classes: int) -> Store:
 def test_a_patch_lies_in_its_case_or_its_case_in_the_patch(shape: Shape, patch: Shape, prob: float, seed: int) -> None:
     store = random_store([shape, (2, 3, 4), (3, 3, 3)], seed=seed % 100)
     for case in range(3):
-        found = starts(store, patch, prob, 6, case, seed)
+        corners = starts(store, patch, prob, 6, case, seed)
         slack = store.shape[case] - torch.tensor(patch)
-        assert (found >= slack.clamp(max=0)).all()
-        assert (found <= slack.clamp(min=0)).all()
+        assert (corners >= slack.clamp(max=0)).all()
+        assert (corners <= slack.clamp(min=0)).all()
         config = SampleConfig(patch=patch, foreground_prob=prob)
-        for number, start in enumerate(found.tolist()):
+        for number, start in enumerate(corners.tolist()):
             assert start == reference.crop_start(store, case, reference.sample_key(seed, number), config).tolist()
 
 
 def test_starts_anywhere_are_equally_likely() -> None:
     store = random_store([(9, 7, 4)])
     for patch in [(5, 4, 4), (5, 4, 6)]:
-        found = starts(store, patch, 0.0, 30_000)
-        found = found - found.min(0).values
-        place = (found[:, 0] * 4 + found[:, 1]) * 3 + found[:, 2]
+        corners = starts(store, patch, 0.0, 30_000)
+        corners = corners - corners.min(0).values
+        place = (corners[:, 0] * 4 + corners[:, 1]) * 3 + corners[:, 2]
         counts = torch.unique(place, return_counts=True)[1]
         assert len(counts) == 5 * 4 * (1 if patch[2] == 4 else 3)
         assert stats.chisquare(counts.numpy()).pvalue > 0.001
@@ -61,8 +61,8 @@ def test_starts_anywhere_are_equally_likely() -> None:
 
 def test_starts_of_a_long_axis_are_uniform() -> None:
     label = np.zeros((1, 2, 20_000), np.uint8)
-    found = starts(labelled(label, 2), (1, 2, 16), 0.0, 20_000)[:, 2].numpy()
-    assert stats.kstest(found / 19_985, "uniform").pvalue > 0.001
+    result = starts(labelled(label, 2), (1, 2, 16), 0.0, 20_000)[:, 2].numpy()
+    assert stats.kstest(result / 19_985, "uniform").pvalue > 0.001
 
 
 def test_foreground_classes_are_drawn_evenly_from_those_present() -> None:
@@ -70,12 +70,12 @@ def test_foreground_classes_are_drawn_evenly_from_those_present() -> None:
     label = np.zeros((15, 16, 17), np.uint8)
     label[5:10, 5:10, 5:10] = 3
     label[3, 4, 4] = 1
-    found = starts(labelled(label, 4), (3, 3, 3), 1.0, 6000)
-    centre = torch.from_numpy(label.astype(np.int64))[tuple((found + 1).T)]
+    corners = starts(labelled(label, 4), (3, 3, 3), 1.0, 6000)
+    centre = torch.from_numpy(label.astype(np.int64))[tuple((corners + 1).T)]
     counts = torch.bincount(centre, minlength=4)
     assert counts[0] == counts[2] == 0
     assert stats.chisquare(counts[[1, 3]].numpy()).pvalue > 0.001
-    points = (found[centre == 3] + 1) @ torch.tensor([272, 17, 1])
+    points = (corners[centre == 3] + 1) @ torch.tensor([272, 17, 1])
     seen = torch.unique(points, return_counts=True)[1]
     assert len(seen) == 50  # all that are remembered
     assert stats.chisquare(seen.numpy()).pvalue > 0.001
@@ -84,8 +84,8 @@ def test_foreground_classes_are_drawn_evenly_from_those_present() -> None:
 def test_share_of_foreground_crops() -> None:
     label = np.zeros((30, 30, 30), np.uint8)
     label[15, 15, 15] = 1
-    found = starts(labelled(label, 2), (3, 3, 3), 0.67, 20_000)
-    centred = int((found == 14).all(1).sum())
+    corners = starts(labelled(label, 2), (3, 3, 3), 0.67, 20_000)
+    centred = int((corners == 14).all(1).sum())
     assert stats.binomtest(centred, 20_000, 0.67 + 0.33 / 28**3).pvalue > 0.001
 
 
@@ -115,8 +115,8 @@ def test_a_case_without_foreground_is_cropped_anywhere() -> None:
     assert none.sets is not None
     assert len(none.sets.points) == 0
     for store, case in [(mixed, 0), (none, 0), (none, 1), (replace(mixed, sets=None), 1)]:
-        found = starts(store, (5, 5, 5), 1.0, 5000, case)
-        place = (found[:, 0] * 4 + found[:, 1]) * 4 + found[:, 2]
+        corners = starts(store, (5, 5, 5), 1.0, 5000, case)
+        place = (corners[:, 0] * 4 + corners[:, 1]) * 4 + corners[:, 2]
         assert stats.chisquare(torch.bincount(place, minlength=64).numpy()).pvalue > 0.001
 
 
@@ -131,14 +131,14 @@ def test_the_last_case_may_lack_the_last_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"foreground_prob": 1.5}, r"ForegroundCrop: foreground_prob=1\.5"),
         ({"size": (0, 4, 4)}, r"ForegroundCrop: size"),
     ],
 )
-def test_arguments_are_checked(fields: dict, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_arguments_are_checked(fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ForegroundCrop(**{"size": (4, 4, 4), **fields})
 
 

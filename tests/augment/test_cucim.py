@@ -63,9 +63,9 @@ def test_without_cucim_the_tutorial_runs_on_hastens_operations(caplog: pytest.Lo
     (warning,) = caplog.records
     assert "cuCIM can't run here" in warning.message
     assert "color_jitter, rand_image_flip" in warning.message
-    found = program(slides(), seed=0)["image"]
-    assert found.shape == (4, 3, 16, 16)
-    assert -1 <= found.min() < found.max() <= 1
+    result = program(slides(), seed=0)["image"]
+    assert result.shape == (4, 3, 16, 16)
+    assert -1 <= result.min() < result.max() <= 1
     assert "cupy" in program.backends()
 
 
@@ -103,13 +103,13 @@ def test_each_key_draws_for_itself() -> None:
     both = RandCuCIMd(("image", "other"), "rand_image_flip", spatial_axis=1, prob=0.5)
     batch = {"image": torch.rand(32, 1, 8, 8)}
     batch["other"] = batch["image"].clone()
-    found = lowered(both)(batch, seed=0)
-    same = (found["image"] == found["other"]).flatten(1).all(1)
+    result = lowered(both)(batch, seed=0)
+    same = (result["image"] == result["other"]).flatten(1).all(1)
     assert 4 < int(same.sum()) < 28
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (RandCuCIMd("image", "gabor"), 'cuCIM has no transform "gabor"; it has color_jitter'),
         (CuCIMd("image", "image_flip", axes=1), "it takes spatial_axis"),
@@ -125,9 +125,9 @@ def test_each_key_draws_for_itself() -> None:
     ],
     ids=lambda each: None if isinstance(each, str) else each.name,
 )
-def test_what_has_no_counterpart_is_refused(transform: Any, told: str) -> None:
+def test_what_has_no_counterpart_is_refused(transform: Any, message: str) -> None:
     flat = RandCropByPosNegLabeld("image", label_key="label", spatial_size=(8, 8))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         compile_transforms(Compose([flat, transform]))
 
 
@@ -177,9 +177,9 @@ class FakeGpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    found = FakeGpu()
-    found.install(monkeypatch)
-    return found
+    result = FakeGpu()
+    result.install(monkeypatch)
+    return result
 
 
 def test_without_a_cuda_device_nothing_can_run(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,11 +197,11 @@ def test_with_cucim_its_transform_runs_on_each_sample(gpu: FakeGpu, monkeypatch:
     assert "cuCIM on the GPU, sample by sample" in program.explain()
     assert "cupy (cuCIM), sample by sample" in program.backends()
     batch = slides(64)
-    found = program(batch, seed=0)["image"] * 255
-    flipped = [bool(torch.allclose(found[row], batch["image"][row].flip(1), atol=1e-3)) for row in range(64)]
+    result = program(batch, seed=0)["image"] * 255
+    flipped = [bool(torch.allclose(result[row], batch["image"][row].flip(1), atol=1e-3)) for row in range(64)]
     assert len(gpu.calls) == sum(flipped)
     assert 16 < sum(flipped) < 48
-    assert torch.equal(program(batch, seed=0)["image"] * 255, found)
+    assert torch.equal(program(batch, seed=0)["image"] * 255, result)
 
 
 def test_what_cucim_draws_from_numpy_is_seeded_and_numpy_is_left_alone(gpu: FakeGpu) -> None:

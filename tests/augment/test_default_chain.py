@@ -48,8 +48,8 @@ PATCH = (6, 7, 5)
 each_renderer = pytest.mark.parametrize("renderer", RENDERERS)
 
 
-def same(found: Batch, wanted: Batch) -> bool:
-    return found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+def same(result: Batch, wanted: Batch) -> bool:
+    return result.keys() == wanted.keys() and all(torch.equal(result[key], wanted[key]) for key in wanted)
 
 
 def full(value: torch.Tensor) -> np.ndarray:
@@ -189,9 +189,9 @@ def test_a_step_depends_on_the_seed_and_on_nothing_before() -> None:
 def test_a_run_of_batches_is_its_steps(first: int, last: int) -> None:
     """Steps are drawn together, many at a time; nothing may depend on which."""
     segment = segment_of(random_store(SHAPES), PATCH, batch_size=2, **ALL_ON)
-    found = list(segment.batches(first, last))
-    assert len(found) == last - first
-    assert all(same(batch, segment(step)) for step, batch in enumerate(found, start=first))
+    results = list(segment.batches(first, last))
+    assert len(results) == last - first
+    assert all(same(batch, segment(step)) for step, batch in enumerate(results, start=first))
 
 
 @each_renderer

@@ -27,9 +27,9 @@ def keys(count: int, seed: int = 0) -> Tensor:
 def test_it_is_scipys_spline(size: Triple, points: tuple[int, ...], dims: int) -> None:
     op = Elastic(prob=1, num_control_points=points, magnitude_range=(2.0, 5.0))
     drawn = op.draw(keys(3), size, dims)
-    found = op.displacement(drawn, size, dims)
-    assert found.shape == (3, 3, *size)
-    assert found.dtype == torch.float32
+    result = op.displacement(drawn, size, dims)
+    assert result.shape == (3, 3, *size)
+    assert result.dtype == torch.float32
     grid = drawn["offsets"].shape[2:]
     axes = [
         np.zeros(1) if count == 1 else (np.arange(side) + 0.625) * (count - 3) / (side + 0.25) + 1
@@ -41,7 +41,7 @@ def test_it_is_scipys_spline(size: Triple, points: tuple[int, ...], dims: int) -
             # scipy's weights along an axis of one point add up to 1 with its mirror images.
             values = drawn["offsets"][row, axis].double().numpy()
             wanted = map_coordinates(values, places, order=3, prefilter=False, mode="mirror")
-            np.testing.assert_allclose(found[row, axis].numpy(), wanted, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(result[row, axis].numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_simpleitks_transform() -> None:
@@ -54,11 +54,11 @@ def test_it_is_simpleitks_transform() -> None:
     transform.SetParameters(parameters.tolist())
     offsets = offsets_of(transform, (2.0, 1.0, 1.5))
     assert offsets.shape == (1, 3, 7, 8, 5)
-    found = Elastic(prob=1).displacement({"offsets": offsets}, (14, 12, 10), 3)
+    result = Elastic(prob=1).displacement({"offsets": offsets}, (14, 12, 10), 3)
     for d, h, w in ((0, 0, 0), (13, 11, 9), (3, 7, 2), (8, 0, 9)):
         moved = transform.TransformPoint(image.TransformIndexToPhysicalPoint((w, h, d)))
         wanted = np.array(image.TransformPhysicalPointToContinuousIndex(moved))[::-1] - (d, h, w)
-        np.testing.assert_allclose(found[0, :, d, h, w].numpy(), wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result[0, :, d, h, w].numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_another_order_of_simpleitk_is_refused() -> None:
@@ -69,8 +69,8 @@ def test_another_order_of_simpleitk_is_refused() -> None:
 
 def test_equal_offsets_move_everything_alike() -> None:
     offsets = torch.tensor([1.0, -2.0, 3.0]).view(1, 3, 1, 1, 1).expand(1, 3, 5, 6, 7).contiguous()
-    found = Elastic(prob=1).displacement({"offsets": offsets}, (9, 8, 11), 3)
-    torch.testing.assert_close(found, offsets[..., :1, :1, :1].expand(found.shape))
+    result = Elastic(prob=1).displacement({"offsets": offsets}, (9, 8, 11), 3)
+    torch.testing.assert_close(result, offsets[..., :1, :1, :1].expand(result.shape))
 
 
 def test_offsets_are_uniform_up_to_a_magnitude_of_the_sample() -> None:
@@ -115,9 +115,9 @@ def test_it_is_a_map_that_changes_nothing_but_by_its_displacement() -> None:
     assert isinstance(op, MapOp)
     assert op.out_size(size) == size
     drawn = op.draw(keys(2), size, 3)
-    found = op.map(drawn, size, 3)
-    assert torch.equal(found.linear, torch.eye(3).expand(2, 3, 3))
-    assert not found.shift.any()
+    result = op.map(drawn, size, 3)
+    assert torch.equal(result.linear, torch.eye(3).expand(2, 3, 3))
+    assert not result.shift.any()
     for row in range(2):
         own = op.draw(keys(2)[row : row + 1], size, 3)
         assert torch.equal(own["offsets"][0], drawn["offsets"][row])

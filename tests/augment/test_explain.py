@@ -29,30 +29,30 @@ def lines(*chain: Any) -> list[str]:
 
 
 def test_each_transform_has_a_row_with_what_became_of_it() -> None:
-    found = lines(
+    result = lines(
         EnsureTyped(KEYS), CROP, RandRotated(KEYS, range_x=0.5, prob=0.2, mode=MODES),
         RandFlipd(KEYS, prob=0.5, spatial_axis=0), RandGaussianNoised("image"), RandFlipd(KEYS, prob=0.5),
         RandZoomd(KEYS, mode=("area", "nearest")), CastToTyped("label", dtype="uint8"),
     )  # fmt: skip
-    assert found[0].split() == ["transform", "runs", "why"]
-    assert found[1].startswith("1  EnsureTyped             cached      deterministic, and before anything random")
-    assert "2 samples of a case follow each other; one reading with 3 RandRotated, 4 RandFlipd" in found[2]
-    assert found[3].strip().startswith("= CropByPosNegLabel(size=(8, 8, 8), keys=('image', 'label')")
-    assert found[4] == "3  RandRotated             fused       one reading with 2 RandCropByPosNegLabeld, 4 RandFlipd"
-    assert found[5].strip() == "= Rotate(keys=('image', 'label'), prob=0.2, range_x=(-0.5, 0.5))"
-    assert found[9].strip() == "= GaussianNoise(keys=('image',), prob=0.1)"
-    assert found[10] == "6  RandFlipd               fused       a reading of its own"
-    assert found[12].startswith('7  RandZoomd               per-sample  reads "image" with mode=area; Hasten reads')
-    assert found[14].strip() == '= cast("label")'
-    assert found[-1] == "batch: image, label (classes: label)"
+    assert result[0].split() == ["transform", "runs", "why"]
+    assert result[1].startswith("1  EnsureTyped             cached      deterministic, and before anything random")
+    assert "2 samples of a case follow each other; one reading with 3 RandRotated, 4 RandFlipd" in result[2]
+    assert result[3].strip().startswith("= CropByPosNegLabel(size=(8, 8, 8), keys=('image', 'label')")
+    assert result[4] == "3  RandRotated             fused       one reading with 2 RandCropByPosNegLabeld, 4 RandFlipd"
+    assert result[5].strip() == "= Rotate(keys=('image', 'label'), prob=0.2, range_x=(-0.5, 0.5))"
+    assert result[9].strip() == "= GaussianNoise(keys=('image',), prob=0.1)"
+    assert result[10] == "6  RandFlipd               fused       a reading of its own"
+    assert result[12].startswith('7  RandZoomd               per-sample  reads "image" with mode=area; Hasten reads')
+    assert result[14].strip() == '= cast("label")'
+    assert result[-1] == "batch: image, label (classes: label)"
 
 
 def test_what_runs_on_whole_cases_says_why() -> None:
-    found = lines(RandFlipd(KEYS), RandLambdad("image", func=abs), RandBiasFieldd("image"), CROP, RandFlipd(KEYS))
-    assert found[1].endswith("stands before RandCropByPosNegLabeld, and RandLambdad is not lowered; on whole cases")
-    assert found[2].endswith("has no counterpart in Hasten; on whole cases")
-    assert found[4].endswith("crops what RandFlipd has changed; on whole cases")
-    assert found[5].endswith("a reading of its own")
+    result = lines(RandFlipd(KEYS), RandLambdad("image", func=abs), RandBiasFieldd("image"), CROP, RandFlipd(KEYS))
+    assert result[1].endswith("stands before RandCropByPosNegLabeld, and RandLambdad is not lowered; on whole cases")
+    assert result[2].endswith("has no counterpart in Hasten; on whole cases")
+    assert result[4].endswith("crops what RandFlipd has changed; on whole cases")
+    assert result[5].endswith("a reading of its own")
 
 
 def test_backends_are_monais_beside_hastens() -> None:
@@ -64,10 +64,10 @@ def test_backends_are_monais_beside_hastens() -> None:
         RandLambdad("image", func=abs),
         lambda row: row,
     ]
-    found = compile_transforms(Compose(chain)).backends().splitlines()
-    assert found[0].split() == ["transform", "MONAI", "Hasten"]
-    told = [[part.strip() for part in line.split("  ") if part.strip()] for line in found[1:]]
-    assert [row[1:] for row in told] == [
+    result = compile_transforms(Compose(chain)).backends().splitlines()
+    assert result[0].split() == ["transform", "MONAI", "Hasten"]
+    results = [[part.strip() for part in line.split("  ") if part.strip()] for line in result[1:]]
+    assert [row[1:] for row in results] == [
         ["EnsureTyped", "numpy, torch", "host, once (cached)"],
         ["RandCropByPosNegLabeld", "torch", "torch eager, torch compiled"],
         ["RandFlipd", "torch", "torch eager, torch compiled"],

@@ -19,13 +19,13 @@ def test_it_is_monais_field(shape: tuple[int, ...], degree: int) -> None:
     op = BiasField(prob=1, degree=degree, coeff_range=(-0.4, 0.5))
     image = torch.rand(3, *shape, generator=torch.Generator().manual_seed(degree)) - 0.3
     drawn = op.draw(sample_key(torch.tensor(7), torch.arange(3)), shape)
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     peer = RandBiasField(degree=degree, prob=1)
     peer._do_transform = True
     for row in range(3):
         peer._coeff = drawn["coeff"][row].tolist()
         wanted = torch.as_tensor(peer(image[row].clone(), randomize=False))
-        torch.testing.assert_close(found[row], wanted, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(result[row], wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("shape", "number"), [((1, 8, 8), 10), ((4, 8, 8, 8), 20)])

@@ -24,17 +24,17 @@ def keys(count: int, seed: int = 0) -> Tensor:
     return sample_key(torch.tensor(seed), torch.arange(count))
 
 
-def close(found: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(wanted).as_subclass(Tensor), rtol=1e-4, atol=2e-6)
+def close(result: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(result, torch.as_tensor(wanted).as_subclass(Tensor), rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gibbs_noise_is_monais(shape: tuple[int, ...]) -> None:
     image, alpha = images(6, shape), torch.tensor([0.0, 0.3, 0.5, 0.7, 0.9, 1.0])
-    found = GibbsNoise(prob=1).apply(image, {"alpha": alpha})
+    result = GibbsNoise(prob=1).apply(image, {"alpha": alpha})
     for row in range(6):
-        close(found[row], MonaiGibbs(float(alpha[row]))(image[row]))
-    close(found[0], image[0])
+        close(result[row], MonaiGibbs(float(alpha[row]))(image[row]))
+    close(result[0], image[0])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -58,11 +58,11 @@ def test_a_spike_at_the_ends_and_the_middle_is_monais(shape: tuple[int, ...]) ->
     close_to_monai(op.apply(nothing, {"loc": loc, "intensity": intensity}), nothing, loc, intensity)
 
 
-def close_to_monai(found: Tensor, image: Tensor, loc: Tensor, intensity: Tensor) -> None:
+def close_to_monai(result: Tensor, image: Tensor, loc: Tensor, intensity: Tensor) -> None:
     channels = image.shape[1]
     for row in range(len(image)):
         places = [(channel, *loc[row, channel % loc.shape[1]].tolist()) for channel in range(channels)]
-        close(found[row], MonaiSpike(places, intensity[row].tolist())(image[row]))
+        close(result[row], MonaiSpike(places, intensity[row].tolist())(image[row]))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

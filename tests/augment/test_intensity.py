@@ -44,9 +44,9 @@ def images(shape: tuple[int, ...], seed: int, *, holes: bool = False) -> Tensor:
     return image * (torch.rand(image.shape, generator=draw) < 0.4) if holes else image
 
 
-def close(found: Tensor, wanted: list[Any]) -> None:
+def close(actual: Tensor, wanted: list[Any]) -> None:
     expected = torch.stack([torch.as_tensor(each).as_subclass(Tensor) for each in wanted])
-    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+    assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
 
 
 def random_of(op: Any, **state: Any) -> Any:
@@ -132,16 +132,16 @@ def test_normalize_is_monais(shape: tuple[int, ...], channel_wise: bool, nonzero
 def test_an_image_of_one_value_is_normalised_to_zero(channel_wise: bool, nonzero: bool) -> None:
     image = torch.full((2, 2, 33, 37, 29), -1000.1)
     image[1] = 0
-    found = Normalize(channel_wise=channel_wise, nonzero=nonzero).apply(image, {})
-    assert found.abs().max() < 1e-2
-    assert not found[1].any()
+    result = Normalize(channel_wise=channel_wise, nonzero=nonzero).apply(image, {})
+    assert result.abs().max() < 1e-2
+    assert not result[1].any()
 
 
 def test_a_large_mean_does_not_spoil_the_deviation() -> None:
     image = torch.randn(1, 1, 64, 64, 64, generator=torch.Generator().manual_seed(0)) + 3000
-    found = Normalize().apply(image, {}).double()
-    assert abs(float(found.std(correction=0)) - 1) < 1e-4
-    assert abs(float(found.mean())) < 1e-3
+    result = Normalize().apply(image, {}).double()
+    assert abs(float(result.std(correction=0)) - 1) < 1e-4
+    assert abs(float(result.mean())) < 1e-3
 
 
 def test_a_divisor_of_zero_is_one() -> None:
@@ -264,10 +264,10 @@ def test_numbers_for_other_channels_are_refused() -> None:
 @pytest.mark.parametrize("dims", [2, 3])
 def test_stretching_to_a_range_is_monais(channel_wise: bool, limits: tuple[float, float], dims: int) -> None:
     image = torch.stack([item(dims, seed=seed)["image"] for seed in range(3)])
-    found = Rescale(minv=limits[0], maxv=limits[1], channel_wise=channel_wise).apply(image, {})
+    result = Rescale(minv=limits[0], maxv=limits[1], channel_wise=channel_wise).apply(image, {})
     for row in range(3):
         wanted = torch.as_tensor(mt.ScaleIntensity(*limits, channel_wise=channel_wise)(image[row]))
-        assert torch.allclose(found[row], wanted, atol=1e-5)
+        assert torch.allclose(result[row], wanted, atol=1e-5)
 
 
 def test_stretching_an_image_of_one_value_is_monais() -> None:

@@ -43,9 +43,9 @@ def test_one_kernel_compiled_once_gives_the_eager_numbers(folder: Path, monkeypa
     assert compiled.compiled, compiled.why
     assert "1 of 1 kernels built" in compiled.why
     for step in range(3):
-        wanted, found = eager(step), compiled(step)
-        assert torch.allclose(found["image"], wanted["image"], rtol=1e-5, atol=1e-5)
-        assert torch.equal(found["label"], wanted["label"])
+        wanted, result = eager(step), compiled(step)
+        assert torch.allclose(result["image"], wanted["image"], rtol=1e-5, atol=1e-5)
+        assert torch.equal(result["label"], wanted["label"])
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("is compiled again")
@@ -66,9 +66,9 @@ def test_all_kernels_give_the_eager_numbers(folder: Path, dims: int) -> None:
     assert compiled.compiled, compiled.why
     assert len(compiled.kernels.read) == 2
     for step in range(4):
-        wanted, found = eager(step), compiled(step)
-        assert torch.allclose(found["image"], wanted["image"], rtol=1e-5, atol=1e-3)
-        assert torch.equal(found["label"], wanted["label"])
+        wanted, result = eager(step), compiled(step)
+        assert torch.allclose(result["image"], wanted["image"], rtol=1e-5, atol=1e-3)
+        assert torch.equal(result["label"], wanted["label"])
 
 
 @pytest.mark.slow
@@ -142,10 +142,10 @@ def test_without_a_compiler_it_runs_uncompiled_and_says_so(
     own = chain(3, GaussianNoise(prob=1))
     eager = bind_store(own, store(3), batch_size=4)
     with caplog.at_level(logging.WARNING):
-        found = made(own, tmp_path, batch_size=4)
-    assert not found.compiled
+        result = made(own, tmp_path, batch_size=4)
+    assert not result.compiled
     assert [record.message.split(":")[0] for record in caplog.records] == ["the augmentation runs uncompiled"]
-    assert torch.equal(found(0)["image"], eager(0)["image"])
+    assert torch.equal(result(0)["image"], eager(0)["image"])
     assert not list((tmp_path / "kernels").glob("*.pt2"))
 
 
@@ -156,8 +156,8 @@ def test_a_library_that_kills_who_loads_it_kills_another_process(
     killed.write_text("#!/bin/sh\nkill -SEGV $$\n")
     killed.chmod(0o755)
     monkeypatch.setattr(module.sys, "executable", str(killed))
-    found = made(chain(3, GaussianNoise(prob=1)), tmp_path, batch_size=4)
-    assert not found.compiled
+    result = made(chain(3, GaussianNoise(prob=1)), tmp_path, batch_size=4)
+    assert not result.compiled
     assert "could not be loaded (signal 11)" in caplog.text
 
 
@@ -168,6 +168,6 @@ def test_a_damaged_library_does_not_stop_it(folder: Path, tmp_path: Path, caplog
     shutil.copytree(folder / "kernels", tmp_path / "kernels")
     for path in (tmp_path / "kernels").glob("*.pt2"):
         path.write_bytes(path.read_bytes()[:1000])
-    found = host_kernels(bind_store(own, store(3), batch_size=4).stages, store(3), tmp_path)
-    assert not found.compiled
+    result = host_kernels(bind_store(own, store(3), batch_size=4).stages, store(3), tmp_path)
+    assert not result.compiled
     assert "uncompiled" in caplog.text

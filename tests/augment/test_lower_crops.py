@@ -40,8 +40,8 @@ def classes(**options: Any) -> RandCropByLabelClassesd:
 
 
 def test_by_foreground_and_background() -> None:
-    found = crop_of(pos_neg(pos=3, neg=1, num_samples=4, image_key="image", image_threshold=0.5))
-    assert found == CropByPosNegLabel(
+    result = crop_of(pos_neg(pos=3, neg=1, num_samples=4, image_key="image", image_threshold=0.5))
+    assert result == CropByPosNegLabel(
         size=(8, 9, 10), keys=KEYS, label_key="label", pos=0.75, neg=0.25, num_samples=4, image_key="image",
         image_threshold=0.5,
     )  # fmt: skip
@@ -51,8 +51,8 @@ def test_by_foreground_and_background() -> None:
 
 
 def test_cached_indices_are_those_of_the_crop() -> None:
-    found = FgBgToIndicesd("label", fg_postfix="_fg", bg_postfix="_bg", image_key="image", image_threshold=0.3)
-    crop = crop_of(found, pos_neg(fg_indices_key="label_fg", bg_indices_key="label_bg"))
+    result = FgBgToIndicesd("label", fg_postfix="_fg", bg_postfix="_bg", image_key="image", image_threshold=0.3)
+    crop = crop_of(result, pos_neg(fg_indices_key="label_fg", bg_indices_key="label_bg"))
     assert (crop.image_key, crop.image_threshold) == ("image", 0.3)
     assert "no cached FgBgToIndicesd" in why(pos_neg(fg_indices_key="label_fg", bg_indices_key="label_bg"))
     crop = crop_of(
@@ -63,8 +63,8 @@ def test_cached_indices_are_those_of_the_crop() -> None:
 
 
 def test_by_classes() -> None:
-    found = crop_of(classes(ratios=[1, 0, 2], num_samples=2))
-    assert found == CropByLabelClasses(
+    result = crop_of(classes(ratios=[1, 0, 2], num_samples=2))
+    assert result == CropByLabelClasses(
         size=(8, 9, 10), num_classes=3, keys=KEYS, label_key="label", ratios=(1.0, 0.0, 2.0), num_samples=2
     )
     assert crop_of(classes(num_classes=5)).num_classes == 5
@@ -80,8 +80,8 @@ def test_by_weight() -> None:
 
 def test_anywhere_and_in_the_middle() -> None:
     assert crop_of(RandSpatialCropd(KEYS, roi_size=(8, 9, 10))) == SpatialCrop(size=(8, 9, 10), keys=KEYS)
-    found = crop_of(RandSpatialCropSamplesd(KEYS, roi_size=[8, 9, 10], num_samples=3))
-    assert found == SpatialCrop(size=(8, 9, 10), keys=KEYS, num_samples=3)
+    result = crop_of(RandSpatialCropSamplesd(KEYS, roi_size=[8, 9, 10], num_samples=3))
+    assert result == SpatialCrop(size=(8, 9, 10), keys=KEYS, num_samples=3)
     assert crop_of(RandSpatialCropd(KEYS, roi_size=8, random_center=False)) == CentreCrop(size=(8, 8, 8), keys=KEYS)
 
 
@@ -93,10 +93,10 @@ def test_a_pad_behind_the_crop_is_its_own(after: Any) -> None:
     assert program.plan.crop.pad
     assert "the patch is whole already" in program.explain()
     row = item(size=(5, 10, 7))
-    found = program.bind([row], batch_size=1)(0)
+    result = program.bind([row], batch_size=1)(0)
     wanted = Compose(chain)({key: value.clone() for key, value in row.items()})
     for key in KEYS:
-        assert torch.equal(found[key][0].float(), torch.as_tensor(wanted[key]).float())
+        assert torch.equal(result[key][0].float(), torch.as_tensor(wanted[key]).float())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_centre_crop_of_the_same_size_is_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (pos_neg(spatial_size=(8, -1, 8)), "takes sides from each case"),
         (RandSpatialCropd(KEYS, roi_size=(8, 8, 8), random_size=True), "random_size=True"),
@@ -130,8 +130,8 @@ def test_a_centre_crop_of_the_same_size_is_nothing_to_do() -> None:
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_is_left_to_monai(transform: Any, told: str) -> None:
-    assert told in why(transform, RandFlipd(KEYS), at=0)
+def test_what_is_left_to_monai(transform: Any, message: str) -> None:
+    assert message in why(transform, RandFlipd(KEYS), at=0)
 
 
 def test_a_size_of_too_many_axes_is_refused_when_data_are_bound() -> None:

@@ -58,24 +58,24 @@ EXACT: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize("chain", EXACT, ids=lambda chain: "+".join(type(each).__name__ for each in chain))
 @pytest.mark.parametrize("dims", [2, 3])
 def test_whole_voxels_are_moved_as_monai_moves_them(chain: tuple[Any, ...], dims: int) -> None:
-    found, wanted = both(*chain, dims=dims)
-    assert torch.equal(found["image"], wanted["image"])
-    assert torch.equal(found["label"].float(), wanted["label"].float())
+    result, wanted = both(*chain, dims=dims)
+    assert torch.equal(result["image"], wanted["image"])
+    assert torch.equal(result["label"].float(), wanted["label"].float())
 
 
 @pytest.mark.parametrize("max_k", [1])
 @pytest.mark.parametrize("axes", [(0, 1), (1, 2), (-2, -1)])
 def test_a_random_quarter_turn(max_k: int, axes: tuple[int, int]) -> None:
-    found, wanted = both(RandRotate90d(KEYS, prob=1, max_k=max_k, spatial_axes=axes), **CUBE)
-    assert torch.equal(found["image"], wanted["image"])
+    result, wanted = both(RandRotate90d(KEYS, prob=1, max_k=max_k, spatial_axes=axes), **CUBE)
+    assert torch.equal(result["image"], wanted["image"])
 
 
 def test_transposed_axes() -> None:
-    found, wanted = both(QUIET, Transposed(KEYS, indices=(0, 3, 1, 2)))
-    assert torch.equal(found["image"], wanted["image"])
-    assert torch.equal(found["label"].float(), wanted["label"].float())
-    found, wanted = both(QUIET, Transposed(KEYS, indices=(0, 2, 1)), dims=2)
-    assert torch.equal(found["image"], wanted["image"])
+    result, wanted = both(QUIET, Transposed(KEYS, indices=(0, 3, 1, 2)))
+    assert torch.equal(result["image"], wanted["image"])
+    assert torch.equal(result["label"].float(), wanted["label"].float())
+    result, wanted = both(QUIET, Transposed(KEYS, indices=(0, 2, 1)), dims=2)
+    assert torch.equal(result["image"], wanted["image"])
 
 
 def affine(**options: Any) -> RandAffined:
@@ -99,9 +99,9 @@ BETWEEN: list[Any] = [
 @pytest.mark.parametrize("transform", BETWEEN, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("dims", [2, 3])
 def test_interpolation_is_monais(transform: Any, dims: int) -> None:
-    found, wanted = both(transform, dims=dims)
-    assert error(found["image"], wanted["image"]) < 2e-4
-    assert (found["label"] != wanted["label"]).float().mean() < 0.005  # a rounding either way at halves
+    result, wanted = both(transform, dims=dims)
+    assert error(result["image"], wanted["image"]) < 2e-4
+    assert (result["label"] != wanted["label"]).float().mean() < 0.005  # a rounding either way at halves
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.3, (0.8, 1.2)])
@@ -110,10 +110,10 @@ def test_interpolation_is_monais(transform: Any, dims: int) -> None:
 def test_a_zoom_is_monais_within(factor: Any, align: bool | None, dims: int) -> None:
     modes = ("bilinear", "nearest-exact")
     zoom = RandZoomd(KEYS, prob=1, min_zoom=factor, max_zoom=factor, mode=modes, align_corners=(align, None))
-    found, wanted = both(zoom, dims=dims)
-    assert error(inner(found["image"], 4), inner(wanted["image"], 4)) < 2e-4
+    result, wanted = both(zoom, dims=dims)
+    assert error(inner(result["image"], 4), inner(wanted["image"], 4)) < 2e-4
     if not align:
-        assert (inner(found["label"], 4) != inner(wanted["label"], 4)).float().mean() < 0.05  # halves
+        assert (inner(result["label"], 4) != inner(wanted["label"], 4)).float().mean() < 0.05  # halves
     kind = lowered(zoom).plan.ops[0]
     assert isinstance(kind, AlignedZoom) == (align is True)
 
@@ -123,20 +123,20 @@ def test_a_resize_is_monais(out: tuple[int, ...]) -> None:
     for dims in (2, 3):
         size = out[:dims]
         modes = ("trilinear" if dims == 3 else "bilinear", "nearest-exact")
-        found, wanted = both(QUIET, Resized(KEYS, spatial_size=size, mode=modes), dims=dims)
-        assert error(found["image"], wanted["image"]) < 2e-4
-        assert (found["label"] != wanted["label"]).float().mean() < 0.12  # halves
+        result, wanted = both(QUIET, Resized(KEYS, spatial_size=size, mode=modes), dims=dims)
+        assert error(result["image"], wanted["image"]) < 2e-4
+        assert (result["label"] != wanted["label"]).float().mean() < 0.12  # halves
 
 
 @pytest.mark.parametrize("size", [(8, 12, 10), (7, 11, 9)])
 @pytest.mark.parametrize("prob", [0, 1])
 def test_an_affine_to_another_size(size: tuple[int, ...], prob: float) -> None:
     """Even and odd: with an odd difference MONAI reads between voxels even where nothing was drawn."""
-    found, wanted = both(affine(padding_mode="zeros", spatial_size=size), **CUBE)
-    assert error(found["image"], wanted["image"]) < 2e-4
+    result, wanted = both(affine(padding_mode="zeros", spatial_size=size), **CUBE)
+    assert error(result["image"], wanted["image"]) < 2e-4
     never = RandAffined(KEYS, prob=0, mode=MODES, spatial_size=size, rotate_range=0.3)
-    found, wanted = both(never, **CUBE)
-    assert error(found["image"], wanted["image"]) < 2e-4
+    result, wanted = both(never, **CUBE)
+    assert error(result["image"], wanted["image"]) < 2e-4
     assert [type(op) for op in lowered(never).plan.ops][1:] == [Recentre]
 
 
@@ -155,15 +155,15 @@ def test_a_chain_of_maps_is_monais_within() -> None:
         RandZoomd(KEYS, prob=1, min_zoom=1.1, max_zoom=1.1, mode=("trilinear", "nearest"), padding_mode="edge"),
         RandFlipd(KEYS, prob=1, spatial_axis=1),
     ]
-    found, wanted = both(*chain, size=(20, 20, 20))
-    assert error(inner(found["image"], 5), inner(wanted["image"], 5)) < 0.06
-    assert (inner(found["label"], 5) == inner(wanted["label"], 5)).float().mean() > 0.7
+    result, wanted = both(*chain, size=(20, 20, 20))
+    assert error(inner(result["image"], 5), inner(wanted["image"], 5)) < 0.06
+    assert (inner(result["label"], 5) == inner(wanted["label"], 5)).float().mean() > 0.7
     apart, wanted = both(chain[0], RandGaussianNoised("image", prob=1, std=0.0), chain[2], size=(20, 20, 20))
     assert error(apart["image"], wanted["image"]) < 2e-4
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (RandZoomd(KEYS), 'reads "image" with mode=area'),
         (RandRotated(KEYS, mode=3), "mode=3"),
@@ -181,12 +181,12 @@ def test_a_chain_of_maps_is_monais_within() -> None:
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_is_left_to_monai(transform: Any, told: str) -> None:
-    assert told in why(transform)
+def test_what_is_left_to_monai(transform: Any, message: str) -> None:
+    assert message in why(transform)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (Resized(KEYS, spatial_size=(8, 8, 8)), "mode=area"),
         (Resized(KEYS, spatial_size=8, size_mode="longest", mode=MODES), "size_mode=longest"),
@@ -200,12 +200,12 @@ def test_what_is_left_to_monai(transform: Any, told: str) -> None:
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_is_left_to_monai_after_random_ones(transform: Any, told: str) -> None:
-    assert told in why(RandSpatialCropd(KEYS, roi_size=12), transform)
+def test_what_is_left_to_monai_after_random_ones(transform: Any, message: str) -> None:
+    assert message in why(RandSpatialCropd(KEYS, roi_size=12), transform)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (RandRotated(KEYS, range_x=(0.5, 0.1), mode=MODES), r"RandRotated .*Rotate: range_x=\(0\.5, 0\.1\)"),
         (RandZoomd(KEYS, min_zoom=1.2, max_zoom=0.8, mode=MODES), r"RandZoomd .*Zoom: .*\(1\.2, 0\.8\)"),
@@ -218,8 +218,8 @@ def test_what_is_left_to_monai_after_random_ones(transform: Any, told: str) -> N
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_monai_lets_pass_is_refused(transform: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_monai_lets_pass_is_refused(transform: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         lowered(transform)
 
 

@@ -80,17 +80,17 @@ FIXED: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize("chain", FIXED, ids=lambda chain: type(chain[-1]).__name__)
 @pytest.mark.parametrize("dims", [2, 3])
 def test_with_fixed_numbers_it_is_monais(chain: tuple[Any, ...], dims: int) -> None:
-    found, wanted = both(*chain, dims=dims)
-    assert error(found["image"], wanted["image"]) < 2e-4
-    assert torch.equal(found["label"], wanted["label"])
-    assert not torch.equal(found["image"], torch.stack([item(dims, seed=seed)["image"] for seed in range(2)]))
+    result, wanted = both(*chain, dims=dims)
+    assert error(result["image"], wanted["image"]) < 2e-4
+    assert torch.equal(result["label"], wanted["label"])
+    assert not torch.equal(result["image"], torch.stack([item(dims, seed=seed)["image"] for seed in range(2)]))
 
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_low_resolution_is_monais(dims: int) -> None:
     mode = "trilinear" if dims == 3 else "bilinear"
-    found, wanted = both(RandSimulateLowResolutiond(KEY, prob=1, zoom_range=(0.6, 0.6), upsample_mode=mode), dims=dims)
-    assert error(found["image"], wanted["image"]) < 2e-4
+    result, wanted = both(RandSimulateLowResolutiond(KEY, prob=1, zoom_range=(0.6, 0.6), upsample_mode=mode), dims=dims)
+    assert error(result["image"], wanted["image"]) < 2e-4
 
 
 NEVER: list[Any] = [
@@ -103,8 +103,8 @@ NEVER: list[Any] = [
 
 @pytest.mark.parametrize("transform", NEVER, ids=lambda each: type(each).__name__)
 def test_with_probability_0_nothing_changes(transform: Any) -> None:
-    found, wanted = both(transform)
-    assert torch.equal(found["image"], wanted["image"])
+    result, wanted = both(transform)
+    assert torch.equal(result["image"], wanted["image"])
 
 
 def ops(*chain: Any, **options: Any) -> tuple[Any, ...]:
@@ -138,21 +138,26 @@ def jitter(dtype: Any) -> ColorJitter:
 
 
 def test_torchvisions_colour_jitter() -> None:
-    found = jitter(torch.float32)
-    assert (found.brightness, found.contrast, found.saturation, found.hue) == ((0.8, 1.2), 0.0, (0.9, 1.1), (-0.1, 0.1))
-    assert found.value_range == 1.0
+    result = jitter(torch.float32)
+    assert (result.brightness, result.contrast, result.saturation, result.hue) == (
+        (0.8, 1.2),
+        0.0,
+        (0.9, 1.1),
+        (-0.1, 0.1),
+    )
+    assert result.value_range == 1.0
     assert jitter(torch.uint8).value_range == 255.0
 
 
 def test_mixing_samples() -> None:
     program = lowered(MixUpd(KEY, batch_size=2, alpha=0.4), CutMixd(("image", "label"), batch_size=2))
     assert [type(op).__name__ for op in program.plan.ops] == ["MixUp", "CutMix"]
-    found = program({key: torch.stack([value] * 4) for key, value in item().items()}, seed=0)
-    assert found["image"].shape == (4, 2, 12, 16, 14)
+    batches = program({key: torch.stack([value] * 4) for key, value in item().items()}, seed=0)
+    assert batches["image"].shape == (4, 2, 12, 16, 14)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (RandGaussianNoised(KEY, dtype=np.float16), "computes in dtype=float16"),
         (RandScaleIntensityd(KEY, factors=0.1, dtype=np.uint8), "computes in dtype=uint8"),
@@ -170,12 +175,12 @@ def test_mixing_samples() -> None:
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_is_left_to_monai(transform: Any, told: str) -> None:
-    assert told in why(transform)
+def test_what_is_left_to_monai(transform: Any, message: str) -> None:
+    assert message in why(transform)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (NormalizeIntensityd(KEY, subtrahend=np.zeros((2, 4, 4, 4))), "for each voxel"),
         (NormalizeIntensityd(KEY, subtrahend=0.5, channel_wise=True), "one for each channel"),
@@ -184,12 +189,12 @@ def test_what_is_left_to_monai(transform: Any, told: str) -> None:
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_is_left_to_monai_after_random_ones(transform: Any, told: str) -> None:
-    assert told in why(RANDOM_FIRST, transform)
+def test_what_is_left_to_monai_after_random_ones(transform: Any, message: str) -> None:
+    assert message in why(RANDOM_FIRST, transform)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (RandGaussianSmoothd(KEY, sigma_x=(1.5, 0.5)), r"RandGaussianSmoothd .*GaussianSmooth: sigma_x=\(1\.5, 0\.5\)"),
         (RandBiasFieldd(KEY, coeff_range=(0.5, 0.1)), r"RandBiasFieldd .*BiasField: coeff_range=\(0\.5, 0\.1\)"),
@@ -202,6 +207,6 @@ def test_what_is_left_to_monai_after_random_ones(transform: Any, told: str) -> N
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_monai_lets_pass_is_refused(transform: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_monai_lets_pass_is_refused(transform: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         lowered(transform)

@@ -52,11 +52,11 @@ CHAINS: list[Any] = [
 
 @pytest.mark.parametrize("transform", CHAINS, ids=lambda each: type(each).__name__)
 def test_it_is_monais(transform: Any) -> None:
-    found, wanted = both(FLIP, transform)
+    result, wanted = both(FLIP, transform)
     for key in KEYS:
-        assert found[key].shape == wanted[key].shape
-        assert torch.equal(found[key].float(), wanted[key].float())
-        assert found[key].dtype == wanted[key].dtype
+        assert result[key].shape == wanted[key].shape
+        assert torch.equal(result[key].float(), wanted[key].float())
+        assert result[key].dtype == wanted[key].dtype
 
 
 def test_nothing_is_done_where_nothing_changes() -> None:
@@ -76,15 +76,15 @@ def test_entries_are_chosen_and_left_out() -> None:
 
 def test_what_the_chain_makes_can_be_kept_and_converted() -> None:
     chain = [FLIP, ConcatItemsd(KEYS, name="both"), EnsureTyped("both", dtype=torch.float16), SelectItemsd("both")]
-    found = lowered(*chain)(batch_of(item(), item(seed=1)), seed=0)
-    assert set(found) == {"both"}
-    assert found["both"].shape == (2, 3, 12, 16, 14)
-    assert found["both"].dtype == torch.float16
+    result = lowered(*chain)(batch_of(item(), item(seed=1)), seed=0)
+    assert set(result) == {"both"}
+    assert result["both"].shape == (2, 3, 12, 16, 14)
+    assert result["both"].dtype == torch.float16
     assert 'works on "both", which the chain makes' in why(*chain[:2], RandGaussianNoised("both"))
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "message"),
     [
         (ConcatItemsd(KEYS, name="both", dim=1), "joins along axis 1"),
         (AsDiscreted("image", argmax=True, dim=1), "another axis than the channels"),
@@ -93,8 +93,8 @@ def test_what_the_chain_makes_can_be_kept_and_converted() -> None:
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
 )
-def test_what_is_left_to_monai(transform: Any, told: str) -> None:
-    assert told in why(FLIP, transform)
+def test_what_is_left_to_monai(transform: Any, message: str) -> None:
+    assert message in why(FLIP, transform)
 
 
 def test_arguments_that_can_not_be_are_refused() -> None:

@@ -45,10 +45,10 @@ def test_without_half_pixel_it_is_monais(shape: tuple[int, ...], seed: int) -> N
     op = SimulateLowResolution(prob=1, zoom_range=(0.1, 1.2), half_pixel=False)
     image, drawn = images(4, shape, seed), op.draw(keys(4, seed), shape)
     assert drawn["zoom"].shape == (4, 1, len(shape) - 1)
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     for row in range(4):
         wanted = monais(image[row], float(drawn["zoom"][row, 0, 0]))
-        torch.testing.assert_close(found[row], wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result[row], wanted, rtol=1e-4, atol=1e-5)
 
 
 @given(side=st.integers(1, 70), zoom=st.floats(0.015625, 2.0, width=32))
@@ -56,10 +56,10 @@ def test_without_half_pixel_it_is_monais(shape: tuple[int, ...], seed: int) -> N
 def test_any_side_and_zoom_are_monais(side: int, zoom: float) -> None:
     image = torch.arange(side, dtype=torch.float32).square().expand(1, 1, 1, side)
     drawn = {"zoom": torch.full((1, 1, 2), zoom)}
-    found = SimulateLowResolution(prob=1, half_pixel=False).apply(image, drawn)
-    torch.testing.assert_close(found[0], monais(image[0], zoom), rtol=1e-4, atol=1e-3)
-    found = SimulateLowResolution(prob=1).apply(image, drawn)
-    torch.testing.assert_close(found[0, 0], by_interpolate(image[0, 0], drawn["zoom"][0, 0]), rtol=1e-4, atol=1e-3)
+    result = SimulateLowResolution(prob=1, half_pixel=False).apply(image, drawn)
+    torch.testing.assert_close(result[0], monais(image[0], zoom), rtol=1e-4, atol=1e-3)
+    result = SimulateLowResolution(prob=1).apply(image, drawn)
+    torch.testing.assert_close(result[0, 0], by_interpolate(image[0, 0], drawn["zoom"][0, 0]), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -67,11 +67,11 @@ def test_every_channel_and_axis_can_have_its_zoom(shape: tuple[int, ...]) -> Non
     op = SimulateLowResolution(prob=1, zoom_range=(0.2, 1.0), synchronize_channels=False, synchronize_axes=False)
     image, drawn = images(3, shape), op.draw(keys(3), shape)
     assert drawn["zoom"].unique().numel() == 3 * shape[0] * (len(shape) - 1)
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     for row in range(3):
         for channel in range(shape[0]):
             wanted = by_interpolate(image[row, channel], drawn["zoom"][row, channel])
-            torch.testing.assert_close(found[row, channel], wanted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(result[row, channel], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 9, 12), (2, 8, 11, 14)], ids=str)
@@ -82,11 +82,11 @@ def test_it_is_nnunets(shape: tuple[int, ...]) -> None:
         prob=1, synchronize_channels=False, synchronize_axes=False, ignore_axes=(0,), p_per_channel=0.5
     )
     image, drawn = images(4, shape), op.draw(keys(4), shape)
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     for row in range(4):
         scales = drawn["zoom"][row]
         wanted = peer._apply_to_image(image[row].clone(), apply_to_channel=range(shape[0]), scales=scales)
-        torch.testing.assert_close(found[row], wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result[row], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_not_chosen_stays_exactly() -> None:
@@ -95,13 +95,13 @@ def test_what_is_not_chosen_stays_exactly() -> None:
         prob=1, synchronize_channels=False, allowed_channels=(1, -1), p_per_channel=0.6, ignore_axes=(-1,)
     )
     image, drawn = images(200, shape), op.draw(keys(200), shape)
-    found, zoom = op.apply(image, drawn), drawn["zoom"]
+    result, zoom = op.apply(image, drawn), drawn["zoom"]
     changed = (zoom != 1).any(2)
     assert not changed[:, [0, 2]].any()
     assert abs(float(changed[:, [1, 3]].float().mean()) - 0.6) < 0.1
     assert (zoom[..., 2] == 1).all()
     assert torch.equal(zoom[..., 0], zoom[..., 1])
-    assert torch.equal(found[~changed], image[~changed])
+    assert torch.equal(result[~changed], image[~changed])
 
 
 def test_the_default_does_not_move_the_image() -> None:

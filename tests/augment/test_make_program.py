@@ -23,10 +23,10 @@ def test_what_the_host_compiled_does_not_make_a_failing_device_compiled(
     half = replace(eager, compiled=True, why="compiled in 2.0 s", compile_seconds=2.0)
     monkeypatch.setattr(make_program.Segment, "__call__", fail)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    found = make_program._compiled_on_gpu(half)
+    result = make_program._compiled_on_gpu(half)
     monkeypatch.undo()
-    assert not found.compiled
-    assert found.why == f"torch.compile failed: {'no ptxas' if str(error) else 'ValueError'}"
-    assert found.compile_seconds >= 2.0
+    assert not result.compiled
+    assert result.why == f"torch.compile failed: {'no ptxas' if str(error) else 'ValueError'}"
+    assert result.compile_seconds >= 2.0
     assert len(caplog.records) == 1
-    assert torch.equal(found(0)["image"], eager(0)["image"])
+    assert torch.equal(result(0)["image"], eager(0)["image"])

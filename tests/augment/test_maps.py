@@ -51,13 +51,13 @@ def smooth(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 
 
 def warped(
-    image: Tensor, found: Map, out: tuple[int, ...] | None = None, mode: str = "bilinear", padding: str = "zeros"
+    image: Tensor, result: Map, out: tuple[int, ...] | None = None, mode: str = "bilinear", padding: str = "zeros"
 ) -> Tensor:
     """One image (C, *S) through the map of one sample."""
     dims = image.ndim - 1
     full = image[None] if dims == 3 else image[None, :, None]
     size = tuple(full.shape[2:])
-    coordinates = coordinates_of(found, size, out or size)
+    coordinates = coordinates_of(result, size, out or size)
     first = torch.zeros(1, 3, dtype=torch.int64)
     value = read(
         as_cases(full),
@@ -96,11 +96,11 @@ def test_affine_is_monais(shape: tuple[int, ...], seed: int, mode: str, padding:
         padding_mode=padding, mode=mode, image_only=True,
     )  # fmt: skip
     wanted = plain(monai(image))
-    found = warped(image, op.map(drawn, size, dims), mode=mode, padding=padding)
+    result = warped(image, op.map(drawn, size, dims), mode=mode, padding=padding)
     if mode == "nearest":
-        assert (found != wanted).float().mean() < 0.003  # a rounding either way at halves
+        assert (result != wanted).float().mean() < 0.003  # a rounding either way at halves
     else:
-        assert torch.allclose(found, wanted, atol=1e-4)
+        assert torch.allclose(result, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(2, 20, 17), (1, 14, 18, 13)], ids=str)
@@ -125,9 +125,9 @@ def test_zoom_is_monais_within(shape: tuple[int, ...], factor: float) -> None:
     zoom = torch.tensor([[factor if dims == 3 else 1.0, factor, factor]])
     mode = "trilinear" if dims == 3 else "bilinear"
     wanted = plain(MonaiZoom(factor, mode=mode, padding_mode="constant", align_corners=False)(image))
-    found = warped(image, Zoom(prob=1).map({"zoom": zoom}, size, dims), padding="border")
+    result = warped(image, Zoom(prob=1).map({"zoom": zoom}, size, dims), padding="border")
     margin = 1 + math.ceil(max(0, 1 - factor) / 2 * max(shape))
-    assert torch.allclose(inner(found, margin), inner(wanted, margin), atol=1e-4)
+    assert torch.allclose(inner(result, margin), inner(wanted, margin), atol=1e-4)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -135,16 +135,16 @@ def test_zoom_is_monais_within(shape: tuple[int, ...], factor: float) -> None:
 def test_quarter_turns_are_monais_bit_for_bit(k: int, axes: tuple[int, int]) -> None:
     image = smooth((2, 8, 8, 8))
     op = Rotate90(prob=1, spatial_axes=axes)
-    found = warped(image, op.map({"k": torch.tensor([k])}, (8, 8, 8), 3))
-    assert torch.equal(found, plain(MonaiRotate90(k, axes)(image)))
+    result = warped(image, op.map({"k": torch.tensor([k])}, (8, 8, 8), 3))
+    assert torch.equal(result, plain(MonaiRotate90(k, axes)(image)))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_quarter_turns_in_two_dimensions(k: int) -> None:
     image = smooth((2, 9, 9))
     op = Rotate90(prob=1)
-    found = warped(image, op.map({"k": torch.tensor([k])}, (1, 9, 9), 2))
-    assert torch.equal(found, plain(MonaiRotate90(k)(image)))
+    result = warped(image, op.map({"k": torch.tensor([k])}, (1, 9, 9), 2))
+    assert torch.equal(result, plain(MonaiRotate90(k)(image)))
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, (0, 1), None])
@@ -153,8 +153,8 @@ def test_flips_are_monais_bit_for_bit(axis: Any, shape: tuple[int, ...]) -> None
     image, dims = smooth(shape), len(shape) - 1
     size = (1, *shape[1:]) if dims == 2 else shape[1:]
     op = Flip(prob=1, spatial_axis=None if axis is None else axis if isinstance(axis, tuple) else (axis,))
-    found = warped(image, op.map(op.draw(keys(1), size, dims), size, dims))
-    assert torch.equal(found, plain(MonaiFlip(axis)(image)))
+    result = warped(image, op.map(op.draw(keys(1), size, dims), size, dims))
+    assert torch.equal(result, plain(MonaiFlip(axis)(image)))
 
 
 @pytest.mark.parametrize(("shape", "out"), [((2, 20, 17), (13, 25)), ((1, 14, 18, 13), (10, 18, 20))])
@@ -167,16 +167,16 @@ def test_resize_is_monais(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
     wanted = plain(MonaiResize(out, mode=mode)(image))
     assert torch.allclose(warped(image, mapped, op.out_size(size), padding="border"), wanted, atol=1e-4)
     near = plain(MonaiResize(out, mode="nearest-exact")(image))
-    found = warped(image, mapped, op.out_size(size), mode="nearest", padding="border")
-    assert (found != near).float().mean() < 0.12  # halves
+    result = warped(image, mapped, op.out_size(size), mode="nearest", padding="border")
+    assert (result != near).float().mean() < 0.12  # halves
 
 
 def test_an_axis_swap_is_a_transposition() -> None:
     image = smooth((2, 6, 6, 6))
     op = AxisSwap(prob=1)
     for pair, axes in enumerate([(1, 2), (1, 3), (2, 3)]):
-        found = warped(image, op.map({"pair": torch.tensor([pair])}, (6, 6, 6), 3))
-        assert torch.equal(found, image.transpose(*axes))
+        result = warped(image, op.map({"pair": torch.tensor([pair])}, (6, 6, 6), 3))
+        assert torch.equal(result, image.transpose(*axes))
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -203,13 +203,13 @@ def test_a_batch_is_its_samples_one_by_one(op: MapOp, dims: int) -> None:
     size = (1, 12, 12) if dims == 2 else (12, 12, 12)
     key = keys(5)
     drawn = op.draw(key, size, dims)
-    found = op.map(drawn, size, dims)
-    assert found.linear.shape == (5, 3, 3)
-    assert found.shift.shape == (5, 3)
+    result = op.map(drawn, size, dims)
+    assert result.linear.shape == (5, 3, 3)
+    assert result.shift.shape == (5, 3)
     if dims == 2:
-        assert torch.equal(found.linear[:, 0], torch.tensor([1.0, 0, 0]).expand(5, 3))
-        assert torch.equal(found.shift[:, 0], torch.zeros(5))
+        assert torch.equal(result.linear[:, 0], torch.tensor([1.0, 0, 0]).expand(5, 3))
+        assert torch.equal(result.shift[:, 0], torch.zeros(5))
     for at in range(5):
         alone = op.map(op.draw(key[at : at + 1], size, dims), size, dims)
-        assert torch.equal(alone.linear[0], found.linear[at])
-        assert torch.equal(alone.shift[0], found.shift[at])
+        assert torch.equal(alone.linear[0], result.linear[at])
+        assert torch.equal(alone.shift[0], result.shift[at])

@@ -43,10 +43,10 @@ def batches(count: int, size: tuple[int, ...], seed: int = 0) -> Batch:
 def monai_drew(transform: Any, count: int, size: tuple[int, ...]) -> Drawn:
     """The numbers of a MONAI transform, as `draw_batch` gives them."""
     weight, partner, corner = transform._params
-    found = {"weight": weight, "order": torch.argsort(torch.from_numpy(np.asarray(partner)))}
+    results = {"weight": weight, "order": torch.argsort(torch.from_numpy(np.asarray(partner)))}
     if corner:
-        found["corner"] = torch.cat(corner)[None].expand(count, len(size))
-    return found
+        results["corner"] = torch.cat(corner)[None].expand(count, len(size))
+    return results
 
 
 def quietly(call: Callable[[Tensor], Any], data: Tensor) -> Tensor:
@@ -62,11 +62,11 @@ def test_mixup_is_monais(size: tuple[int, ...], seed: int) -> None:
     monai.set_random_state(seed)
     batch = batches(6, size, seed)
     monai.randomize(batch["image"])
-    found = OPS[0].apply_batch(batch, monai_drew(monai, 6, size))
+    result = OPS[0].apply_batch(batch, monai_drew(monai, 6, size))
     shares = torch.nn.functional.one_hot(batch["label"][:, 0].long(), 4).movedim(-1, 1).float()
-    assert torch.allclose(found["image"], monai.apply(batch["image"]), rtol=1e-4, atol=1e-6)
-    assert torch.allclose(found["label"], monai.apply(shares), rtol=1e-4, atol=1e-6)
-    assert torch.allclose(found["label"].sum(1), torch.ones(6, *size), atol=1e-6)
+    assert torch.allclose(result["image"], monai.apply(batch["image"]), rtol=1e-4, atol=1e-6)
+    assert torch.allclose(result["label"], monai.apply(shares), rtol=1e-4, atol=1e-6)
+    assert torch.allclose(result["label"].sum(1), torch.ones(6, *size), atol=1e-6)
 
 
 @each_size
@@ -76,10 +76,10 @@ def test_cutmix_is_monais(size: tuple[int, ...], seed: int) -> None:
     monai.set_random_state(seed)
     batch = batches(6, size, seed)
     monai.randomize(batch["image"])
-    found = CutMix().apply_batch(batch, monai_drew(monai, 6, size))
-    assert torch.equal(found["image"], quietly(monai.apply, batch["image"]))
-    assert found["label"].dtype == torch.uint8
-    assert torch.equal(found["label"], quietly(monai.apply, batch["label"]))
+    result = CutMix().apply_batch(batch, monai_drew(monai, 6, size))
+    assert torch.equal(result["image"], quietly(monai.apply, batch["image"]))
+    assert result["label"].dtype == torch.uint8
+    assert torch.equal(result["label"], quietly(monai.apply, batch["label"]))
 
 
 @each_size
@@ -87,7 +87,7 @@ def test_cutmix_boxes_lie_where_each_sample_says(size: tuple[int, ...]) -> None:
     batch = {"image": torch.arange(4.0).view(4, 1, *[1] * len(size)).expand(4, 1, *size)}
     drawn = CutMix().draw_batch(keys(4), (1, *size))
     drawn["order"] = torch.tensor([1, 2, 3, 0])
-    found = CutMix(keys=("image",)).apply_batch(batch, drawn)["image"]
+    result = CutMix(keys=("image",)).apply_batch(batch, drawn)["image"]
     partner = torch.argsort(drawn["order"])
     assert len({tuple(corner) for corner in drawn["corner"].tolist()}) > 1
     for row in range(4):
@@ -98,7 +98,7 @@ def test_cutmix_boxes_lie_where_each_sample_says(size: tuple[int, ...]) -> None:
             for first, side in zip(drawn["corner"][row].tolist(), size, strict=True)
         )
         wanted[box] = float(partner[row])
-        assert torch.equal(found[row, 0], wanted)
+        assert torch.equal(result[row, 0], wanted)
 
 
 @each_op
@@ -107,12 +107,12 @@ def test_is_a_batch_op_and_keeps_its_inputs(op: Any) -> None:
     batch = {**batches(5, (7, 10, 6)), "other": torch.rand(5, 1, 3, 3, 3)}
     before = {name: value.clone() for name, value in batch.items()}
     drawn = op.draw_batch(keys(5), (2, 7, 10, 6))
-    found = op.apply_batch(batch, drawn)
-    assert found.keys() == batch.keys()
-    assert found["other"] is batch["other"]
-    assert not torch.equal(found["image"], batch["image"])
+    result = op.apply_batch(batch, drawn)
+    assert result.keys() == batch.keys()
+    assert result["other"] is batch["other"]
+    assert not torch.equal(result["image"], batch["image"])
     assert all(torch.equal(value, before[name]) for name, value in batch.items())
-    assert all(torch.equal(value, found[name]) for name, value in op.apply_batch(batch, drawn).items())
+    assert all(torch.equal(value, result[name]) for name, value in op.apply_batch(batch, drawn).items())
 
 
 @each_op
@@ -129,12 +129,12 @@ def test_numbers_are_those_of_the_samples_one_by_one(op: Any) -> None:
 @each_op
 def test_a_batch_is_its_pairs_one_by_one(op: Any) -> None:
     batch, drawn = batches(6, (9, 14)), op.draw_batch(keys(6), (2, 9, 14))
-    found, partner = op.apply_batch(batch, drawn), torch.argsort(drawn["order"])
+    result, partner = op.apply_batch(batch, drawn), torch.argsort(drawn["order"])
     for row in range(6):
         pair = {name: value[[row, int(partner[row])]] for name, value in batch.items()}
         own = {name: value[[row, row]] for name, value in drawn.items()} | {"order": torch.tensor([1, 0])}
         alone = op.apply_batch(pair, own)
-        assert all(torch.allclose(alone[name][0], value[row], atol=1e-6) for name, value in found.items())
+        assert all(torch.allclose(alone[name][0], value[row], atol=1e-6) for name, value in result.items())
 
 
 @each_op
@@ -147,12 +147,12 @@ def test_prob_leaves_samples_bit_for_bit_as_they_are(op: Any) -> None:
     batch, few = batches(40, (9, 14)), {name: value[:40] for name, value in drawn.items()}
     batch["image"][~left[:40]] = float("nan")
     batch["image"][0, 0, 0] = -0.0
-    found = own.apply_batch(batch, few)
-    assert torch.equal(found["image"][left[:40]].view(torch.int32), batch["image"][left[:40]].view(torch.int32))
+    result = own.apply_batch(batch, few)
+    assert torch.equal(result["image"][left[:40]].view(torch.int32), batch["image"][left[:40]].view(torch.int32))
     if isinstance(op, CutMix):
-        assert torch.equal(found["label"][left[:40]], batch["label"][left[:40]])
+        assert torch.equal(result["label"][left[:40]], batch["label"][left[:40]])
     else:
-        assert torch.equal(found["label"][left[:40]].argmax(1), batch["label"][left[:40], 0].long())
+        assert torch.equal(result["label"][left[:40]].argmax(1), batch["label"][left[:40], 0].long())
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.5, 1.0, 2.0, 20.0])
@@ -190,9 +190,9 @@ def test_partners_and_corners_are_evenly_drawn() -> None:
 def test_nothing_is_read_on_the_host(op: Any, size: tuple[int, ...]) -> None:
     with FakeTensorMode():
         batch = {"image": torch.empty(3, 2, *size), "label": torch.empty(3, 1, *size, dtype=torch.uint8)}
-        found = op.apply_batch(batch, op.draw_batch(torch.empty(3, 2, dtype=torch.int64), (2, *size)))
-        assert found["image"].shape == (3, 2, *size)
-        assert found["label"].shape == (3, 4 if isinstance(op, MixUp) else 1, *size)
+        result = op.apply_batch(batch, op.draw_batch(torch.empty(3, 2, dtype=torch.int64), (2, *size)))
+        assert result["image"].shape == (3, 2, *size)
+        assert result["label"].shape == (3, 4 if isinstance(op, MixUp) else 1, *size)
 
 
 @pytest.mark.slow
@@ -204,9 +204,9 @@ def test_compiled_is_eager(op: Any) -> None:
         return op.apply_batch(batch, op.draw_batch(key, (2, 7, 10, 6)))
 
     torch._dynamo.reset()
-    found = torch.compile(both, fullgraph=True, dynamic=False)(keys(5), batch)
+    result = torch.compile(both, fullgraph=True, dynamic=False)(keys(5), batch)
     for name, value in both(keys(5), batch).items():
-        assert torch.allclose(found[name].float(), value.float(), rtol=1e-5, atol=1e-5)
+        assert torch.allclose(result[name].float(), value.float(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_chain_mixes_within_its_batches() -> None:
@@ -231,12 +231,12 @@ def test_shares_are_taken_as_they_are() -> None:
     batch = batches(3, (9, 14))
     shares = torch.nn.functional.one_hot(batch["label"][:, 0].long(), 4).movedim(-1, 1)
     drawn = OPS[0].draw_batch(keys(3), (2, 9, 14))
-    found = OPS[0].apply_batch({**batch, "label": shares}, drawn)["label"]
-    assert torch.equal(found, OPS[0].apply_batch(batch, drawn)["label"])
+    result = OPS[0].apply_batch({**batch, "label": shares}, drawn)["label"]
+    assert torch.equal(result, OPS[0].apply_batch(batch, drawn)["label"])
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: MixUp(prob=1.5), "MixUp: prob=1.5"),
         (lambda: CutMix(prob=-0.1), "CutMix: prob=-0.1"),
@@ -248,8 +248,8 @@ def test_shares_are_taken_as_they_are() -> None:
         (lambda: MixUp(keys=("label",), label_keys=("label",), num_classes=1), "MixUp: num_classes=1"),
     ],
 )
-def test_arguments_out_of_range_are_refused(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_arguments_out_of_range_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 

@@ -18,14 +18,14 @@ OPS = (Spatial(), GaussianNoise(prob=0.1), Gamma(prob=0.1), Gamma(prob=0.3))
 
 def test_fields_are_changed() -> None:
     override = {"GaussianNoise.prob": 0.2, "Gamma": {"gamma": [0.5, 2]}, "Gamma[1].prob": 1}
-    found = with_overrides(OPS, override)
-    assert found == (
+    result = with_overrides(OPS, override)
+    assert result == (
         Spatial(),
         GaussianNoise(prob=0.2),
         Gamma(prob=0.1, gamma=(0.5, 2.0)),
         Gamma(prob=1.0, gamma=(0.5, 2.0)),
     )
-    assert isinstance(found[3].prob, float)
+    assert isinstance(result[3].prob, float)
     assert with_overrides(OPS, {}) == OPS
     crop = CropByPosNegLabel(size=(8, 8, 8), image_key="image")
     assert with_overrides([crop], {"CropByPosNegLabel.image_key": None})[0].image_key is None

@@ -16,5 +16,5 @@ def test_two_threads_may_make_batches_by_the_same_transforms() -> None:
     program = compile_transforms(Compose(transforms)).bind(rows(2), batch_size=4)
     wanted = [program(step)["image"] for step in range(12)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda step: program(step)["image"], range(12)))
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        results = list(pool.map(lambda step: program(step)["image"], range(12)))
+    assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))

@@ -72,8 +72,8 @@ def assert_the_same(own: Segment, wanted: Segment) -> None:
     """By way of the ring, and in line. One after the other: transforms of MONAI's hold a random state."""
     expected = list(wanted.batches(2, 8))
     ring = [pytree.tree_map(torch.clone, batch) for batch in Feed(program_of(own), first=2, last=8)]
-    for found in (ring, list(own.batches(2, 8))):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for actual in (ring, list(own.batches(2, 8))):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 each_chain = pytest.mark.parametrize("name", CHAINS)
@@ -114,9 +114,9 @@ def test_each_side_reads_its_own_cases_only(name: str, dims: int) -> None:
         assert not prepared.batch["image"][here].isnan().any()
         # What the device does to them, by the way for a GPU too.
         given = {key: value.clone() for key, value in prepared.batch.items() if key != "site"}
-        found = render(own.stages, own.stored(part.store), prepared.draws, dims, given)
-        torch.testing.assert_close(found["image"], expected["image"], rtol=0, atol=1e-5)
-        assert torch.equal(found["label"], expected["label"])
+        actual = render(own.stages, own.stored(part.store), prepared.draws, dims, given)
+        torch.testing.assert_close(actual["image"], expected["image"], rtol=0, atol=1e-5)
+        assert torch.equal(actual["label"], expected["label"])
         torch.testing.assert_close(own.finish(prepared), expected, rtol=0, atol=0)
 
 

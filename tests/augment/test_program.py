@@ -103,13 +103,13 @@ each_dims = pytest.mark.parametrize("dims", [2, 3])
 def test_the_two_renderers_agree(name: str, dims: int, dtype: Any) -> None:
     own = program(dims, name, dtype=dtype)
     for draws in own.draws(0, 3):
-        found, wanted = own.rendered(draws), on_device(own, draws)
-        assert found["image"].dtype == wanted["image"].dtype == torch.float32
-        assert found["label"].dtype == wanted["label"].dtype == torch.uint8
-        assert found["image"].shape == wanted["image"].shape == (5, 2, *PATCH[dims][3 - dims :])
-        assert torch.allclose(found["image"], wanted["image"], rtol=1e-5, atol=2e-3)
-        assert torch.equal(found["label"], wanted["label"])
-        assert set(found["label"].unique().tolist()) <= {0, 1, 2}
+        result, wanted = own.rendered(draws), on_device(own, draws)
+        assert result["image"].dtype == wanted["image"].dtype == torch.float32
+        assert result["label"].dtype == wanted["label"].dtype == torch.uint8
+        assert result["image"].shape == wanted["image"].shape == (5, 2, *PATCH[dims][3 - dims :])
+        assert torch.allclose(result["image"], wanted["image"], rtol=1e-5, atol=2e-3)
+        assert torch.equal(result["label"], wanted["label"])
+        assert set(result["label"].unique().tolist()) <= {0, 1, 2}
 
 
 @each_chain
@@ -253,7 +253,7 @@ def test_cases_smaller_than_the_patch_lie_in_zeros() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ops", "told"),
+    ("ops", "message"),
     [
         ([Rotate90(prob=0.5, spatial_axes=(0, 1))], r"Rotate90: spatial_axes=\(0, 1\) are 8 and 12"),
         ([Flip(keys=("image", "mask"))], 'Flip: keys: "mask"'),
@@ -261,8 +261,8 @@ def test_cases_smaller_than_the_patch_lie_in_zeros() -> None:
         ([Resize(keys=("image",), spatial_size=(4, 4, 4), mode=("bilinear",))], "Resize: the keys would end"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_it_is_built(ops: list[Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_does_not_fit_is_refused_when_it_is_built(ops: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         bind_store(chain(3, *ops), store(3), batch_size=2)
 
 

@@ -74,13 +74,13 @@ def test_the_kernel_reads_what_torch_reads(data: Any) -> None:
         "padding_mode": data.draw(st.sampled_from(("", "zeros", "border", "reflection"))),
         "spatial_dims": dims,
     }
-    found = by_kernel(cases, case, start, place, size, out, displaced, **how)
+    result = by_kernel(cases, case, start, place, size, out, displaced, **how)
     wanted = read(cases, case, start, coordinates_of(place, size, out, displaced), **how)
-    assert found.dtype == wanted.dtype
+    assert result.dtype == wanted.dtype
     if how["mode"] == "nearest":
-        assert torch.equal(found, wanted)
+        assert torch.equal(result, wanted)
     else:
-        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(result, wanted, rtol=1e-6, atol=1e-6)
     assert torch.equal(read_mapped(cases, case, start, place, size, out, displaced, **how), wanted)
 
 
@@ -97,10 +97,10 @@ def test_a_voxel_without_weight_is_not_read() -> None:
     cases = Cases(values, torch.tensor([[3, 3, 3]]), torch.tensor([0]), 1)
     whole = Map(torch.diag_embed(torch.tensor([[1.0, -1.0, 1.0]])), torch.zeros(1, 3))
     how = {"mode": "bilinear", "padding_mode": "zeros", "spatial_dims": 3}
-    found = by_kernel(
+    result = by_kernel(
         cases, torch.tensor([0]), torch.zeros(1, 3, dtype=torch.int64), whole, (3, 3, 3), (3, 3, 3), None, **how
     )
-    assert torch.equal(found[0, 0], values.view(3, 3, 3).flip(1))
+    assert torch.equal(result[0, 0], values.view(3, 3, 3).flip(1))
 
 
 @pytest.mark.parametrize("name", ["default", "nnunet"])
@@ -118,7 +118,7 @@ def test_a_batch_by_the_kernels_is_torchs(name: str, monkeypatch: pytest.MonkeyP
     draws, wanted = made()
     for module in ("sample.random", "augment.read", "augment.smooth"):
         monkeypatch.setattr(f"hasten.{module}.triton_runs", lambda tensor: True)
-    own, found = made()
+    own, result = made()
     assert all(torch.equal(*pair) for pair in zip(tree_leaves(own), tree_leaves(draws), strict=True))
-    assert torch.equal(found["label"], wanted["label"])
-    torch.testing.assert_close(found["image"], wanted["image"], rtol=1e-4, atol=1e-4)
+    assert torch.equal(result["label"], wanted["label"])
+    torch.testing.assert_close(result["image"], wanted["image"], rtol=1e-4, atol=1e-4)

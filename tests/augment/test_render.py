@@ -47,13 +47,13 @@ def test_a_traced_batch_of_several_channels_is_the_batch(name: str, dims: int) -
     draws = next(segment.draws(0, 1))
     traced = torch.compile(render, backend="eager", fullgraph=True, dynamic=False)
     arguments = (segment.stages, segment.stored(), draws, segment.store.spatial_dims, {})
-    found, wanted = traced(*arguments), render(*arguments)
+    result, wanted = traced(*arguments), render(*arguments)
     assert wanted["image"].shape[:2] == (6, channels)
     for key, value in wanted.items():
-        assert found[key].dtype == value.dtype
-        assert found[key].stride() == value.stride()
+        assert result[key].dtype == value.dtype
+        assert result[key].stride() == value.stride()
         # Sums of colours are vectorised otherwise where memory lies otherwise.
-        assert torch.allclose(found[key], value, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(result[key], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -63,7 +63,7 @@ def test_drawing_is_one_graph_too(dims: int) -> None:
     segment = bind_store(chain, random_store(shapes, num_channels=channels, dtype="float16"), batch_size=6)
     sample = torch.arange(6)
     wanted = segment.drawn(sample)
-    found = torch.compile(segment.drawn, backend="eager", fullgraph=True, dynamic=False)(sample)
-    for one, other in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
+    result = torch.compile(segment.drawn, backend="eager", fullgraph=True, dynamic=False)(sample)
+    for one, other in zip(tree_leaves(result), tree_leaves(wanted), strict=True):
         assert one.dtype == other.dtype
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)

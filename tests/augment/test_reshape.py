@@ -45,14 +45,14 @@ def batch(shape: tuple[int, ...], count: int = 4) -> dict[str, Tensor]:
 def test_a_random_cut_is_a_part_of_the_patch_at_any_place(shape: tuple[int, ...]) -> None:
     given = batch(shape, 200)
     size: Any = (*[1] * (3 - len(shape)), *[5, 6, 7][-len(shape) :])
-    found = passed(Cut(size=size, random=True), given)
+    result = passed(Cut(size=size, random=True), given)
     places = set()
     for row in range(200):
         windows = given["image"][row]
         for axis, side in enumerate(size[-len(shape) :], 1):
             windows = windows.unfold(axis, side, 1)
         dims = len(shape)
-        same = (windows == found["image"][row].reshape(2, *[1] * dims, *size[-dims:])).flatten(dims + 1).all(-1).all(0)
+        same = (windows == result["image"][row].reshape(2, *[1] * dims, *size[-dims:])).flatten(dims + 1).all(-1).all(0)
         places.add(tuple(same.nonzero()[0].tolist()))
         assert int(same.sum()) == 1
     room = [side - own + 1 for side, own in zip(shape, size[-len(shape) :], strict=True)]
@@ -65,23 +65,23 @@ def test_a_random_cut_is_a_part_of_the_patch_at_any_place(shape: tuple[int, ...]
 def test_quarter_turns_are_torchs(k: int, first: int, second: int) -> None:
     given = batch((6, 7, 8))
     order, backward = quarter_turns(k, first, second)
-    found = passed(Reorder(order=order, backward=backward), given)
+    result = passed(Reorder(order=order, backward=backward), given)
     for key, value in given.items():
-        assert torch.equal(found[key], torch.rot90(value, k, (first + 2, second + 2)))
+        assert torch.equal(result[key], torch.rot90(value, k, (first + 2, second + 2)))
 
 
 def test_an_order_of_axes_is_a_permutation() -> None:
     given = batch((6, 7, 8))
-    found = passed(Reorder(order=(2, 0, 1), backward=(1,)), given)
+    result = passed(Reorder(order=(2, 0, 1), backward=(1,)), given)
     for key, value in given.items():
-        assert torch.equal(found[key], value.permute(0, 1, 4, 2, 3).flip(3))
+        assert torch.equal(result[key], value.permute(0, 1, 4, 2, 3).flip(3))
 
 
 def test_another_size_about_the_same_centre() -> None:
     given = batch((6, 8, 10))
-    found = passed(Recentre(size=(4, 8, 14), mode=("nearest", "nearest")), given)["image"]
-    assert torch.equal(found[..., 2:-2], given["image"][:, :, 1:-1])
-    assert (found[..., :2] == 0).all()
+    result = passed(Recentre(size=(4, 8, 14), mode=("nearest", "nearest")), given)["image"]
+    assert torch.equal(result[..., 2:-2], given["image"][:, :, 1:-1])
+    assert (result[..., :2] == 0).all()
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
@@ -89,18 +89,18 @@ def test_another_size_about_the_same_centre() -> None:
 def test_a_batch_is_its_samples_one_by_one_and_nothing_is_read(op: Any, size: Triple) -> None:
     dims = 2 if size[0] == 1 else 3
     drawn = op.draw(keys(4), size, dims)
-    found = op.map(drawn, size, dims)
-    assert found.linear.shape == (4, 3, 3)
+    result = op.map(drawn, size, dims)
+    assert result.linear.shape == (4, 3, 3)
     for at in range(4):
         alone = op.map(op.draw(keys(4)[at : at + 1], size, dims), size, dims)
-        assert torch.equal(alone.linear[0], found.linear[at])
-        assert torch.equal(alone.shift[0], found.shift[at])
+        assert torch.equal(alone.linear[0], result.linear[at])
+        assert torch.equal(alone.shift[0], result.shift[at])
     with FakeTensorMode():
         op.map(op.draw(torch.empty(3, 2, dtype=torch.int64), size, dims), size, dims)
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Cut(size=(0, 4, 4)), r"Cut: size=\(0, 4, 4\)"),
         (lambda: Recentre(size=(4, 4)), r"Recentre: size=\(4, 4\)"),  # type: ignore[arg-type]
@@ -108,6 +108,6 @@ def test_a_batch_is_its_samples_one_by_one_and_nothing_is_read(op: Any, size: Tr
         (lambda: Cut(size=(4, 4, 4), prob=2), "Cut: prob=2"),
     ],
 )
-def test_what_can_not_be_is_refused(make: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_can_not_be_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()

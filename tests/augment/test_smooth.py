@@ -30,9 +30,9 @@ def images(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.rand(2, *shape, generator=torch.Generator().manual_seed(seed)) * 100 + 20
 
 
-def close(found: Tensor, wanted: list[Any]) -> None:
+def close(actual: Tensor, wanted: list[Any]) -> None:
     expected = torch.stack([torch.as_tensor(each).as_subclass(Tensor) for each in wanted])
-    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+    assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
 
 
 @settings(max_examples=12, deadline=None)
@@ -55,9 +55,9 @@ def test_sharpen_is_monais(shape: tuple[int, ...], seed: int) -> None:
         )(image[row])
         for row in range(2)
     ]
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     # Differences of two filtered images times up to 30: rounding is of the image, not of what comes out.
-    assert torch.allclose(found, torch.stack([each.as_subclass(Tensor) for each in wanted]), rtol=1e-4, atol=3e-3)
+    assert torch.allclose(result, torch.stack([each.as_subclass(Tensor) for each in wanted]), rtol=1e-4, atol=3e-3)
 
 
 @settings(max_examples=12, deadline=None)
@@ -71,15 +71,15 @@ def test_blur_is_batchgenerators(shape: tuple[int, ...], seed: int, high: float,
     op = Blur(blur_sigma=(0.15, high), synchronize_channels=same, p_per_channel=p_channel)
     theirs = module.GaussianBlurTransform(1.0, same, False, p_channel)
     image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     for row in range(2):
         sigma = drawn["sigma"][row]
         chosen = sigma[:, 0] > 0
         sigmas = sigma[chosen].tolist()
         state = {"apply_to_channel": chosen, "sigmas": sigmas[0] if same and sigmas else sigmas}
         wanted.append(theirs._apply_to_image(image[row].clone(), **state) if sigmas else image[row])
-        assert torch.equal(found[row][~chosen], image[row][~chosen])
-    close(found, wanted)
+        assert torch.equal(result[row][~chosen], image[row][~chosen])
+    close(result, wanted)
 
 
 def _their_blur() -> Any:

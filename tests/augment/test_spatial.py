@@ -29,7 +29,7 @@ def test_rotation_and_scaling_are_nnunets(kind: str) -> None:
     place = coordinates_of(op.map(drawn, shape, dims), shape, shape)
     case, start = torch.arange(COUNT), torch.zeros(COUNT, 3, dtype=torch.int64)
     how: dict[str, Any] = {"padding_mode": "zeros", "spatial_dims": dims}
-    found = read(as_cases(image), case, start, place, mode="bilinear", **how)
+    result = read(as_cases(image), case, start, place, mode="bilinear", **how)
     classes = read(as_cases(label), case, start, place, mode="nearest", **how)
     shares = read(as_cases(label + 1), case, start, place, mode="majority", **how) - 1
     for row in range(COUNT):
@@ -49,7 +49,7 @@ def test_rotation_and_scaling_are_nnunets(kind: str) -> None:
             else:
                 wanted = peer(**volumes)
             by_mode[mode] = wanted["segmentation"]
-        torch.testing.assert_close(found[row], wanted["image"], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(result[row], wanted["image"], rtol=1e-4, atol=1e-4)
         # A place halfway between two voxels may fall to either.
         assert float((classes[row] == by_mode["nearest"]).float().mean()) > 0.995
         assert float((shares[row] == by_mode["bilinear"]).float().mean()) > 0.997
@@ -64,12 +64,12 @@ def test_mirroring_is_nnunets(axes: tuple[int, ...], monkeypatch: pytest.MonkeyP
     image = torch.rand(COUNT, 2, *shape)
     place = coordinates_of(op.map(drawn, shape, 3), shape, shape)
     start = torch.zeros(COUNT, 3, dtype=torch.int64)
-    found = read(
+    result = read(
         as_cases(image), torch.arange(COUNT), start, place, mode="bilinear", padding_mode="zeros", spatial_dims=3
     )
     for row in range(COUNT):
         turned = [axis for axis in axes if drawn["sign"][row, axis] < 0]
         peer = peers.MirrorTransform(allowed_axes=axes)
         wanted = peer._apply_to_image(image[row].clone(), axes=turned)
-        assert torch.equal(found[row], wanted)
+        assert torch.equal(result[row], wanted)
         assert np.isfinite(wanted.numpy()).all()

@@ -66,9 +66,9 @@ def test_a_batch_is_a_function_of_the_step_alone(kind: str, keep_voxels: bool, s
     assert [tuple(batch["image"].shape[2:]) for batch in whole] == [own.stage(step).patch for step in range(13)]
     assert [len(batch["image"]) for batch in whole] == [own.stage(step).batch_size for step in range(13)]
     for first, last in [(0, 2), (2, 4), (3, 6), (5, 13), (6, 7), (12, 13), (4, 4)]:
-        for found in (list(own.batches(first, last)), list(map(copied, Feed(own, first=first, last=last)))):
-            assert len(found) == last - first
-            assert all(same(batch, wanted) for batch, wanted in zip(found, whole[first:last], strict=True))
+        for result in (list(own.batches(first, last)), list(map(copied, Feed(own, first=first, last=last)))):
+            assert len(result) == last - first
+            assert all(same(batch, wanted) for batch, wanted in zip(result, whole[first:last], strict=True))
     assert all(same(own(step), whole[step]) for step in (0, 3, 9))
 
 

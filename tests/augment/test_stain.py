@@ -44,22 +44,22 @@ def hed2rgb(stains: np.ndarray) -> np.ndarray:
 
 
 def expected(image: Tensor, drawn: Mapping[str, Tensor], apart: Any = rgb2hed, together: Any = hed2rgb) -> Tensor:
-    found = []
+    actual = []
     for row, sample in enumerate(image.double().numpy()):
         stains = apart(np.moveaxis(sample, 0, -1))
         stains = stains * drawn["alpha"][row].numpy() + drawn["beta"][row].numpy()
-        found.append(np.moveaxis(together(stains), -1, 0))
-    return torch.from_numpy(np.stack(found)).float()
+        actual.append(np.moveaxis(together(stains), -1, 0))
+    return torch.from_numpy(np.stack(actual)).float()
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_is_scikit_images_deconvolution(size: tuple[int, ...], seed: int) -> None:
     image, drawn = images(4, size, seed), STRONG.draw(keys(4, seed), (3, *size))
-    found = STRONG.apply(image, drawn)
-    assert torch.allclose(found, expected(image, drawn), rtol=1e-4, atol=1e-7)
-    assert found.min() >= 0
-    assert found.max() <= 1
+    actual = STRONG.apply(image, drawn)
+    assert torch.allclose(actual, expected(image, drawn), rtol=1e-4, atol=1e-7)
+    assert actual.min() >= 0
+    assert actual.max() <= 1
 
 
 def test_scikit_image_itself() -> None:
@@ -95,7 +95,7 @@ def test_the_numbers_of_the_stains_are_independent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"alpha": (-0.1, 1.0)}, "alpha=.*below 0"),
         ({"alpha": ((0.9, 1.1), (1.1, 0.9), (0.9, 1.1))}, "alpha=.*wrong way round"),
@@ -106,8 +106,8 @@ def test_the_numbers_of_the_stains_are_independent() -> None:
     ],
     ids=str,
 )
-def test_arguments_out_of_range_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=f"StainJitter: {told}"):
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"StainJitter: {message}"):
         StainJitter(**options)
 
 

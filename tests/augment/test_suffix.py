@@ -99,12 +99,12 @@ IDS = [f"{number}-{fixed.name}" for number, (_, fixed, _) in enumerate(CASES)]
 def test_is_monais_of_each_sample(key: str, fixed: Fixed, monai: Any, size: tuple[int, ...]) -> None:
     batch = batches(size)
     before = {name: value.clone() for name, value in batch.items()}
-    found = fixed.apply(batch)
+    result = fixed.apply(batch)
     wanted = one_by_one(monai, batch[key])
-    assert found[key].dtype == wanted.dtype
-    assert torch.equal(found[key], wanted)
-    assert found.keys() == batch.keys()
-    assert all(found[name] is batch[name] for name in batch if name != key)
+    assert result[key].dtype == wanted.dtype
+    assert torch.equal(result[key], wanted)
+    assert result.keys() == batch.keys()
+    assert all(result[name] is batch[name] for name in batch if name != key)
     assert all(torch.equal(value, before[name]) for name, value in batch.items())
 
 
@@ -113,39 +113,39 @@ def test_brats_classes_are_monais(et_label: int) -> None:
     batch = batches((7, 10, 6))
     monai = ConvertToMultiChannelBasedOnBratsClasses(et_label)
     for key in ("label", "classes"):
-        found = convert_to_brats_classes(key, et_label).apply(batch)[key]
-        assert found.dtype == torch.bool
-        assert torch.equal(found, one_by_one(monai, batch[key]))
+        result = convert_to_brats_classes(key, et_label).apply(batch)[key]
+        assert result.dtype == torch.bool
+        assert torch.equal(result, one_by_one(monai, batch[key]))
 
 
 def test_brats_classes_in_2d_have_no_axis_too_many() -> None:
     batch = batches((9, 14))
-    found = convert_to_brats_classes("label").apply(batch)["label"]
-    assert found.shape == (3, 3, 9, 14)
-    assert torch.equal(found, one_by_one(ConvertToMultiChannelBasedOnBratsClasses(), batch["label"])[:, :, 0])
+    result = convert_to_brats_classes("label").apply(batch)["label"]
+    assert result.shape == (3, 3, 9, 14)
+    assert torch.equal(result, one_by_one(ConvertToMultiChannelBasedOnBratsClasses(), batch["label"])[:, :, 0])
 
 
 @each_size
 def test_groups_of_classes_become_channels(size: tuple[int, ...]) -> None:
     label = batches(size)["label"]
-    found = to_channels("label", [(1, 2, 3), [2], (0, 4)]).apply({"label": label})["label"]
+    result = to_channels("label", [(1, 2, 3), [2], (0, 4)]).apply({"label": label})["label"]
     wanted = [torch.isin(label, torch.tensor(group)) for group in ([1, 2, 3], [2], [0, 4])]
-    assert found.dtype == torch.bool
-    assert torch.equal(found, torch.cat(wanted, dim=1))
+    assert result.dtype == torch.bool
+    assert torch.equal(result, torch.cat(wanted, dim=1))
 
 
 def test_several_keys_are_changed_alike() -> None:
     batch = batches((7, 10, 6))
-    found = as_discrete(["label", "classes"], to_onehot=5).apply(batch)
+    result = as_discrete(["label", "classes"], to_onehot=5).apply(batch)
     monai = AsDiscreted(["label", "classes"], to_onehot=5)
     samples = [monai({name: value[row] for name, value in batch.items()}) for row in range(3)]
     for key in ("label", "classes"):
-        assert torch.equal(found[key], torch.stack([sample[key] for sample in samples]))
+        assert torch.equal(result[key], torch.stack([sample[key] for sample in samples]))
 
 
 def test_classes_out_of_range_have_no_channel() -> None:
-    found = as_discrete("label", to_onehot=3).apply({"label": torch.tensor([[[[0, 2, 255]]]], dtype=torch.uint8)})
-    assert found["label"][0, :, 0].T.tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
+    result = as_discrete("label", to_onehot=3).apply({"label": torch.tensor([[[[0, 2, 255]]]], dtype=torch.uint8)})
+    assert result["label"][0, :, 0].T.tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_classes_out_of_range_have_no_channel() -> None:
 )
 def test_entries_are_monais(fixed: Fixed, monai: Any) -> None:
     batch = batches((7, 10, 6))
-    found = fixed.apply(batch)
+    result = fixed.apply(batch)
     samples = [monai({name: value[row] for name, value in batch.items()}) for row in range(3)]
-    assert list(found) == list(samples[0])
-    for name, value in found.items():
+    assert list(result) == list(samples[0])
+    for name, value in result.items():
         assert torch.equal(value, torch.stack([sample[name] for sample in samples]))
 
 
@@ -186,8 +186,8 @@ def test_nothing_is_read_on_the_host(fixed: Fixed, size: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("fixed", ALL, ids=lambda fixed: fixed.name)
 def test_can_be_sent_to_a_process(fixed: Fixed) -> None:
     batch = batches((9, 14))
-    found, again = fixed.apply(batch), pickle.loads(pickle.dumps(fixed)).apply(batch)
-    assert all(torch.equal(value, again[name]) for name, value in found.items())
+    result, again = fixed.apply(batch), pickle.loads(pickle.dumps(fixed)).apply(batch)
+    assert all(torch.equal(value, again[name]) for name, value in result.items())
 
 
 @pytest.mark.slow
@@ -205,9 +205,9 @@ def test_compiled_is_eager() -> None:
 
     torch._dynamo.reset()
     batch = batches((7, 10, 6))
-    found, wanted = torch.compile(run, fullgraph=True, dynamic=False)(batch), run(batch)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(value, wanted[name]) for name, value in found.items())
+    result, wanted = torch.compile(run, fullgraph=True, dynamic=False)(batch), run(batch)
+    assert result.keys() == wanted.keys()
+    assert all(torch.equal(value, wanted[name]) for name, value in result.items())
 
 
 def test_ends_a_chain() -> None:
@@ -215,15 +215,15 @@ def test_ends_a_chain() -> None:
     items = [(str(row), {name: batch[name][row] for name in ("image", "label")}) for row in range(3)]
     ops = (convert_to_brats_classes("label"), cast("label", "float32"), delete("image"))
     chain = Chain(crop=None, ops=ops, keys=("image", "label"), label_keys=("label",))
-    found = bind_store(chain, store_of_items(items, ["image", "label"]), batch_size=3)(0)
-    assert list(found) == ["label"]
-    assert found["label"].dtype == torch.float32
+    result = bind_store(chain, store_of_items(items, ["image", "label"]), batch_size=3)(0)
+    assert list(result) == ["label"]
+    assert result["label"].dtype == torch.float32
     wanted = convert_to_brats_classes("label").apply(batch)["label"].float()
-    assert sorted(found["label"].sum((1, 2, 3)).tolist()) == sorted(wanted.sum((1, 2, 3)).tolist())
+    assert sorted(result["label"].sum((1, 2, 3)).tolist()) == sorted(wanted.sum((1, 2, 3)).tolist())
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: as_discrete("label", to_onehot=True), "as_discrete: to_onehot=True"),
         (lambda: as_discrete("label", to_onehot=0), "as_discrete: to_onehot=0"),
@@ -242,13 +242,13 @@ def test_ends_a_chain() -> None:
         (lambda: repeat_channel("label", 0), "repeat_channel: repeats=0"),
     ],
 )
-def test_arguments_out_of_range_are_refused(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_arguments_out_of_range_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize(
-    ("fixed", "told"),
+    ("fixed", "message"),
     [
         (as_discrete("scores", to_onehot=4), 'as_discrete: "scores" has 4 channels'),
         (convert_to_brats_classes("image"), 'convert_to_brats_classes: "image" has 2 channels'),
@@ -259,8 +259,8 @@ def test_arguments_out_of_range_are_refused(make: Callable[[], Any], told: str) 
     ],
     ids=lambda each: each.name if isinstance(each, Fixed) else "",
 )
-def test_batches_that_do_not_fit_are_refused(fixed: Fixed, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_batches_that_do_not_fit_are_refused(fixed: Fixed, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         fixed.apply(batches((9, 14)))
 
 

@@ -21,11 +21,11 @@ def test_there_are_37() -> None:
 def samples_of(chain: list[Any], rows: Rows, rounds: int) -> list[dict[str, Any]]:
     compose = Compose(chain)
     compose.set_random_state(1)
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for row in rows * rounds:
         sample = compose({key: value.copy() if isinstance(value, np.ndarray) else value for key, value in row.items()})
-        found += sample if isinstance(sample, list) else [sample]
-    return found
+        results += sample if isinstance(sample, list) else [sample]
+    return results
 
 
 def agreement(image: Any, label: Any) -> float | None:

@@ -52,14 +52,14 @@ def test_keeps_shape_and_type_and_inputs(op: ValueOp, shape: tuple[int, ...]) ->
     before = image.clone()
     drawn = op.draw(keys(3), shape)
     held = {name: value.clone() for name, value in drawn.items()}
-    found = op.apply(image, drawn)
-    assert found.shape == image.shape
-    assert found.dtype == torch.float32
-    assert torch.isfinite(found).all()
-    assert not torch.equal(found, image)
+    result = op.apply(image, drawn)
+    assert result.shape == image.shape
+    assert result.dtype == torch.float32
+    assert torch.isfinite(result).all()
+    assert not torch.equal(result, image)
     assert torch.equal(image, before)
     assert same(drawn, held)
-    assert torch.equal(op.apply(image, drawn), found)
+    assert torch.equal(op.apply(image, drawn), result)
 
 
 @each_op
@@ -68,11 +68,11 @@ def test_a_batch_is_its_samples_one_by_one(op: ValueOp, shape: tuple[int, ...]) 
     shape = fitting(op, shape)
     image, key = images(4, shape), keys(4)
     drawn = op.draw(key, shape)
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     for at in range(4):
         assert same(op.draw(key[at : at + 1], shape), one(drawn, at))
         alone = op.apply(image[at : at + 1], one(drawn, at))
-        assert torch.allclose(alone, found[at : at + 1], rtol=1e-5, atol=1e-6)
+        assert torch.allclose(alone, result[at : at + 1], rtol=1e-5, atol=1e-6)
 
 
 @each_op
@@ -81,10 +81,10 @@ def test_another_seed_draws_something_else(op: ValueOp) -> None:
     image = images(3, shape)
     drawn, other = op.draw(keys(3, 0), shape), op.draw(keys(3, 1), shape)
     assert same(op.draw(keys(3, 0), shape), drawn)
-    found = op.apply(image, drawn)
+    result = op.apply(image, drawn)
     if drawn:
         assert not same(drawn, other)
-        assert not torch.equal(found, op.apply(image, other))
+        assert not torch.equal(result, op.apply(image, other))
 
 
 @each_op
@@ -93,8 +93,8 @@ def test_nothing_is_read_on_the_host(op: ValueOp, shape: tuple[int, ...]) -> Non
     shape = fitting(op, shape)
     with FakeTensorMode():
         key = torch.empty(3, 2, dtype=torch.int64)
-        found = op.apply(torch.empty(3, *shape), op.draw(key, shape))
-        assert tuple(found.shape) == (3, *shape)
+        result = op.apply(torch.empty(3, *shape), op.draw(key, shape))
+        assert tuple(result.shape) == (3, *shape)
 
 
 @pytest.mark.slow

@@ -255,9 +255,11 @@ def volume_chains() -> dict[str, tuple[Callable[[], Rows], list[Any]]]:
             mt.RandWeightedCropd(BOTH, w_key="weight", spatial_size=P, num_samples=2), *flips(),
         ],
     }  # fmt: skip
-    found: dict[str, tuple[Callable[[], Rows], list[Any]]] = {name: (volumes, chain) for name, chain in chains.items()}
+    results: dict[str, tuple[Callable[[], Rows], list[Any]]] = {
+        name: (volumes, chain) for name, chain in chains.items()
+    }
     several = [*standard(), mt.RandSpatialCropd(BOTH, roi_size=P, random_size=False), *flips()]
-    return found | {
+    return results | {
         "brats": (lambda: volumes(4, 4), brats()),
         "brats classes": (lambda: volumes(4, 4), several),
     }

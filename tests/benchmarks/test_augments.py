@@ -51,8 +51,8 @@ def need(arm: ModuleType) -> None:
 
 
 def taken(batches: Any, count: int) -> list[Any]:
-    with closing(batches) as found:
-        return list(itertools.islice(found, count))
+    with closing(batches) as result:
+        return list(itertools.islice(result, count))
 
 
 def copies(cases: list[Case]) -> list[Case]:
@@ -72,10 +72,10 @@ def flips(volume: torch.Tensor) -> Iterator[torch.Tensor]:
             yield volume.flip(axes)
 
 
-def is_flip(found: torch.Tensor, wanted: torch.Tensor, atol: float, margin: int = 0) -> bool:
+def is_flip(result: torch.Tensor, wanted: torch.Tensor, atol: float, margin: int = 0) -> bool:
     """Alike up to a mirror, `margin` voxels from the border or more."""
-    inside = (..., *(slice(margin, side - margin) for side in found.shape[-3:]))
-    return any(torch.allclose(found[inside], turned[inside], rtol=0, atol=atol) for turned in flips(wanted))
+    inside = (..., *(slice(margin, side - margin) for side in result.shape[-3:]))
+    return any(torch.allclose(result[inside], turned[inside], rtol=0, atol=atol) for turned in flips(wanted))
 
 
 def test_nnunets_sizes() -> None:
@@ -89,13 +89,13 @@ def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
     need(arm)
     cases = volumes(2, (TINY.source + 3,) * 3)
     before = copies(cases)
-    found = taken(arm.nnunet(cases, TINY, loader=loader, workers=1), 4)
-    for image, label in found:
+    result = taken(arm.nnunet(cases, TINY, loader=loader, workers=1), 4)
+    for image, label in result:
         assert image.shape == label.shape == (2, 1, 12, 12, 12)
         assert image.dtype == torch.float32
         assert torch.isfinite(image).all()
         assert set(label.unique().tolist()) <= {0, 1, 2}
-    assert not torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(result[0][0], result[1][0])
     assert unchanged(cases, before)
     assert not psutil.Process().children()  # workers end with the iterator
 
@@ -138,12 +138,12 @@ def test_the_same_change_in_all_arms(change: str) -> None:
     ((wanted, _),) = taken(batchgenerators_arm.nnunet(cases, work, loader="inline"), 1)
     assert is_flip(wanted, plain, 1e-3) == (change == "nothing")
     margin = 4 if change == "blur" else 0  # beyond the border MONAI sees zeros, nnU-Net the mirror image
-    ((found, _),) = taken(monai_arm.nnunet(cases, work, loader="inline"), 1)
-    assert is_flip(found, wanted, atol, margin)
+    ((result, _),) = taken(monai_arm.nnunet(cases, work, loader="inline"), 1)
+    assert is_flip(result, wanted, atol, margin)
     if change in ("nothing", "scale", "blur"):
         need(torchio_arm)
-        ((found, _),) = taken(torchio_arm.nnunet(cases, work, loader="inline"), 1)
-        assert is_flip(found, wanted, atol, margin)
+        ((result, _),) = taken(torchio_arm.nnunet(cases, work, loader="inline"), 1)
+        assert is_flip(result, wanted, atol, margin)
 
 
 def test_labels_of_one_class_or_many() -> None:
@@ -201,10 +201,10 @@ def test_tiles(loader: Any) -> None:
     sources = tiles(3, 16)
     before = [source.clone() for source in sources]
     arm = partial(colour_arm.tiles, loader=loader, workers=1, jitter="stand_in")
-    found = taken(arm(sources, Tiles(side=16, batch=4)), 2)
-    assert all(batch.shape == (4, 3, 16, 16) and batch.dtype == torch.float32 for batch in found)
-    assert all(float(batch.min()) >= 0 and float(batch.max()) <= 1 for batch in found)
-    assert not torch.equal(found[0], found[1])
+    result = taken(arm(sources, Tiles(side=16, batch=4)), 2)
+    assert all(batch.shape == (4, 3, 16, 16) and batch.dtype == torch.float32 for batch in result)
+    assert all(float(batch.min()) >= 0 and float(batch.max()) <= 1 for batch in result)
+    assert not torch.equal(result[0], result[1])
     assert all(map(torch.equal, sources, before))
 
 
@@ -218,11 +218,11 @@ def test_stand_in_for_the_colour_jitter() -> None:
     torch.testing.assert_close(colour_arm.saturated(image, 0.0), shades.expand(3, -1, -1))
     torch.testing.assert_close(colour_arm.contrasted(image, 0.0), shades.mean().expand(3, 12, 12))
     image[:, 0, 0] = 0.4  # grey has no hue
-    found = colour_arm.turned(image, -0.2)
+    result = colour_arm.turned(image, -0.2)
     for row, column in itertools.product(range(12), repeat=2):
         hue, saturation, value = colorsys.rgb_to_hsv(*image[:, row, column].tolist())
         wanted = torch.tensor(colorsys.hsv_to_rgb((hue - 0.2) % 1, saturation, value))
-        torch.testing.assert_close(found[:, row, column], wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(result[:, row, column], wanted, atol=1e-5, rtol=0)
 
 
 def test_stand_in_agrees_with_torchvision() -> None:

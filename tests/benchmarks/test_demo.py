@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks import demo
-from benchmarks.demo import shares, speed_up, table_rows, told, write_run
+from benchmarks.demo import shares, shown_time, speed_up, table_rows, write_run
 from benchmarks.ladder.outcome import Time
 
 
@@ -27,13 +27,13 @@ def result(arm: str, *, reached: bool) -> dict[str, Any]:
 
 
 def test_parts_add_up_to_the_total() -> None:
-    found = shares(result("regular", reached=True))
-    assert sum(found.values()) == pytest.approx(41)
-    assert found["other"] == pytest.approx(13)
+    output = shares(result("regular", reached=True))
+    assert sum(output.values()) == pytest.approx(41)
+    assert output["other"] == pytest.approx(13)
 
 
 def test_a_stopped_run_is_reported_as_slower_than_that() -> None:
-    assert told(Time(50, False)) == "> 50 s"
+    assert shown_time(Time(50, False)) == "> 50 s"
     assert speed_up(Time(50, False), Time(10, True)) == "> 5.0x"
     assert speed_up(Time(50, True), Time(10, True)) == "5.0x"
     assert speed_up(Time(50, True), Time(10, False)) == "-"

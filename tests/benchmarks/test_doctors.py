@@ -57,8 +57,8 @@ def split(**parts: float) -> Split:
     ],
 )
 def test_verdict_and_finding_must_both_be_right(parts, names, named, capsys):
-    found = [Finding(name=name, title="", where="", cure="") for name in names]
-    assert _outcome("plain", "zero-workers", split(**parts), found, SCRIPT_CAUSES)["named"] is named
+    results = [Finding(name=name, title="", where="", cure="") for name in names]
+    assert _outcome("plain", "zero-workers", split(**parts), results, SCRIPT_CAUSES)["named"] is named
 
 
 def test_a_training_without_a_fault_must_be_called_compute_bound(capsys):
@@ -72,11 +72,11 @@ def test_the_reading_step_is_the_step(rows):
 
 
 def test_every_label_of_the_corpus_is_one_that_can_be_met():
-    found = scripts()
-    assert len(found) >= 25
-    assert {"launch", "input", "compute", "sync", "validation"} >= {word for one in found for word in one.verdicts}
-    assert sum(one.control for one in found) >= 3
-    for one in found:
+    result = scripts()
+    assert len(result) >= 25
+    assert {"launch", "input", "compute", "sync", "validation"} >= {word for one in result for word in one.verdicts}
+    assert sum(one.control for one in result) >= 3
+    for one in result:
         lines = one.path.read_text().splitlines()
         assert all(not lines[label.line - 1].strip().startswith("#") for label in one.labels)
 
@@ -102,8 +102,8 @@ def test_labels_belong_to_their_own_line_or_the_code_after_them(script):
 
 
 def test_right_wrong_met_and_missed(script):
-    found = [named("small-batch", 4), named("host-read", 5, "note"), named("gc-collect", 5), named("step-log", 5)]
-    cpu, gpu = score(script, found, False), score(script, found, True)
+    results = [named("small-batch", 4), named("host-read", 5, "note"), named("gc-collect", 5), named("step-log", 5)]
+    cpu, gpu = score(script, results, False), score(script, results, True)
     assert (cpu.met, cpu.missed) == (("small-batch",), ())
     assert (gpu.met, gpu.missed) == (("host-read", "small-batch"), ("unpinned-memory",))
     assert cpu.wrong == gpu.wrong == ("gc-collect at s99_made.py:5",)

@@ -33,9 +33,9 @@ def write_sheet(out: Path, part: str, status: str, **fields: Any) -> Path:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     """Parts that would be run, with their seconds."""
-    found: list[tuple[str, float]] = []
-    monkeypatch.setattr(gpu, "run_part", lambda part, given, seconds: found.append((part.name, seconds)))
-    return found
+    results: list[tuple[str, float]] = []
+    monkeypatch.setattr(gpu, "run_part", lambda part, given, seconds: results.append((part.name, seconds)))
+    return results
 
 
 @given(st.floats(0, 3600), st.integers(0, len(PARTS) - 1))
@@ -138,9 +138,9 @@ def test_a_part_that_overstays_is_ended_with_all_it_started_and_its_file_says_so
     monkeypatch.setattr(gpu, "GRACE", 0.2)
     arguments = gpu.arguments(["--out", str(tmp_path), *REHEARSE])
     gpu.run_part(PARTS[0], arguments, 3.0)
-    found = sheet_of("card", tmp_path, "cpu", quick=True)
-    assert found is not None
-    assert found[1]["status"] == "killed, as its time was up"
+    result = sheet_of("card", tmp_path, "cpu", quick=True)
+    assert result is not None
+    assert result[1]["status"] == "killed, as its time was up"
     own = int((tmp_path / "pid").read_text())
     for _ in range(50):
         if not Path(f"/proc/{own}").exists() or "Z" in Path(f"/proc/{own}/stat").read_text().split()[2]:
@@ -155,9 +155,9 @@ def test_a_part_that_dies_leaves_its_figures_and_how_it_ended(tmp_path: Path, mo
     dies = OVERSTAYS.replace("NAME", name).replace("time.sleep(60)\n", "own.kill(); import os; os._exit(7)\n")
     monkeypatch.setattr(gpu, "CHILD", ("-c", dies))
     gpu.run_part(PARTS[0], gpu.arguments(["--out", str(tmp_path), *REHEARSE]), 20.0)
-    found = sheet_of("card", tmp_path, "cpu", quick=True)
-    assert found is not None
-    assert found[1]["status"] == "ended with exit code 7"
+    result = sheet_of("card", tmp_path, "cpu", quick=True)
+    assert result is not None
+    assert result[1]["status"] == "ended with exit code 7"
 
 
 def test_files_that_cannot_be_read_are_no_results(tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ def test_the_table_leaves_twins_and_details_to_the_files(tmp_path: Path, capsys:
         left_out={"sleep": "no time"}, rehearsed_claims=claims,
     )  # fmt: skip
     print_table(tmp_path, "cpu", quick=True)
-    told = capsys.readouterr().out
-    assert "card (cut off)" in told
-    assert "steps: not measured" in told
-    assert "a/x_patches/s 2 [1, 3] n=1" in told
-    assert "b_ms" in told
-    assert "left out: sleep: no time" in told
-    assert "DOES NOT HOLD: fast: not run (>= 2)" in told
-    assert not any(absent in told for absent in ("a/x_ms", "Mvoxel", "conv3d", "none_s"))
+    output = capsys.readouterr().out
+    assert "card (cut off)" in output
+    assert "steps: not measured" in output
+    assert "a/x_patches/s 2 [1, 3] n=1" in output
+    assert "b_ms" in output
+    assert "left out: sleep: no time" in output
+    assert "DOES NOT HOLD: fast: not run (>= 2)" in output
+    assert not any(absent in output for absent in ("a/x_ms", "Mvoxel", "conv3d", "none_s"))
 
 
 @pytest.mark.slow
@@ -195,9 +195,9 @@ def test_every_part_runs_on_a_cpu_at_toy_sizes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(list(tmp_path.iterdir())) == len(PARTS)
     for part in PARTS:
-        found = sheet_of(part.name, tmp_path, "cpu", quick=True)
-        assert found is not None, part.name
-        path, record = found
+        result = sheet_of(part.name, tmp_path, "cpu", quick=True)
+        assert result is not None, part.name
+        path, record = result
         assert record["status"] == FINISHED, (part.name, record["status"])
         assert record["results"], part.name
         assert "rehearsal-on-cpu" in path.name

@@ -11,8 +11,8 @@ from benchmarks.gpus import pack
 
 
 def test_wheels_are_those_installed_here_and_never_torch() -> None:
-    found = pack.wanted(["monai", "Pytorch_Ignite", "monai"])
-    assert found == [f"{name}=={importlib.metadata.version(name)}" for name in ("monai", "pytorch-ignite")]
+    result = pack.wanted(["monai", "Pytorch_Ignite", "monai"])
+    assert result == [f"{name}=={importlib.metadata.version(name)}" for name in ("monai", "pytorch-ignite")]
     for name in ("torch", "triton", "nvidia-cudnn-cu13"):
         with pytest.raises(ValueError, match="own build"):
             pack.wanted([name])

@@ -32,9 +32,9 @@ def rung(name: str) -> rungs.Rung:
 
 def test_products_count_their_operations(sheet: Sheet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card, "turns", lambda calls, *_, **__: {name: [2.0] for name in calls if call_one(calls[name])})
-    found = card.products(sheet)
-    assert found["product/fp32_TFLOP/s"] == [pytest.approx(2 * 256**3 / 2e-3 / 1e12)]
-    assert set(found) == {"product/fp32_TFLOP/s", "product/bf16_TFLOP/s"}
+    result = card.products(sheet)
+    assert result["product/fp32_TFLOP/s"] == [pytest.approx(2 * 256**3 / 2e-3 / 1e12)]
+    assert set(result) == {"product/fp32_TFLOP/s", "product/bf16_TFLOP/s"}
 
 
 def call_one(call: Any) -> bool:
@@ -95,18 +95,18 @@ def test_every_rung_trains(name: str) -> None:
 def test_rungs_agree_in_float32() -> None:
     """Surgery and Hasten's step change how it is computed, not what."""
     net = net_named("mlperf", quick=True)
-    found = []
+    results = []
     for own, fused in ((False, False), (True, True)):
         made = rungs.Rung(name="x", own=own, fused=fused, channels_last=fused)
         network, _ = rungs._network(made, net, CPU)
         image, label = batch_of(net, 2, CPU)
         if own:
             step = rungs._own(made, network, CPU)
-            found.append(float(step.forward(image, label).detach()))
+            results.append(float(step.forward(image, label).detach()))
         else:
             loss = rungs.DiceCELoss(include_background=False, to_onehot_y=True, softmax=True, batch=True)
-            found.append(float(loss(network(image), label).detach()))
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
+            results.append(float(loss(network(image), label).detach()))
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
 def test_a_captured_rung_needs_a_gpu_and_is_captured_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +137,10 @@ class TestLadder:
         ladder = steps.Ladder("mlperf", net_named("mlperf", quick=True), sheet, {"fp32": 1.0})
         assert ladder.size == 2
         ladder.climb(next(rung for rung in RUNGS if rung.name == "eager fp32"))
-        found = sheet.results
-        pace, milliseconds = found["mlperf/eager fp32_patches/s"], found["mlperf/eager fp32_ms"]
+        result = sheet.results
+        pace, milliseconds = result["mlperf/eager fp32_patches/s"], result["mlperf/eager fp32_ms"]
         assert pace == [pytest.approx(2e3 / value) for value in milliseconds]
-        assert found["mlperf/eager fp32_share_of_product"] == [pytest.approx(v * ladder.work / 1e12) for v in pace]
+        assert result["mlperf/eager fp32_share_of_product"] == [pytest.approx(v * ladder.work / 1e12) for v in pace]
 
     def test_the_fastest_rung_is_claimed_and_tried_with_twice_the_patches(
         self, sheet: Sheet, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +162,7 @@ class TestLadder:
 def test_sliding_windows_agree_with_the_network_alone_in_number(sheet: Sheet) -> None:
     sliding.volume(sheet, "fp32")
     assert {name.split(",")[0] for name in sheet.results} == {"network", *sliding.TIMED}
-    assert sheet.told["fp32"]["windows"] == 8
+    assert sheet.settings["fp32"]["windows"] == 8
     assert "fp32: memory" in sheet.left_out
 
 
@@ -184,8 +184,8 @@ def run_of(times: dict[float, float], *, stopped: str = "target", total: float =
 def test_the_aim_is_of_medians_over_the_seeds() -> None:
     ours = [run_of({0.5: 5.0, 0.95: seconds}) for seconds in (9.0, 10.0, 30.0)]
     theirs = [run_of({0.94: seconds}) for seconds in (40.0, 50.0, 60.0)]
-    found = target.claim({"hasten": ours, "algorithms": theirs}, 0.94)
-    assert (found.value, found.holds) == (5.0, True)
+    result = target.claim({"hasten": ours, "algorithms": theirs}, 0.94)
+    assert (result.value, result.holds) == (5.0, True)
 
 
 def test_a_peer_that_was_stopped_gives_a_bound_and_ours_none() -> None:
@@ -209,10 +209,10 @@ def test_the_gate_is_passed_only_if_every_run_passes() -> None:
 
 
 def test_series_tell_bounds_from_times() -> None:
-    found = arms.series_of("x", [run_of({0.94: 10.0}), run_of({0.5: 80.0}, stopped="max_seconds")], 0.94)
-    assert found["x, to 0.94_s"] == [10.0]
-    assert found["x, to 0.94, at least_s"] == [90.0]
-    assert found["x, best"] == [0.94, 0.5]
+    result = arms.series_of("x", [run_of({0.94: 10.0}), run_of({0.5: 80.0}, stopped="max_seconds")], 0.94)
+    assert result["x, to 0.94_s"] == [10.0]
+    assert result["x, to 0.94, at least_s"] == [90.0]
+    assert result["x, best"] == [0.94, 0.5]
 
 
 def test_arms_take_turns_for_as_many_seeds_as_fit(sheet: Sheet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,9 +275,9 @@ def test_the_gates_task_is_that_of_monais_test(tmp_path: Path) -> None:
 def test_the_feeds_overhead_is_over_its_own_floor(sheet: Sheet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "turns", lambda calls, *_, **__: {name: [TIMES[name]] for name in run_each(calls)})
     feed.workload(sheet, "mlperf", feed.QUICK["mlperf"])
-    found = sheet.results
-    assert found["mlperf/overhead, eager"] == [pytest.approx(1.02)]
-    assert found["mlperf/batch, monai beside hasten eager_ms"] == [60.0]
+    result = sheet.results
+    assert result["mlperf/overhead, eager"] == [pytest.approx(1.02)]
+    assert result["mlperf/batch, monai beside hasten eager_ms"] == [60.0]
     values = [(claim.value, claim.holds) for claim in sheet.claims]
     assert values == [(1.02, True), (6.0, True), (None, False)]
     assert list(sheet.left_out) == ["mlperf: waits"]

@@ -24,8 +24,8 @@ def sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sheet:
 
 
 def on_disk(sheet: Sheet) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(sheet.path.read_text())
-    return found
+    content: dict[str, Any] = json.loads(sheet.path.read_text())
+    return content
 
 
 def test_every_figure_is_on_the_disk_at_once(sheet: Sheet) -> None:
@@ -52,10 +52,10 @@ def test_what_an_attempt_that_was_cut_off_had_found_is_kept_beside_the_next(shee
 
 def test_a_rehearsal_claims_nothing_and_says_what_it_is(sheet: Sheet) -> None:
     sheet.claim(Claim.at_least("fast", 3.0, 2.0))
-    found = on_disk(sheet)
-    assert found["claims"] == []
-    assert found["rehearsed_claims"][0]["holds"]
-    assert found["device"] == "cpu"
+    result = on_disk(sheet)
+    assert result["claims"] == []
+    assert result["rehearsed_claims"][0]["holds"]
+    assert result["device"] == "cpu"
     assert "rehearsal-on-cpu" in sheet.path.name
     assert sheet.path.name.endswith("_quick.json")
 
@@ -68,11 +68,11 @@ def test_what_fails_is_told_and_the_rest_goes_on(sheet: Sheet) -> None:
     sheet.attempt("wrong", 1, lambda: fails(ValueError("no such thing\nand more")))
     sheet.attempt("late", 1e6, lambda: fails(AssertionError("it was run")))
     sheet.attempt("sound", 1, lambda: sheet.keep({"a_s": [1.0]}))
-    found = on_disk(sheet)
-    assert found["left_out"]["large"] == "out of memory"
-    assert found["left_out"]["wrong"] == "failed: ValueError: no such thing"
-    assert found["left_out"]["late"].startswith("no time")
-    assert found["results"]["a_s"]["n"] == 1
+    result = on_disk(sheet)
+    assert result["left_out"]["large"] == "out of memory"
+    assert result["left_out"]["wrong"] == "failed: ValueError: no such thing"
+    assert result["left_out"]["late"].startswith("no time")
+    assert result["results"]["a_s"]["n"] == 1
 
 
 def test_a_fault_of_the_gpu_ends_the_part(sheet: Sheet) -> None:
@@ -103,9 +103,9 @@ def test_a_part_says_how_it_ended(
         child.main(["card", "--out", str(tmp_path), "--seconds", "600", "--device", "cpu", "--quick"])
     assert ended.value.code == code
     (path,) = tmp_path.iterdir()
-    found = json.loads(path.read_text())
-    assert found["status"].startswith(status)
-    assert found["results"]["a_s"]["n"] == 1
+    content = json.loads(path.read_text())
+    assert content["status"].startswith(status)
+    assert content["results"]["a_s"]["n"] == 1
 
 
 def test_arms_take_turns_and_each_figure_is_of_one_call() -> None:

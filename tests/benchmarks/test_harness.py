@@ -70,11 +70,11 @@ def test_arms_take_turns_after_a_warm_up() -> None:
 
 @pytest.mark.parametrize("values", [[1.0], [4.0, 1.0], [3.0, 9.0, 1.0, 2.0, 7.0]])
 def test_spread(values: list[float]) -> None:
-    found = spread(values)
-    assert found["raw"] == values
-    assert found["median"] == statistics.median(values)
-    assert found["min"] <= found["median"] <= found["max"]
-    assert 0 <= found["iqr"] <= found["max"] - found["min"]
+    result = spread(values)
+    assert result["raw"] == values
+    assert result["median"] == statistics.median(values)
+    assert result["min"] <= result["median"] <= result["max"]
+    assert 0 <= result["iqr"] <= result["max"] - result["min"]
 
 
 def test_ratio_of_an_arm_that_did_not_run() -> None:

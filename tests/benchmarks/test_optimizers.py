@@ -48,8 +48,8 @@ def test_a_peers_loop_is_its_optimizer(
             assert kept.grad is not None
             parameter.grad = kept.grad.clone()
         optimizer.step()
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_the_peers_muon_moves_by_nearly_orthogonal_matrices() -> None:
@@ -60,7 +60,7 @@ def test_the_peers_muon_moves_by_nearly_orthogonal_matrices() -> None:
     net = _network()
     start = [parameter.detach().clone() for parameter in net.parameters()]
     peer_muon(net, lr=0.1, weight_decay=0.0)()
-    assert all((found - before).abs().max() > 0 for found, before in zip(net.parameters(), start, strict=True))
+    assert all((result - before).abs().max() > 0 for result, before in zip(net.parameters(), start, strict=True))
 
 
 def test_every_pair_is_measured() -> None:
@@ -77,5 +77,5 @@ def test_every_arm_moves_every_weight(name: str) -> None:
     step = makers()[name](net)
     for _ in range(2):
         step()
-    assert all(found.isfinite().all() for found in net.parameters())
-    assert any(not torch.equal(found, before) for found, before in zip(net.parameters(), start, strict=True))
+    assert all(result.isfinite().all() for result in net.parameters())
+    assert any(not torch.equal(result, before) for result, before in zip(net.parameters(), start, strict=True))

@@ -31,11 +31,11 @@ def test_tasks(boxes: Path, ct_boxes: Path) -> None:
 
 
 def test_fill(boxes: Path, ct_boxes: Path, tmp_path: Path) -> None:
-    found = hasten_fill(boxes, "mr", None, tmp_path / "mr")
-    assert found["cases"] == 4
-    assert found["bytes"] >= 4 * 30 * 34 * 28 * 3  # fp16 image and uint8 label
-    found = hasten_fill(ct_boxes, "ct", (1.5, 1.5, 1.5), tmp_path / "ct")
-    assert found["seconds"] > 0
+    result = hasten_fill(boxes, "mr", None, tmp_path / "mr")
+    assert result["cases"] == 4
+    assert result["bytes"] >= 4 * 30 * 34 * 28 * 3  # fp16 image and uint8 label
+    result = hasten_fill(ct_boxes, "ct", (1.5, 1.5, 1.5), tmp_path / "ct")
+    assert result["seconds"] > 0
 
 
 def test_feed_goes_on_where_it_stopped(boxes: Path) -> None:

@@ -37,8 +37,8 @@ def test_nothing_is_claimed_without_a_time_of_ours(ours: list[Any], peer: list[A
 
 
 def test_raw_times_and_bounds_are_apart() -> None:
-    found = series({"fast": [run((10, 0.9)), run((99, 0.1), **CUT_OFF)]}, [0.9])
-    assert found == {
+    result = series({"fast": [run((10, 0.9)), run((99, 0.1), **CUT_OFF)]}, [0.9])
+    assert result == {
         "fast/to_0.90_s": [10],
         "fast/to_0.90_at_least_s": [100.0],
         "fast/best": [0.9, 0.1],

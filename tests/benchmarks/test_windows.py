@@ -14,12 +14,12 @@ def test_both_ways_by_the_same_weights(boxes: Path, tmp_path: Path) -> None:
     def of(arm: Arm) -> dict[str, float]:
         return measured(config_of(arm, boxes, 0, steps=3, channels=(4, 8, 8, 8)), tmp_path)
 
-    found = of(Arm(patch=(24, 24, 24), batch_size=2, norm="batch"))
-    assert found["gain"] == pytest.approx(found["windows_dice"] - found["whole_dice"])
-    assert all(0 <= found[f"{way}_dice"] <= 1 and found[f"{way}_s"] > 0 for way in ("whole", "windows"))
+    result = of(Arm(patch=(24, 24, 24), batch_size=2, norm="batch"))
+    assert result["gain"] == pytest.approx(result["windows_dice"] - result["whole_dice"])
+    assert all(0 <= result[f"{way}_dice"] <= 1 and result[f"{way}_s"] > 0 for way in ("whole", "windows"))
     # A window that holds every volume is the whole volume.
-    found = of(Arm(patch=(48, 48, 48), batch_size=2, norm="instance"))
-    assert found["gain"] == 0
+    result = of(Arm(patch=(48, 48, 48), batch_size=2, norm="instance"))
+    assert result["gain"] == 0
 
 
 def test_an_arm_is_named_by_what_it_is() -> None:

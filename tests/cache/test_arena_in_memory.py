@@ -44,14 +44,14 @@ def content(arena: Arena, name: str) -> tuple[list, ...]:
 @pytest.mark.parametrize("num_channels", [1, 2])
 def test_copied_cases_are_what_they_were(names: str, num_channels: int) -> None:
     whole = arena_of(num_channels)
-    found = copy_cases(whole, whole.index(tuple(names)), "cpu")
-    assert found.ids == tuple(names)
-    assert found.home == "ram"
+    result = copy_cases(whole, whole.index(tuple(names)), "cpu")
+    assert result.ids == tuple(names)
+    assert result.home == "ram"
     for name in names:
-        assert content(found, name) == content(whole, name)
-    assert found.case_bytes == tuple(whole.case_bytes[case] for case in whole.index(tuple(names)))
+        assert content(result, name) == content(whole, name)
+    assert result.case_bytes == tuple(whole.case_bytes[case] for case in whole.index(tuple(names)))
     whole.store.values["image"].zero_()
-    assert found.store.values["image"].any()
+    assert result.store.values["image"].any()
 
 
 def test_rows_tell_how_much_room_a_case_takes() -> None:

@@ -60,9 +60,9 @@ def test_a_flipped_byte_ends_what_is_trusted(tmp_path: Path, name: str) -> None:
         data = bytearray(before[name])
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         path.write_bytes(data)
-        found = recover(tmp_path / "build", IDS, 2)
-        assert found == entries[: len(found)]
-        assert len(found) < 3
+        result = recover(tmp_path / "build", IDS, 2)
+        assert result == entries[: len(result)]
+        assert len(result) < 3
         for each, content in before.items():
             (tmp_path / "build" / each).write_bytes(content)
 

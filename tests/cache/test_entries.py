@@ -35,7 +35,7 @@ def names(folder: Path, kind: str) -> list[str]:
     return [entry.path.name[:4] for entry in list_entries(folder) if entry.kind == kind]
 
 
-def found(folder: Path, name: str, kind: str) -> Entry:
+def entry_of(folder: Path, name: str, kind: str) -> Entry:
     (entry,) = (each for each in list_entries(folder) if each.kind == kind and each.path.name.startswith(name))
     return entry
 
@@ -44,7 +44,7 @@ def test_entries_are_listed_by_their_last_use_and_shards_once(three: Path) -> No
     assert names(three, "set") == names(three, "arena") == ["set3", "set2", "set1"]
     assert [entry.num_cases for entry in list_entries(three) if entry.kind == "set"] == [3, 2, 1]
     assert [entry.num_cases for entry in list_entries(three) if entry.kind == "arena"] == [1, 1, 1]
-    assert len(found(three, "set3", "set").shards) == 3
+    assert len(entry_of(three, "set3", "set").shards) == 3
     assert all(entry.source and entry.num_bytes > 0 for entry in list_entries(three))
 
 
@@ -77,15 +77,15 @@ def test_no_shard_goes_that_a_kept_set_names(three: Path) -> None:
 
 
 def test_shards_that_no_set_names_are_reclaimed(three: Path) -> None:
-    found(three, "set3", "set").path.unlink()
+    entry_of(three, "set3", "set").path.unlink()
     assert [(entry.kind, entry.path.name[:4]) for entry in prune(three)] == [("arena", "set3")]
     for name in ("set1", "set2"):
-        found(three, name, "set").path.unlink()
+        entry_of(three, name, "set").path.unlink()
     assert len(prune(three)) == 2
 
 
 def test_shards_are_kept_beside_a_build_or_a_list_that_cannot_be_read(three: Path) -> None:
-    listed = found(three, "set3", "set").path
+    listed = entry_of(three, "set3", "set").path
     with suppress(KeyboardInterrupt), building(three / "arena" / "new", listed.is_dir) as partial:
         content = listed.read_bytes()
         listed.unlink()
@@ -99,15 +99,15 @@ def test_shards_are_kept_beside_a_build_or_a_list_that_cannot_be_read(three: Pat
 
 
 def test_damage_is_found_and_removed(three: Path, small: CaseSet, cache: CacheConfig) -> None:
-    shard = found(three, "set2", "arena").path
+    shard = entry_of(three, "set2", "arena").path
     harm(shard / "label.bin")
-    wrong = {entry.path: told for entry, told in verify(three)}
-    assert [path for path, told in wrong.items() if told] == [shard]
+    wrong = {entry.path: message for entry, message in verify(three)}
+    assert [path for path, message in wrong.items() if message] == [shard]
     assert "case case1 does not match" in wrong[shard]
     assert [entry.path for entry in prune(three, damaged=True)] == [shard]
-    lists = {entry.path.name[:4]: told for entry, told in verify(three) if told}
+    lists = {entry.path.name[:4]: message for entry, message in verify(three) if message}
     assert sorted(lists) == ["set2", "set3"]
-    assert all(f"names cases of {shard.name}, which are gone" in told for told in lists.values())
+    assert all(f"names cases of {shard.name}, which are gone" in message for message in lists.values())
     ticks: list[int] = []
     get_arena(replace(small, name="set3", cases=small.cases[:3]), SPEC, cache, tick=lambda done, _: ticks.append(done))
     assert ticks == [3]
@@ -136,7 +136,7 @@ def test_the_command_line(three: Path) -> None:
     assert "2 cases" in listed
     assert run("du")[1].split()[1] in ("B", "KiB")
     assert run("verify")[0] == 0
-    (found(three, "set3", "arena").path / "image.bin").write_bytes(b"")
+    (entry_of(three, "set3", "arena").path / "image.bin").write_bytes(b"")
     code, checked = run("verify")
     assert code == 1
     assert "damaged  set3" in checked

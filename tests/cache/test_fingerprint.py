@@ -92,8 +92,8 @@ def test_without_a_cache_it_is_only_slower(
 ) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
-        found = fingerprint(case_set, replace(cache, dir=str(tmp_path / "file" / "cache")))
-    assert found == take_fingerprint(case_set)
+        result = fingerprint(case_set, replace(cache, dir=str(tmp_path / "file" / "cache")))
+    assert result == take_fingerprint(case_set)
     assert "cache.dir" in caplog.text
 
 

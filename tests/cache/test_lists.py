@@ -198,11 +198,11 @@ def test_batches_of_three_shards_are_those_of_one(three_shards: CaseSet, cache: 
         program = default_program(arena, sample)
         return list(program.batches(0, 4))
 
-    found, wanted = (
+    result, wanted = (
         batches(arena)
         for arena in (get_arena(three_shards, SPEC, replace(cache, home=home)), rebuilt(three_shards, cache))
     )
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, wanted, strict=True):
         assert all(torch.equal(one[key], other[key]) for key in ("image", "label"))
 
 

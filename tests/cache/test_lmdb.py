@@ -87,4 +87,4 @@ def test_info_and_the_settings_of_the_file(tmp_path: Path) -> None:
 def test_a_file_without_room_grows(tmp_path: Path) -> None:
     data = [np.full((1, 64, 64, 4), number, np.float64) for number in range(12)]
     dataset = LMDBDataset(data, None, tmp_path, progress=False, lmdb_kwargs={"map_size": 2**20})
-    assert all(np.array_equal(found, wanted) for found, wanted in zip(dataset, data, strict=True))
+    assert all(np.array_equal(result, wanted) for result, wanted in zip(dataset, data, strict=True))

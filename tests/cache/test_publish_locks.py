@@ -120,7 +120,7 @@ def started(folder: Path, cache: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def told(process: subprocess.Popen[str], text: str | None = None) -> str:
+def answer(process: subprocess.Popen[str], text: str | None = None) -> str:
     assert process.stdin is not None
     assert process.stdout is not None
     if text is not None:
@@ -135,12 +135,12 @@ def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
     processes = []
     for number in range(rounds):
         processes = [started(tmp_path, f"cache{number}") for _ in range(8)]
-        assert [told(process) for process in processes] == ["ready"] * 8
+        assert [answer(process) for process in processes] == ["ready"] * 8
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        counts = sorted(int(told(process)) for process in processes)
+        counts = sorted(int(answer(process)) for process in processes)
         assert counts == [0] * 7 + [6]
         for process in processes:
             process.communicate(timeout=60)
@@ -150,15 +150,15 @@ def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
 def test_a_build_killed_anywhere_is_finished_by_the_next(tmp_path: Path, kills: int) -> None:
     case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=16, shape=(16, 48, 48)))
     whole = started(tmp_path, "whole")
-    assert told(whole) == "ready"
+    assert answer(whole) == "ready"
     begin = time.monotonic()
-    assert told(whole, "go\n") == "16"
+    assert answer(whole, "go\n") == "16"
     seconds = time.monotonic() - begin
     whole.communicate(timeout=60)
     draw, resumed = random.Random(0), 0
     for number in range(kills):
         process = started(tmp_path, f"cache{number}")
-        assert told(process) == "ready"
+        assert answer(process) == "ready"
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()

@@ -58,9 +58,9 @@ def test_what_goes_in_comes_out(item: Any) -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3), (1, 4, 5, 6)])
 def test_tensors_of_every_kind(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.randn(shape) * 3).to(dtype)
-    found = round_trip({"image": tensor})["image"]
-    assert found.dtype == dtype
-    assert torch.equal(found, tensor)
+    result = round_trip({"image": tensor})["image"]
+    assert result.dtype == dtype
+    assert torch.equal(result, tensor)
 
 
 def test_strides_do_not_matter() -> None:
@@ -75,16 +75,16 @@ def test_metadata_and_the_trace_of_transforms_are_kept() -> None:
     image = MetaTensor(torch.randn(1, 4, 5, 6), affine=affine, meta={"filename_or_obj": "a.nii", "pixdim": np.ones(8)})
     flip = Flipd("image", 0)
     item = flip(Orientationd("image", "LPS", labels=None)({"image": image}))
-    found = round_trip(item)["image"]
-    assert isinstance(found, MetaTensor)
-    assert torch.equal(found.as_tensor(), item["image"].as_tensor())
-    assert torch.equal(found.affine, item["image"].affine)
-    assert found.meta["filename_or_obj"] == "a.nii"
-    assert np.array_equal(found.meta["pixdim"], item["image"].meta["pixdim"])
-    assert [each["class"] for each in found.applied_operations] == [
+    result = round_trip(item)["image"]
+    assert isinstance(result, MetaTensor)
+    assert torch.equal(result.as_tensor(), item["image"].as_tensor())
+    assert torch.equal(result.affine, item["image"].affine)
+    assert result.meta["filename_or_obj"] == "a.nii"
+    assert np.array_equal(result.meta["pixdim"], item["image"].meta["pixdim"])
+    assert [each["class"] for each in result.applied_operations] == [
         each["class"] for each in item["image"].applied_operations
     ]
-    undone = flip.inverse({"image": found})["image"]
+    undone = flip.inverse({"image": result})["image"]
     assert undone.shape == (1, 4, 5, 6)
 
 
@@ -97,19 +97,19 @@ def test_what_needs_pickle_is_refused_by_name(bad: Any) -> None:
 def test_two_hundred_flipped_bytes_are_found() -> None:
     item = {"image": torch.randn(1, 5, 6, 7), "label": np.ones((5, 6, 7), np.uint8), "name": "case"}
     record, draw = b"".join(encode(item)), random.Random(0)
-    padding = found = 0
+    padding = result = 0
     for _ in range(200):
         damaged = bytearray(record)
         damaged[draw.randrange(len(record))] ^= 1 << draw.randrange(8)
         try:
             again = decode(bytes(damaged), verify=True)
         except DamagedEntry:
-            found += 1
+            result += 1
             continue
         padding += 1  # between the blocks lies nothing
         assert torch.equal(again["image"], item["image"])
         assert np.array_equal(again["label"], item["label"])
-    assert found > 170
+    assert result > 170
 
 
 @pytest.mark.parametrize("data", [b"", b"short", b"HASTENR1" + b"\0" * 40, pickle.dumps({"a": 1})])

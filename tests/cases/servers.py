@@ -86,10 +86,10 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             return self._short(404, b"<Error><Code>NoSuchKey</Code></Error>")
         start, end, status = 0, len(content), 200
-        found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
-        if found and served.ranges and self._is_same(content):
-            start, status = int(found[1]), 206
-            end = min(int(found[2]) + 1, end) if found[2] else end
+        result = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
+        if result and served.ranges and self._is_same(content):
+            start, status = int(result[1]), 206
+            end = min(int(result[2]) + 1, end) if result[2] else end
             if start >= len(content):
                 return self._short(416, b"")
         self._send(content, start, end, status, body)

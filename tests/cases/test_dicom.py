@@ -52,20 +52,20 @@ def test_array_spacing_and_affine_agree(grid: Grid, names: list[int], dtype: str
         series = write_series(Path(folder, "series"), array, grid, names=names)
         for file in series.iterdir():
             _set_scale(file, slope, inter)
-        found, header, by_sitk = read_file(series), read_file_header(series), read_by_sitk(series)
+        result, header, by_sitk = read_file(series), read_file_header(series), read_by_sitk(series)
         sitk.WriteImage(by_sitk, str(Path(folder, "case.nii.gz")))
         by_nibabel, ours = nib.load(Path(folder, "case.nii.gz")), read_file(Path(folder, "case.nii.gz"))
-        assert np.array_equal(found.array[0], np.asarray(by_nibabel.dataobj, np.float32).T)
-    assert np.array_equal(found.array[0], array * slope + inter)
-    assert np.array_equal(found.array[0], sitk.GetArrayFromImage(by_sitk))
-    assert np.array_equal(found.array, ours.array)
-    assert found.array.dtype.kind == ("f" if slope == 0.5 else sitk.GetArrayFromImage(by_sitk).dtype.kind)
-    assert found.spacing == pytest.approx(grid[0][::-1], abs=1e-5)
-    assert np.allclose(found.affine, affine_of(by_sitk), atol=1e-4)
+        assert np.array_equal(result.array[0], np.asarray(by_nibabel.dataobj, np.float32).T)
+    assert np.array_equal(result.array[0], array * slope + inter)
+    assert np.array_equal(result.array[0], sitk.GetArrayFromImage(by_sitk))
+    assert np.array_equal(result.array, ours.array)
+    assert result.array.dtype.kind == ("f" if slope == 0.5 else sitk.GetArrayFromImage(by_sitk).dtype.kind)
+    assert result.spacing == pytest.approx(grid[0][::-1], abs=1e-5)
+    assert np.allclose(result.affine, affine_of(by_sitk), atol=1e-4)
     for nifti_affine in (by_nibabel.affine, ours.affine):
-        assert np.allclose(found.affine, nifti_affine, atol=5e-4)
+        assert np.allclose(result.affine, nifti_affine, atol=5e-4)
     assert header[:2] == ((5, 4, 3), 1)
-    assert np.array_equal(header[2], found.affine)
+    assert np.array_equal(header[2], result.affine)
 
 
 def _set_scale(file: Path, slope: float, inter: float) -> None:
@@ -80,9 +80,9 @@ def test_slices_scaled_apart_keep_their_values(tmp_path: Path) -> None:
     slopes = (1.0, 0.25, 3.0)
     for file, slope in zip(sorted(series.iterdir()), slopes, strict=True):
         _set_scale(file, slope, 0)
-    found = read_file(series).array
-    assert found.dtype == np.float32
-    assert np.array_equal(found[0], array * np.array(slopes)[:, None, None])
+    result = read_file(series).array
+    assert result.dtype == np.float32
+    assert np.array_equal(result[0], array * np.array(slopes)[:, None, None])
 
 
 def test_files_without_ending_and_files_beside_them(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_a_tilted_gantry_shears_the_volume(tmp_path: Path) -> None:
     series.mkdir()
     for number in range(3):
         (tmp_path / f"{number}.dcm").rename(series / f"{number}.dcm")
-    found = read_file(series)
-    assert np.array_equal(found.array[0], array)
-    assert found.affine @ (0, 0, 2, 1) == pytest.approx((0, -1.0, 4.0, 1))
+    text = read_file(series)
+    assert np.array_equal(text.array[0], array)
+    assert text.affine @ (0, 0, 2, 1) == pytest.approx((0, -1.0, 4.0, 1))
 
 
 @pytest.mark.parametrize("depth", [1, 4])

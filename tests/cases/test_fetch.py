@@ -311,9 +311,9 @@ def test_no_secret_is_told(server: Served, tmp_path: Path, caplog: pytest.LogCap
     with pytest.raises(Missing) as missing:
         fetch(url.replace("a.nii", "b.nii"), tmp_path, patience=PATIENT)
     traces = [*traceback.format_exception(failed.value), *traceback.format_exception(missing.value)]
-    told = [caplog.text, "".join(traces), *(str(each) for each in tmp_path.rglob("*"))]
-    told += [each.read_text() for each in tmp_path.rglob("*.fetched")]
-    assert not [text for text in told if "hunter2" in text or "user:" in text]
+    messages = [caplog.text, "".join(traces), *(str(each) for each in tmp_path.rglob("*"))]
+    messages += [each.read_text() for each in tmp_path.rglob("*.fetched")]
+    assert not [text for text in messages if "hunter2" in text or "user:" in text]
 
 
 @pytest.mark.parametrize("fault", ["none", "fail", "truncate", "stall"])

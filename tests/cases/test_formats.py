@@ -43,16 +43,16 @@ def test_nifti_agrees_with_nibabel_and_simpleitk(
             nib.save(made, path)
         else:
             sitk.WriteImage(image, str(path))
-        found, header = read_file(path), read_file_header(path)
+        result, header = read_file(path), read_file_header(path)
         theirs, itk = nib.load(path), sitk.ReadImage(str(path))
-        assert np.array_equal(found.array[0], np.asarray(theirs.dataobj).T)
-        assert np.array_equal(found.array[0], sitk.GetArrayFromImage(itk))
-    assert np.allclose(found.affine, theirs.affine, atol=1e-6)
-    assert np.allclose(found.affine, affine_of(itk), atol=5e-4)
-    assert found.spacing == pytest.approx(itk.GetSpacing()[::-1], rel=1e-4)
-    assert found.spacing == pytest.approx([float(each) for each in theirs.header.get_zooms()[::-1]], rel=1e-4)
+        assert np.array_equal(result.array[0], np.asarray(theirs.dataobj).T)
+        assert np.array_equal(result.array[0], sitk.GetArrayFromImage(itk))
+    assert np.allclose(result.affine, theirs.affine, atol=1e-6)
+    assert np.allclose(result.affine, affine_of(itk), atol=5e-4)
+    assert result.spacing == pytest.approx(itk.GetSpacing()[::-1], rel=1e-4)
+    assert result.spacing == pytest.approx([float(each) for each in theirs.header.get_zooms()[::-1]], rel=1e-4)
     assert header[:2] == (shape, 1)
-    assert np.array_equal(header[2], found.affine)
+    assert np.array_equal(header[2], result.affine)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "deep.png", "stack.tif"])
@@ -60,9 +60,9 @@ def test_pictures_and_stacks_agree_with_simpleitk(tmp_path: Path, name: str) -> 
     pages = [Image.fromarray(page) for page in voxels("uint8" if name.startswith("a") else "uint16")]
     pages[0].save(tmp_path / name, **({"save_all": True, "append_images": pages[1:]} if name == "stack.tif" else {}))
     theirs = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / name)))
-    found = read_file(tmp_path / name).array
-    assert found.dtype == theirs.dtype
-    assert np.array_equal(found[0] if theirs.ndim == 3 else found[0, 0], theirs)
+    result = read_file(tmp_path / name).array
+    assert result.dtype == theirs.dtype
+    assert np.array_equal(result[0] if theirs.ndim == 3 else result[0, 0], theirs)
 
 
 def test_kinds(tmp_path: Path) -> None:

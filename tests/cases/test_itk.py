@@ -37,18 +37,18 @@ def test_array_spacing_and_affine_agree(
         path, nifti = Path(folder, f"case{ending}"), Path(folder, "case.nii.gz")
         sitk.WriteImage(image, str(path), compressed)
         sitk.WriteImage(image, str(nifti))
-        found, header = read_file(path), read_file_header(path)
+        result, header = read_file(path), read_file_header(path)
         by_sitk, by_nibabel, ours = sitk.ReadImage(str(path)), nib.load(nifti), read_file(nifti)
-        assert found.array.dtype == dtype
-        assert np.array_equal(found.array[0], sitk.GetArrayFromImage(by_sitk))
-        assert np.array_equal(found.array[0], np.asarray(by_nibabel.dataobj).T)
-    assert np.array_equal(found.array, ours.array)
-    assert found.spacing == pytest.approx(by_sitk.GetSpacing()[::-1], rel=1e-5)
-    assert np.allclose(found.affine, affine_of(by_sitk), atol=1e-6)
+        assert result.array.dtype == dtype
+        assert np.array_equal(result.array[0], sitk.GetArrayFromImage(by_sitk))
+        assert np.array_equal(result.array[0], np.asarray(by_nibabel.dataobj).T)
+    assert np.array_equal(result.array, ours.array)
+    assert result.spacing == pytest.approx(by_sitk.GetSpacing()[::-1], rel=1e-5)
+    assert np.allclose(result.affine, affine_of(by_sitk), atol=1e-6)
     for nifti_affine in (by_nibabel.affine, ours.affine):  # NIfTI keeps float32 and a quaternion
-        assert np.allclose(found.affine, nifti_affine, atol=2e-4)
+        assert np.allclose(result.affine, nifti_affine, atol=2e-4)
     assert header[:2] == (shape, 1)
-    assert np.array_equal(header[2], found.affine)
+    assert np.array_equal(header[2], result.affine)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -56,8 +56,8 @@ def test_components_are_channels(tmp_path: Path, ending: str) -> None:
     array = voxels("float32", (4, 5, 6, 3))
     path = tmp_path / f"case{ending}"
     sitk.WriteImage(image_of(array, vector=True), str(path))
-    found = read_file(path)
-    assert np.array_equal(found.array, np.moveaxis(array, -1, 0))
+    text = read_file(path)
+    assert np.array_equal(text.array, np.moveaxis(array, -1, 0))
     assert read_file_header(path)[:2] == ((4, 5, 6), 3)
 
 
@@ -73,9 +73,9 @@ def test_a_fourth_axis_is_refused_with_its_sizes(tmp_path: Path, ending: str) ->
 def test_float64_is_read_as_float32(tmp_path: Path) -> None:
     array = voxels("float64") / 7
     sitk.WriteImage(image_of(array), str(tmp_path / "case.mha"))
-    found = read_file(tmp_path / "case.mha").array
-    assert found.dtype == np.float32
-    assert np.array_equal(found[0], array.astype(np.float32))
+    result = read_file(tmp_path / "case.mha").array
+    assert result.dtype == np.float32
+    assert np.array_equal(result[0], array.astype(np.float32))
 
 
 def test_complex_voxels_are_refused(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_2d_image_has_depth_1(tmp_path: Path) -> None:
     image = sitk.GetImageFromArray(voxels("uint8", (5, 6)))
     image.SetSpacing((0.5, 0.25))
     sitk.WriteImage(image, str(tmp_path / "case.mha"))
-    found = read_file(tmp_path / "case.mha")
-    assert found.array.shape == (1, 1, 5, 6)
-    assert found.spacing == (1.0, 0.25, 0.5)
+    text = read_file(tmp_path / "case.mha")
+    assert text.array.shape == (1, 1, 5, 6)
+    assert text.spacing == (1.0, 0.25, 0.5)
     assert read_file_header(tmp_path / "case.mha")[0] == (1, 5, 6)
 
 
@@ -117,10 +117,10 @@ def test_the_space_of_a_nrrd_counts(tmp_path: Path, space: str, signs: tuple[int
     """By the NRRD specification, not by what wrote the file."""
     values = np.arange(12, dtype="<i2")
     (tmp_path / "case.nrrd").write_bytes(HEADER.format(space=space).encode() + values.tobytes())
-    found = read_file(tmp_path / "case.nrrd")
-    assert np.array_equal(found.array, values.reshape(1, 2, 2, 3))
+    text = read_file(tmp_path / "case.nrrd")
+    assert np.array_equal(text.array, values.reshape(1, 2, 2, 3))
     wanted = np.diag([*signs, 1]) @ np.array([[2, 0, 0, 10], [0, 3, 0, 20], [0, 0, 4, 30], [0, 0, 0, 1]])
-    assert np.allclose(found.affine, wanted)
+    assert np.allclose(text.affine, wanted)
 
 
 def test_labels_are_read_on_the_grid_of_an_image_of_another_format(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_labels_are_read_on_the_grid_of_an_image_of_another_format(tmp_path: Pat
     sitk.WriteImage(image_of(voxels("float32")), str(tmp_path / "image.nii.gz"))
     sitk.WriteImage(image_of(label), str(tmp_path / "label.nrrd"))
     case = Case(id="one", image=(tmp_path / "image.nii.gz",), label=tmp_path / "label.nrrd")
-    found = read_label(case, {0: "background", 4: "organ"}, read_image(case))
-    assert np.array_equal(found, label // 4)
+    result = read_label(case, {0: "background", 4: "organ"}, read_image(case))
+    assert np.array_equal(result, label // 4)
 
 
 def test_a_label_elsewhere_in_space_is_refused(tmp_path: Path) -> None:

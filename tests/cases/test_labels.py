@@ -144,10 +144,10 @@ def test_the_value_to_ignore_stands_apart_from_the_classes(values: set[int], ign
     labels = {0: "background", **{value: f"c{value}" for value in values - {ignore}}}
     known = sorted(labels)
     array = np.random.default_rng(seed).choice([*known, ignore], (3, 4, 5))
-    found = to_class_index(array, labels, Path("a.nii"), ignore)
+    result = to_class_index(array, labels, Path("a.nii"), ignore)
     wanted = [IGNORED if value == ignore else known.index(value) for value in array.ravel()]
-    assert found.dtype == np.uint8
-    assert found.ravel().tolist() == wanted
+    assert result.dtype == np.uint8
+    assert result.ravel().tolist() == wanted
 
 
 def test_a_value_to_ignore_leaves_other_undeclared_values_an_error() -> None:

@@ -65,16 +65,16 @@ def test_a_raw_folder(tmp_path: Path, kind: str) -> None:
     folder = raw_set(tmp_path / "Dataset005_Prostate", kind)
     (folder / "imagesTr/notes.txt").write_text("not a case")
     (folder / "imagesTr/.hidden_0000.nii.gz").write_text("left by an archiver")
-    found = load_case_set(folder)
-    assert found == load_case_set(folder / "dataset.json")
-    assert (found.name, found.channels, found.modality) == ("Dataset005_Prostate", ("T2", "ADC"), "T2")
-    assert found.labels == {0: "background", 1: "PZ", 2: "TZ"}
-    assert (found.regions, found.region_values) == ({}, {})
-    assert [case.id for case in found.cases] == ["prostate_00", "prostate_01"]
-    assert [path.name for path in found.cases[1].image] == [f"prostate_01_0000{kind}", f"prostate_01_0001{kind}"]
-    image = read_image(found.cases[0])
+    cases = load_case_set(folder)
+    assert cases == load_case_set(folder / "dataset.json")
+    assert (cases.name, cases.channels, cases.modality) == ("Dataset005_Prostate", ("T2", "ADC"), "T2")
+    assert cases.labels == {0: "background", 1: "PZ", 2: "TZ"}
+    assert (cases.regions, cases.region_values) == ({}, {})
+    assert [case.id for case in cases.cases] == ["prostate_00", "prostate_01"]
+    assert [path.name for path in cases.cases[1].image] == [f"prostate_01_0000{kind}", f"prostate_01_0001{kind}"]
+    image = read_image(cases.cases[0])
     assert [float(channel.mean()) for channel in image.array] == [0, 1]
-    assert read_label(found.cases[0], found.labels, image).max() == 2
+    assert read_label(cases.cases[0], cases.labels, image).max() == 2
 
 
 def test_colour_pictures_are_one_file_of_three_channels(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_colour_pictures_are_one_file_of_three_channels(tmp_path: Path) -> None:
     listed(
         tmp_path, file_ending=".png", channel_names={"0": "R", "1": "G", "2": "B"}, labels={"background": 0, "road": 1}
     )
-    found = load_case_set(tmp_path)
-    assert (found.spatial_dims, found.channels, found.cases[0].id) == (2, ("R", "G", "B"), "img-1")
+    cases = load_case_set(tmp_path)
+    assert (cases.spatial_dims, cases.channels, cases.cases[0].id) == (2, ("R", "G", "B"), "img-1")
     listed(tmp_path, file_ending=".png", labels={"background": 0, "road": 1})
     with pytest.raises(ValueError, match=r"img-1_0000.png: holds 3 channels, but .* names 2 \(T2, ADC\)"):
         load_case_set(tmp_path)
@@ -102,8 +102,8 @@ def test_gray_pictures_with_a_file_per_channel(tmp_path: Path) -> None:
     for channel in range(2):
         picture(tmp_path / f"imagesTr/cell_{channel:04d}.tif", np.full((8, 9), channel, np.uint8))
     picture(tmp_path / "labelsTr/cell.tif", np.ones((8, 9), np.uint8))
-    found = load_case_set(listed(tmp_path, file_ending=".tif", numTraining=1))
-    assert (found.spatial_dims, len(found.cases[0].image)) == (2, 2)
+    cases = load_case_set(listed(tmp_path, file_ending=".tif", numTraining=1))
+    assert (cases.spatial_dims, len(cases.cases[0].image)) == (2, 2)
 
 
 def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
@@ -113,19 +113,19 @@ def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
         pages[0].save(path, save_all=True, append_images=pages[1:2] * 3)
         path.with_name("cell.json").write_text('{"spacing": [3, 0.5, 0.25]}')
     listed(tmp_path, file_ending=".tif", numTraining=1, channel_names={"0": "zscore"})
-    found = load_case_set(tmp_path)
-    image = read_image(found.cases[0])
+    cases = load_case_set(tmp_path)
+    image = read_image(cases.cases[0])
     assert (image.array.shape, image.spacing) == ((1, 4, 8, 9), (3.0, 0.5, 0.25))
-    assert read_label(found.cases[0], found.labels, image).shape == (4, 8, 9)
-    before = files_of(found.cases, CacheConfig())
+    assert read_label(cases.cases[0], cases.labels, image).shape == (4, 8, 9)
+    before = files_of(cases.cases, CacheConfig())
     (tmp_path / "imagesTr/cell.json").write_text('{"spacing": [3, 1, 1], "longer": true}')
-    assert files_of(found.cases, CacheConfig()) != before
+    assert files_of(cases.cases, CacheConfig()) != before
     (tmp_path / "imagesTr/cell.json").write_text('{"made by": "a microscope"}')
-    assert read_image(found.cases[0]).spacing == (1.0, 1.0, 1.0)
+    assert read_image(cases.cases[0]).spacing == (1.0, 1.0, 1.0)
     for wrong in ('{"spacing": [3, 0, 1]}', '{"spacing": 3}', '{"spac'):
         (tmp_path / "imagesTr/cell.json").write_text(wrong)
         with pytest.raises(ValueError, match=r"cell.json: .*(three lengths in mm|cannot be read as the spacing)"):
-            read_image(found.cases[0])
+            read_image(cases.cases[0])
 
 
 def test_cases_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +135,9 @@ def test_cases_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SCANS", str(tmp_path / "elsewhere"))
     entry = {"images": ["../elsewhere/a_t2.nii.gz", "$SCANS/a_adc.nii.gz"], "label": "../elsewhere/seg.nii.gz"}
     folder = listed(tmp_path / "Dataset001_A", dataset={"A": entry, "B": entry})
-    found = load_case_set(folder)
-    assert [case.id for case in found.cases] == ["A", "B"]
-    assert [path.resolve().name for path in found.cases[0].image] == ["a_t2.nii.gz", "a_adc.nii.gz"]
+    cases = load_case_set(folder)
+    assert [case.id for case in cases.cases] == ["A", "B"]
+    assert [path.resolve().name for path in cases.cases[0].image] == ["a_t2.nii.gz", "a_adc.nii.gz"]
     listed(folder, dataset={"A": entry, "B": {**entry, "images": entry["images"][:1]}})
     with pytest.raises(ValueError, match=r"dataset\[B\]: names 1 image files, but the first case, A, 2"):
         load_case_set(folder)
@@ -150,31 +150,31 @@ def test_a_remote_list_learns_nothing_of_the_environment(tmp_path: Path, monkeyp
     monkeypatch.setenv("SECRET", "token")
     content = {**HEAD, "dataset": {"A": {"images": ["$SECRET.nii.gz"], "label": "l.nii.gz"}}}
     place = FileLocator(folder=tmp_path, url="https://example.org/set", remote_dir=tmp_path)
-    found = read_nnunet(tmp_path / "dataset.json", content, place)
-    assert "token" not in repr(found.remote)
-    assert "SECRET" in found.remote[0].url
+    result = read_nnunet(tmp_path / "dataset.json", content, place)
+    assert "token" not in repr(result.remote)
+    assert "SECRET" in result.remote[0].url
     with pytest.raises(ValueError, match=r'lists no files, which a remote source must; add "dataset"'):
         read_nnunet(tmp_path / "dataset.json", {**HEAD, "file_ending": ".nii.gz"}, place)
 
 
 def test_regions(tmp_path: Path) -> None:
-    found = load_case_set(raw_set(tmp_path, labels=BRATS, regions_class_order=[1, 2, 3]))
-    assert found.labels == {0: "background", 1: "value_1", 2: "value_2", 3: "enhancing"}
-    assert found.regions == {"whole tumour": (1, 2, 3), "tumour core": (2, 3), "enhancing": (3,)}
-    assert list(found.regions) == ["whole tumour", "tumour core", "enhancing"]
-    assert found.region_values == {"whole tumour": 1, "tumour core": 2, "enhancing": 3}
+    cases = load_case_set(raw_set(tmp_path, labels=BRATS, regions_class_order=[1, 2, 3]))
+    assert cases.labels == {0: "background", 1: "value_1", 2: "value_2", 3: "enhancing"}
+    assert cases.regions == {"whole tumour": (1, 2, 3), "tumour core": (2, 3), "enhancing": (3,)}
+    assert list(cases.regions) == ["whole tumour", "tumour core", "enhancing"]
+    assert cases.region_values == {"whole tumour": 1, "tumour core": 2, "enhancing": 3}
     alone = load_case_set(raw_set(tmp_path, labels={"background": 0, "PZ": [1], "TZ": 2}))
     assert (alone.labels, alone.regions) == ({0: "background", 1: "PZ", 2: "TZ"}, {})
 
 
 def test_the_label_to_ignore_is_no_class(tmp_path: Path) -> None:
-    found = load_case_set(raw_set(tmp_path, labels={"background": 0, "PZ": 1, "ignore": 2}))
-    assert (found.labels, found.ignore) == ({0: "background", 1: "PZ"}, 2)
-    label = read_label(found.cases[0], found.labels, read_image(found.cases[0]), found.ignore)
+    cases = load_case_set(raw_set(tmp_path, labels={"background": 0, "PZ": 1, "ignore": 2}))
+    assert (cases.labels, cases.ignore) == ({0: "background", 1: "PZ"}, 2)
+    label = read_label(cases.cases[0], cases.labels, read_image(cases.cases[0]), cases.ignore)
     assert np.unique(label).tolist() == [IGNORED]
-    found = load_case_set(raw_set(tmp_path, labels={**BRATS, "ignore": 4}, regions_class_order=[1, 2, 3]))
-    assert (found.ignore, list(found.regions)) == (4, ["whole tumour", "tumour core", "enhancing"])
-    assert 4 not in found.labels
+    cases = load_case_set(raw_set(tmp_path, labels={**BRATS, "ignore": 4}, regions_class_order=[1, 2, 3]))
+    assert (cases.ignore, list(cases.regions)) == (4, ["whole tumour", "tumour core", "enhancing"])
+    assert 4 not in cases.labels
     assert load_case_set(raw_set(tmp_path)).ignore is None
 
 
@@ -184,8 +184,8 @@ def test_a_decathlon_list_may_have_one_too(tmp_path: Path) -> None:
                ("prostate_00", "prostate_01")]  # fmt: skip
     described = {"labels": {"background": 0, "PZ": 1, "ignore": 2}, "channel_names": {"0": "T2"}, "training": entries}
     (tmp_path / "dataset.json").write_text(json.dumps(described))
-    found = load_case_set(tmp_path)
-    assert (found.labels, found.ignore) == ({0: "background", 1: "PZ"}, 2)
+    cases = load_case_set(tmp_path)
+    assert (cases.labels, cases.ignore) == ({0: "background", 1: "PZ"}, 2)
 
 
 @pytest.mark.parametrize(

@@ -99,17 +99,17 @@ def test_looks_like_ct() -> None:
 def test_written_folder_is_a_decathlon_set(tmp_path: Path) -> None:
     shape, spacing = (24, 40, 44), (2.5, 1.0, 1.5)
     out = write_phantoms(tmp_path / "phantoms", num_cases=3, shape=shape, spacing=spacing)
-    found = load_case_set(out)
-    assert (found.name, found.modality, found.channels, found.spatial_dims) == ("Phantom", "CT", ("CT",), 3)
-    assert found.labels == {0: "background", 1: "spleen"}
-    assert [case.id for case in found.cases] == ["phantom_000", "phantom_001", "phantom_002"]
-    for index, case in enumerate(found.cases):
+    cases = load_case_set(out)
+    assert (cases.name, cases.modality, cases.channels, cases.spatial_dims) == ("Phantom", "CT", ("CT",), 3)
+    assert cases.labels == {0: "background", 1: "spleen"}
+    assert [case.id for case in cases.cases] == ["phantom_000", "phantom_001", "phantom_002"]
+    for index, case in enumerate(cases.cases):
         image = read_image(case)
         expected_image, expected_label = make_phantom(index, shape=shape, spacing=spacing)
         np.testing.assert_array_equal(image.array[0], expected_image)
         assert image.array.dtype == np.int16
         assert image.spacing == spacing
-        np.testing.assert_array_equal(read_label(case, found.labels, image), expected_label)
+        np.testing.assert_array_equal(read_label(case, cases.labels, image), expected_label)
 
 
 def test_threads_do_not_change_the_files(tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ def test_threads_do_not_change_the_files(tmp_path: Path) -> None:
 
 def test_written_pictures(tmp_path: Path) -> None:
     out = write_phantoms(tmp_path / "flat", num_cases=3, shape=(96, 64, 80), spatial_dims=2)
-    found = load_case_set(out)
-    assert (found.spatial_dims, found.channels) == (2, ("image",))
-    assert found.labels == {0: "background", 1: "spleen"}
-    for case in found.cases:
+    cases = load_case_set(out)
+    assert (cases.spatial_dims, cases.channels) == (2, ("image",))
+    assert cases.labels == {0: "background", 1: "spleen"}
+    for case in cases.cases:
         image = read_image(case)
         assert image.array.shape == (1, 1, 64, 80)
         assert image.array.dtype == np.uint8
-        assert read_label(case, found.labels, image).any()
+        assert read_label(case, cases.labels, image).any()
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_pure_function_of_its_arguments() -> None:
 
 
 def test_written_folder_is_a_decathlon_set(tmp_path: Path) -> None:
-    found = load_case_set(write_hippocampi(tmp_path, num_cases=3, shape=(20, 24, 20)))
-    assert (found.labels, found.modality, len(found.cases)) == (LABELS, "MRI", 3)
+    cases = load_case_set(write_hippocampi(tmp_path, num_cases=3, shape=(20, 24, 20)))
+    assert (cases.labels, cases.modality, len(cases.cases)) == (LABELS, "MRI", 3)
 
 
 def test_impossible_phantoms_are_refused(tmp_path: Path) -> None:

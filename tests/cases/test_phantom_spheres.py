@@ -23,10 +23,10 @@ def test_the_volumes_are_those_of_monai_s_test() -> None:
 
 def test_written_names_sort_as_monai_s_do(tmp_path: Path) -> None:
     write_spheres(tmp_path, num_cases=12, shape=(61, 61, 61))
-    found = load_case_set(tmp_path)
-    assert sorted(case.id for case in found.cases)[:4] == ["img0", "img1", "img10", "img11"]
+    cases = load_case_set(tmp_path)
+    assert sorted(case.id for case in cases.cases)[:4] == ["img0", "img1", "img10", "img11"]
     image, _ = list(make_spheres(num_cases=12, shape=(61, 61, 61)))[11]
-    last = next(case for case in found.cases if case.id == "img11")
+    last = next(case for case in cases.cases if case.id == "img11")
     np.testing.assert_array_equal(read_image(last).array[0], image)
 
 

@@ -106,15 +106,15 @@ def test_written_folder_is_a_decathlon_set_of_four_channels_whatever_the_threads
         write_tumour_phantoms(
             tmp_path / str(threads), num_cases=3, shape=shape, spacing=spacing, num_threads=threads, seed=2
         )
-    found = load_case_set(tmp_path / "1")
-    assert (found.channels, found.labels, found.spatial_dims) == (CHANNELS, LABELS, 3)
-    assert [case.id for case in found.cases] == ["brain_000", "brain_001", "brain_002"]
+    cases = load_case_set(tmp_path / "1")
+    assert (cases.channels, cases.labels, cases.spatial_dims) == (CHANNELS, LABELS, 3)
+    assert [case.id for case in cases.cases] == ["brain_000", "brain_001", "brain_002"]
     image, label = make_tumour_phantom(1, shape=shape, spacing=spacing, seed=2)
-    case = found.cases[1]
+    case = cases.cases[1]
     read = read_image(case)
     np.testing.assert_array_equal(read.array, image)
     assert read.spacing == pytest.approx(spacing)
-    np.testing.assert_array_equal(read_label(case, found.labels, read), label)
+    np.testing.assert_array_equal(read_label(case, cases.labels, read), label)
     for path in sorted((tmp_path / "1").rglob("*.gz")):
         assert path.read_bytes() == (tmp_path / "3" / path.relative_to(tmp_path / "1")).read_bytes()
 

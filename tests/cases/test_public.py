@@ -88,8 +88,8 @@ def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Pat
 
 def test_two_at_once_fetch_it_once(server: Served, archive: bytes, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: download(at(server, archive), tmp_path, patience=QUICK), range(2)))
-    assert found == [tmp_path / FOLDER] * 2
+        results = list(pool.map(lambda _: download(at(server, archive), tmp_path, patience=QUICK), range(2)))
+    assert results == [tmp_path / FOLDER] * 2
     assert len(server.downloads()) == 1
 
 

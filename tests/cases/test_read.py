@@ -130,23 +130,23 @@ def test_unknown_kind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not (SHARED / "hippocampus").is_dir(), reason="no hippocampus data here")
 def test_hippocampus() -> None:
-    found = load_case_set(SHARED / "hippocampus")
-    assert (len(found.cases), found.spatial_dims, found.modality) == (210, 3, "MRI")
-    assert found.labels == {0: "background", 1: "Anterior", 2: "Posterior"}
-    for case in found.cases:
+    cases = load_case_set(SHARED / "hippocampus")
+    assert (len(cases.cases), cases.spatial_dims, cases.modality) == (210, 3, "MRI")
+    assert cases.labels == {0: "background", 1: "Anterior", 2: "Posterior"}
+    for case in cases.cases:
         image = read_image(case)
-        label = read_label(case, found.labels, image)
+        label = read_label(case, cases.labels, image)
         assert (image.array.shape[1:], label.max()) == (label.shape, 2)
         assert read_header(case)[0] == label.shape
 
 
 @pytest.mark.skipif(not (SHARED / "membrane").is_dir(), reason="no membrane data here")
 def test_membrane() -> None:
-    found = load_case_set(SHARED / "membrane")
-    assert (len(found.cases), found.spatial_dims) == (24, 2)
-    assert found.labels == {0: "background", 255: "class_1"}
-    for case in found.cases:
+    cases = load_case_set(SHARED / "membrane")
+    assert (len(cases.cases), cases.spatial_dims) == (24, 2)
+    assert cases.labels == {0: "background", 255: "class_1"}
+    for case in cases.cases:
         image = read_image(case)
-        label = read_label(case, found.labels, image)
+        label = read_label(case, cases.labels, image)
         assert image.array.shape == (1, 1, 512, 512)
         assert set(np.unique(label)) == {0, 1}

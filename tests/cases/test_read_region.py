@@ -134,8 +134,8 @@ def test_a_region_outside_is_refused(
 ) -> None:
     with pytest.raises(ValueError) as error:
         read_region(files[name], start, size)
-    for told in (files[name], size, start, SHAPE):
-        assert str(told) in str(error.value)
+    for message in (files[name], size, start, SHAPE):
+        assert str(message) in str(error.value)
 
 
 def test_a_label_is_read_as_indices(tmp_path: Path) -> None:

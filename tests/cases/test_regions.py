@@ -39,12 +39,12 @@ def test_the_settings_come_before_the_source() -> None:
     plain = with_regions(declared, DataConfig(regions={}))
     assert (plain.regions, plain.region_values) == ({}, {})
     overlapping = cases(regions={"a": (1, 2), "b": (2, 4)})
-    told = with_regions(overlapping, DataConfig(region_values={"b": 4}))
-    assert [region.painted for region in regions_of(told)] == [1, 3]
+    output = with_regions(overlapping, DataConfig(region_values={"b": 4}))
+    assert [region.painted for region in regions_of(output)] == [1, 3]
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (
             DataConfig(regions={"core": (1, 3)}),
@@ -54,8 +54,8 @@ def test_the_settings_come_before_the_source() -> None:
         (DataConfig(), r'^dataset\.json: regions: "bad" is empty'),
     ],
 )
-def test_a_mistake_is_told_where_it_stands(data: DataConfig, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_mistake_is_told_where_it_stands(data: DataConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         with_regions(cases(regions={"bad": ()}), data)
 
 

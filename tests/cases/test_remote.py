@@ -80,34 +80,34 @@ def copies(folder: Path) -> list[str]:
 @pytest.mark.parametrize("end", ["", "/", "/dataset.json"])
 def test_a_decathlon_set_over_http(server: Served, tmp_path: Path, end: str) -> None:
     server.files = dataset()
-    found = load(server.url + "/set" + end, tmp_path)
+    result = load(server.url + "/set" + end, tmp_path)
     folder = tmp_path / f"copy/http/127.0.0.1:{server.port}/set"
-    assert (found.name, found.source, found.channels) == ("Set", folder / "dataset.json", ("CT",))
-    assert [(case.id, case.image, case.label) for case in found.cases] == [
+    assert (result.name, result.source, result.channels) == ("Set", folder / "dataset.json", ("CT",))
+    assert [(case.id, case.image, case.label) for case in result.cases] == [
         (name, (folder / f"imagesTr/{name}.nii",), folder / f"labelsTr/{name}.nii") for name in "ab"
     ]
-    assert found.cases[0].image[0].read_bytes() == volume(2)
+    assert result.cases[0].image[0].read_bytes() == volume(2)
     assert len(server.downloads()) == 5  # not imagesTs
-    assert load(server.url + "/set" + end, tmp_path) == found
+    assert load(server.url + "/set" + end, tmp_path) == result
     assert len(server.downloads()) == 5
-    assert found == load_case_set(folder)  # what came is an ordinary data set
+    assert result == load_case_set(folder)  # what came is an ordinary data set
 
 
 def test_a_failing_stalling_truncating_server(server: Served, tmp_path: Path) -> None:
     server.files = dataset(names=tuple("abcdefgh"))
     server.fail, server.truncate, server.stall = 3, 3, 1
     patience = Patience(stall_s=1.0, waits_s=(0.001,) * 12)
-    found = load_case_set(f"{server.url}/set", remote_dir=tmp_path, patience=patience)
-    assert [case.id for case in found.cases] == list("abcdefgh")
-    assert {case.image[0].read_bytes() for case in found.cases} == {volume(2)}
+    cases = load_case_set(f"{server.url}/set", remote_dir=tmp_path, patience=patience)
+    assert [case.id for case in cases.cases] == list("abcdefgh")
+    assert {case.image[0].read_bytes() for case in cases.cases} == {volume(2)}
 
 
 @pytest.mark.parametrize("source", ["s3://set", "s3://set/dataset.json"])
 def test_a_decathlon_set_on_s3(bucket: Served, tmp_path: Path, source: str) -> None:
     bucket.files = dataset()
-    found = load(source, tmp_path)
-    assert found.source == tmp_path / "copy/s3/set/dataset.json"
-    assert [case.id for case in found.cases] == ["a", "b"]
+    result = load(source, tmp_path)
+    assert result.source == tmp_path / "copy/s3/set/dataset.json"
+    assert [case.id for case in result.cases] == ["a", "b"]
     assert "c.nii" not in copies(tmp_path)
 
 
@@ -117,15 +117,15 @@ def test_a_pair_of_folders_on_s3(bucket: Served, tmp_path: Path, caplog: pytest.
     bucket.files = {f"/data/my/set/{images}/{name}.nii": volume(2) for name in names}
     bucket.files |= {f"/data/my/set/{labels}/{name}.nii": volume(1) for name in names}
     bucket.files |= {f"/data/my/set/{images}/notes.txt": b"x", f"/data/my/set/{images}/old/d.nii": b"x"}
-    found = load("s3://data/my/set", tmp_path)
-    assert (found.name, [case.id for case in found.cases]) == ("set", list(names))
-    assert found.labels == {0: "background", 1: "class_1"}
+    result = load("s3://data/my/set", tmp_path)
+    assert (result.name, [case.id for case in result.cases]) == ("set", list(names))
+    assert result.labels == {0: "background", 1: "class_1"}
     assert copies(tmp_path) == sorted(f"{name}.nii" for name in names * 2)
     # A declared name comes along, and what is gone there goes here.
     bucket.files["/data/my/set/labels.json"] = b'{"1": "nerve"}'
     del bucket.files[f"/data/my/set/{images}/b.nii"], bucket.files[f"/data/my/set/{labels}/b.nii"]
-    found = load("s3://data/my/set/", tmp_path)
-    assert ([case.id for case in found.cases], found.labels[1]) == (["a", "c"], "nerve")
+    result = load("s3://data/my/set/", tmp_path)
+    assert ([case.id for case in result.cases], result.labels[1]) == (["a", "c"], "nerve")
     del bucket.files["/data/my/set/labels.json"]
     assert load("s3://data/my/set", tmp_path).labels[1] == "class_1"
     bucket.fail = 1 << 30
@@ -170,10 +170,10 @@ def test_a_local_list_of_urls(server: Served, tmp_path: Path) -> None:
         {"image": [f"{server.url}/x/b%20c.nii"], "label": "b.nii", "sha256": {"image": [right]}},
     ]
     (tmp_path / "list.json").write_text(json.dumps(entries))
-    found = load(tmp_path / "list.json", tmp_path)
-    assert [case.id for case in found.cases] == ["a", "b c"]
-    assert found.cases[1].label == tmp_path / "b.nii"
-    assert found.cases[1].image[0].name == "b c.nii"
+    result = load(tmp_path / "list.json", tmp_path)
+    assert [case.id for case in result.cases] == ["a", "b c"]
+    assert result.cases[1].label == tmp_path / "b.nii"
+    assert result.cases[1].image[0].name == "b c.nii"
     with pytest.raises(ValueError, match=r"cases\[0\]: http://127.* is remote; say where its copy goes"):
         load_case_set(tmp_path / "list.json")
     with pytest.raises(ValueError, match=r"^http://127\.0\.0\.1:\d+/x: is remote; say where"):
@@ -186,8 +186,8 @@ def test_a_csv_list_with_hashes(server: Served, tmp_path: Path) -> None:
     header = "image,label,id,image_sha256,label_sha256\n"
     server.files["/l/t.csv"] = f"{header}x/a.nii; x/a2.nii,y/a.nii,one,{right};{right},\n".encode()
     server.files["/l/labels.json"] = b'{"1": "nerve"}'
-    found = load(f"{server.url}/l/t.csv", tmp_path)
-    assert (found.cases[0].id, found.labels[1], len(found.channels)) == ("one", "nerve", 2)
+    result = load(f"{server.url}/l/t.csv", tmp_path)
+    assert (result.cases[0].id, result.labels[1], len(result.channels)) == ("one", "nerve", 2)
     server.files["/l/t.csv"] = f"{header}x/a.nii,y/a.nii,one,{right},{right}\n".encode()
     said = wrong(f"{server.url}/l/t.csv", tmp_path)
     assert said.startswith(f"{server.url}/l/y/a.nii: has the SHA-256 {other}, but {right} is asked for")
@@ -235,15 +235,15 @@ def test_what_is_broken_is_named(bucket: Served, tmp_path: Path) -> None:
 def test_a_server_that_is_gone(server: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server.files = dataset(names=tuple("abcdefghijklmnopqrst"))
     caplog.set_level(logging.INFO, logger="hasten")
-    found = load(f"{server.url}/set", tmp_path)
+    result = load(f"{server.url}/set", tmp_path)
     assert "40 of 40 remote files were fetched" in caplog.text
     server.fail = 1 << 30
     server.requests.clear()
-    assert load(f"{server.url}/set", tmp_path) == found
+    assert load(f"{server.url}/set", tmp_path) == result
     assert "40 of 40 remote files could not be compared with the server" in caplog.text
     assert {path for _, path, _ in server.requests} == {"/set/dataset.json"}  # it is not asked for the rest
     assert caplog.text.count("can't be reached") == 1
-    found.cases[7].image[0].unlink()
+    result.cases[7].image[0].unlink()
     with pytest.raises(Unreachable, match=r"h\.nii: can't be fetched"):
         load(f"{server.url}/set", tmp_path)
 
@@ -265,8 +265,8 @@ def test_headers_bring_their_voxels(server: Served, tmp_path: Path) -> None:
     assert load(f"{server.url}/l/list.json", tmp_path).cases[0].image[0].with_suffix(".hdr").is_file()
     for name, line in (("a.mhd", "ElementDataFile = sub/a.raw"), ("a.nhdr", "data file: sub/a.raw")):
         (tmp_path / name).write_text(f"Dims = 3\n{line}\n")
-        (found,) = companions([Remote(url=f"https://host/x/{name}", path=tmp_path / name)])
-        assert found == Remote(url="https://host/x/sub/a.raw", path=tmp_path / "sub/a.raw")
+        (result,) = companions([Remote(url=f"https://host/x/{name}", path=tmp_path / name)])
+        assert result == Remote(url="https://host/x/sub/a.raw", path=tmp_path / "sub/a.raw")
     (tmp_path / "a.mhd").write_text("ElementDataFile = LOCAL\n")
     assert companions([Remote(url="https://host/x/a.mhd", path=tmp_path / "a.mhd")]) == []
 

@@ -45,20 +45,20 @@ def decathlon(folder: Path, names: tuple[str, ...] = ("a", "b"), **changes: Any)
 
 def test_decathlon_folder_and_file(tmp_path: Path) -> None:
     decathlon(tmp_path)
-    found = load_case_set(tmp_path)
-    assert found == load_case_set(tmp_path / "dataset.json") == load_case_set(str(tmp_path), spatial_dims=3)
-    assert (found.name, found.modality, found.channels, found.spatial_dims) == ("Set", "CT", ("CT",), 3)
-    assert found.source == tmp_path / "dataset.json"
-    assert found.labels == {0: "background", 1: "spleen"}
-    assert [case.id for case in found.cases] == ["a", "b"]
-    assert found.cases[0].image == (tmp_path / "imagesTr/a.nii.gz",)
-    assert found.cases[0].label == tmp_path / "labelsTr/a.nii.gz"
+    cases = load_case_set(tmp_path)
+    assert cases == load_case_set(tmp_path / "dataset.json") == load_case_set(str(tmp_path), spatial_dims=3)
+    assert (cases.name, cases.modality, cases.channels, cases.spatial_dims) == ("Set", "CT", ("CT",), 3)
+    assert cases.source == tmp_path / "dataset.json"
+    assert cases.labels == {0: "background", 1: "spleen"}
+    assert [case.id for case in cases.cases] == ["a", "b"]
+    assert cases.cases[0].image == (tmp_path / "imagesTr/a.nii.gz",)
+    assert cases.cases[0].label == tmp_path / "labelsTr/a.nii.gz"
 
 
 def test_nnunet_words(tmp_path: Path) -> None:
     decathlon(tmp_path, modality=None, channel_names={"0": "T2"}, labels={"background": 0, "tumour": 3}, name=None)
-    found = load_case_set(tmp_path)
-    assert (found.name, found.modality, found.labels) == (tmp_path.name, "T2", {0: "background", 3: "tumour"})
+    cases = load_case_set(tmp_path)
+    assert (cases.name, cases.modality, cases.labels) == (tmp_path.name, "T2", {0: "background", 3: "tumour"})
 
 
 def test_nnunet_folder_without_a_list(tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_nnunet_folder_without_a_list(tmp_path: Path) -> None:
         for channel in (0, 1):
             volume(tmp_path / f"imagesTr/{name}_{channel:04d}.nii.gz")
         volume(tmp_path / f"labelsTr/{name}.nii.gz")
-    found = load_case_set(tmp_path)
-    assert found.channels == ("T2", "ADC")
-    assert [case.id for case in found.cases] == ["p_1", "p_2"]
-    assert [path.name for path in found.cases[1].image] == ["p_2_0000.nii.gz", "p_2_0001.nii.gz"]
-    assert load_case_set(tmp_path / "dataset.json") == found
+    cases = load_case_set(tmp_path)
+    assert cases.channels == ("T2", "ADC")
+    assert [case.id for case in cases.cases] == ["p_1", "p_2"]
+    assert [path.name for path in cases.cases[1].image] == ["p_2_0000.nii.gz", "p_2_0001.nii.gz"]
+    assert load_case_set(tmp_path / "dataset.json") == cases
 
 
 def test_channels_in_one_file(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_pairs_by_name(tmp_path: Path, folders: tuple[str, str]) -> None:
         volume(tmp_path / folders[1] / f"{name}.nii", value=2)
     (tmp_path / folders[0] / "._y.nii.gz").write_bytes(b"left by an archiver")
     (tmp_path / folders[1] / "notes.txt").write_text("not a case")
-    found = load_case_set(tmp_path)
-    assert [case.id for case in found.cases] == ["x.1", "y"]
-    assert found.labels == {0: "background", 2: "class_1"}
-    assert (found.name, found.channels, found.modality) == (tmp_path.name, ("image",), "")
+    cases = load_case_set(tmp_path)
+    assert [case.id for case in cases.cases] == ["x.1", "y"]
+    assert cases.labels == {0: "background", 2: "class_1"}
+    assert (cases.name, cases.channels, cases.modality) == (tmp_path.name, ("image",), "")
     (tmp_path / "labels.json").write_text('{"0": "background", "2": "nerve"}')
     assert load_case_set(tmp_path).labels == {0: "background", 2: "nerve"}
 
@@ -99,8 +99,8 @@ def test_pairs_of_pictures(tmp_path: Path) -> None:
     for name, value in (("00", 0), ("01", 255)):
         picture(tmp_path / f"images/{name}.jpg")
         picture(tmp_path / f"labels/{name}.png", value)
-    found = load_case_set(tmp_path)
-    assert (found.spatial_dims, found.labels) == (2, {0: "background", 255: "class_1"})
+    cases = load_case_set(tmp_path)
+    assert (cases.spatial_dims, cases.labels) == (2, {0: "background", 255: "class_1"})
 
 
 def test_names_that_look_like_channels_but_are_cases(tmp_path: Path) -> None:
@@ -123,18 +123,18 @@ def test_json_list(tmp_path: Path) -> None:
         {"id": 0, "image": ["files/b.nii.gz", "files/b2.nii.gz"], "label": "files/seg.nii.gz"},
         {"image": [str(tmp_path / "files/a.nii.gz")] * 2, "label": "files/seg.nii.gz"},
     ]
-    found = load_case_set(write_list(tmp_path, cases))
-    assert (found.name, found.channels, found.labels) == (
+    result = load_case_set(write_list(tmp_path, cases))
+    assert (result.name, result.channels, result.labels) == (
         "list",
         ("image_0", "image_1"),
         {0: "background", 4: "class_1"},
     )
-    assert [case.id for case in found.cases] == ["0", "a"]
-    assert found.cases[0].image == (tmp_path / "files/b.nii.gz", tmp_path / "files/b2.nii.gz")
-    assert found.cases[1].image[0] == tmp_path / "files/a.nii.gz"
+    assert [case.id for case in result.cases] == ["0", "a"]
+    assert result.cases[0].image == (tmp_path / "files/b.nii.gz", tmp_path / "files/b2.nii.gz")
+    assert result.cases[1].image[0] == tmp_path / "files/a.nii.gz"
     declared = load_case_set(write_list(tmp_path, {"labels": {"0": "background", "4": "x"}, "cases": cases}))
     assert declared.labels == {0: "background", 4: "x"}
-    assert declared.cases == found.cases
+    assert declared.cases == result.cases
 
 
 def test_csv_list(tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_csv_list(tmp_path: Path) -> None:
         ",files/b2.nii.gz;files/b.nii.gz,files/seg.nii.gz,",
     ]
     path.write_text("\n".join(rows), encoding="utf-8")
-    found = load_case_set(path)
-    assert [case.id for case in found.cases] == ["k1", "b2"]
-    assert found.cases[0].image == (tmp_path / "files/a.nii.gz", tmp_path / "files/b.nii.gz")
-    assert found.cases[0].label == tmp_path / "files/seg.nii.gz"
-    assert found.channels == ("image_0", "image_1")
+    cases = load_case_set(path)
+    assert [case.id for case in cases.cases] == ["k1", "b2"]
+    assert cases.cases[0].image == (tmp_path / "files/a.nii.gz", tmp_path / "files/b.nii.gz")
+    assert cases.cases[0].label == tmp_path / "files/seg.nii.gz"
+    assert cases.channels == ("image_0", "image_1")
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,13 @@ def test_pages_are_slices_or_the_file_is_refused(
             with pytest.raises(ValueError, match=r"case\.tif: (cannot be read|is a big-endian, compressed)"):
                 read_file(path)
             return
-        found = read_file(path)
+        text = read_file(path)
         assert is_stack(path)
         assert not is_picture(path)
         header = read_file_header(path)
-    assert found.array.dtype == dtype
-    assert np.array_equal(found.array, array[None])
-    assert np.array_equal(found.affine, np.eye(4))
+    assert text.array.dtype == dtype
+    assert np.array_equal(text.array, array[None])
+    assert np.array_equal(text.affine, np.eye(4))
     assert header[:2] == (shape, 1)
 
 
@@ -86,8 +86,8 @@ def test_colour_is_channels(tmp_path: Path, planar: str) -> None:
     array = voxels("uint8", (3, 4, 5, 3))
     pages = array if planar == "contig" else np.moveaxis(array, -1, 1)
     write(tmp_path / "case.tif", pages, photometric="rgb", planarconfig=planar)
-    found = read_file(tmp_path / "case.tif")
-    assert np.array_equal(found.array, np.moveaxis(array, -1, 0))
+    text = read_file(tmp_path / "case.tif")
+    assert np.array_equal(text.array, np.moveaxis(array, -1, 0))
     assert read_file_header(tmp_path / "case.tif")[:2] == ((3, 4, 5), 3)
 
 
@@ -118,11 +118,11 @@ def test_voxel_sizes_of_imagej(tmp_path: Path, unit: str, mm: float, byteorder: 
     about = {"spacing": 2.0, "unit": unit, "axes": "ZYX"}
     path = tmp_path / "case.tif"
     write(path, array, imagej=True, resolution=(4, 2), metadata=about, byteorder=byteorder)
-    found = read_file(path)
-    assert np.array_equal(found.array, array[None])
-    assert found.spacing == pytest.approx((2.0 * mm, 0.5 * mm, 0.25 * mm))
-    assert np.allclose(found.affine, np.diag([0.25 * mm, 0.5 * mm, 2 * mm, 1]))
-    assert np.array_equal(read_file_header(path)[2], found.affine)
+    text = read_file(path)
+    assert np.array_equal(text.array, array[None])
+    assert text.spacing == pytest.approx((2.0 * mm, 0.5 * mm, 0.25 * mm))
+    assert np.allclose(text.affine, np.diag([0.25 * mm, 0.5 * mm, 2 * mm, 1]))
+    assert np.array_equal(read_file_header(path)[2], text.affine)
 
 
 @pytest.mark.parametrize("about", [{"spacing": 2.0}, {"spacing": 2.0, "unit": "pixel"}, {"unit": "furlong"}, {}])
@@ -153,9 +153,9 @@ def test_channels_and_voxel_sizes_of_ome(tmp_path: Path, axes: str) -> None:
     array = voxels(shape=(3, 2, 4, 5) if axes == "ZCYX" else (2, 3, 4, 5))
     path = tmp_path / "case.ome.tif"
     write(path, array, metadata={"axes": axes, "PhysicalSizeXUnit": "µm", **OME_SIZES})
-    found = read_file(path)
-    assert np.array_equal(found.array, array.swapaxes(0, 1) if axes == "ZCYX" else array)
-    assert found.spacing == pytest.approx((2e-3, 0.5e-3, 0.25e-3))
+    text = read_file(path)
+    assert np.array_equal(text.array, array.swapaxes(0, 1) if axes == "ZCYX" else array)
+    assert text.spacing == pytest.approx((2e-3, 0.5e-3, 0.25e-3))
     assert read_file_header(path)[:2] == ((3, 4, 5), 2)
 
 
@@ -233,11 +233,11 @@ def test_a_stack_cut_anywhere_is_refused_unless_its_voxels_are_there(
     for length in lengths:
         path.write_bytes(data[:length])
         try:
-            found = read_file(path).array
+            result = read_file(path).array
         except ValueError as error:
             refused += "cut.tif: " in str(error)
         else:
-            refused += np.array_equal(found, whole)
+            refused += np.array_equal(result, whole)
     assert refused == len(lengths)
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(ValueError, match=r"cut\.tif: "):

@@ -48,12 +48,12 @@ def test_the_folder_and_nothing_else_is_unpacked(tmp_path: Path, ending: str) ->
     archive = tmp_path / f"set.{ending}"
     zip_of(archive, files) if ending == "zip" else tar_of(archive, files, "w:gz" if ending == "tar.gz" else "w")
     unpack(archive, tmp_path / "to" / "mine", top="Set")
-    found = {
+    results = {
         str(p.relative_to(tmp_path / "to" / "mine")): p.read_bytes()
         for p in (tmp_path / "to" / "mine").rglob("*")
         if p.is_file()
     }
-    assert found == {name.removeprefix("Set/"): content for name, content in FILES.items()}
+    assert results == {name.removeprefix("Set/"): content for name, content in FILES.items()}
     assert left(tmp_path / "to") == {"mine"}
 
 

@@ -21,7 +21,6 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-import hasten.cache.build
 import hasten.engine.cases
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
@@ -77,7 +76,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-def refused(call: Callable[[], Any], folder: Path, *told: str) -> str:
+def refused(call: Callable[[], Any], folder: Path, *message: str) -> str:
     """The command ends with 2 and one message that tells all of `told`, and leaves every file as it was."""
     before = content(folder)
     result = call()
@@ -85,7 +84,7 @@ def refused(call: Callable[[], Any], folder: Path, *told: str) -> str:
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("error: ") == 1
     assert "Traceback" not in result.output
-    for part in told:
+    for part in message:
         assert part in result.stderr
     assert content(folder) == before
     return str(result.stderr)
@@ -93,8 +92,8 @@ def refused(call: Callable[[], Any], folder: Path, *told: str) -> str:
 
 @pytest.fixture
 def refused_then_works(tmp_path: Path, data: Path, out: Path) -> Callable[..., None]:
-    def check(mend: Callable[[], object], *told: str, source: Path | None = None) -> None:
-        refused(lambda: train(source or data, out), tmp_path, *told)
+    def check(mend: Callable[[], object], *message: str, source: Path | None = None) -> None:
+        refused(lambda: train(source or data, out), tmp_path, *message)
         assert not out.exists()
         mend()
         result = train(source or data, out)
@@ -130,8 +129,8 @@ def test_a_label_file_that_is_missing(data: Path, refused_then_works: Callable[.
 
 def test_a_label_of_another_shape(data: Path, refused_then_works: Callable[..., None]) -> None:
     mend = rewrite(label_of(data), lambda label: label[:-1])
-    told = (str(label_of(data)), str(image_of(data)), "(8, 16, 15)", "(8, 16, 16)", "resample the label")
-    refused_then_works(mend, *told)
+    results = (str(label_of(data)), str(image_of(data)), "(8, 16, 15)", "(8, 16, 16)", "resample the label")
+    refused_then_works(mend, *results)
 
 
 def test_a_label_of_another_affine(data: Path, refused_then_works: Callable[..., None]) -> None:
@@ -209,7 +208,7 @@ def test_empty_folders(tmp_path: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "told"),
+    ("split", "message"),
     [
         (["data.split.by=list"], "data.split.validation: must name the cases to validate on"),
         (
@@ -221,8 +220,10 @@ def test_empty_folders(tmp_path: Path, out: Path) -> None:
         (["data.split.fraction=1"], "data.split.fraction"),
     ],
 )
-def test_a_split_that_leaves_a_side_empty(tmp_path: Path, data: Path, out: Path, split: list[str], told: str) -> None:
-    refused(lambda: train(data, out, *split), tmp_path, told)
+def test_a_split_that_leaves_a_side_empty(
+    tmp_path: Path, data: Path, out: Path, split: list[str], message: str
+) -> None:
+    refused(lambda: train(data, out, *split), tmp_path, message)
     assert not out.exists()
     assert train(data, out, "data.split.by=list", "data.split.validation=[phantom_001]").exit_code == 0
 
@@ -326,7 +327,7 @@ def test_a_disk_that_is_full_while_caching(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(hasten.cache.build, "_sync", full)
+        patch.setattr(os, "fsync", full)
         refused(lambda: train(data, out), tmp_path, str(tmp_path / "cache"), "disk is full", "$HASTEN_CACHE")
     assert not out.exists()
     assert not list((tmp_path / "cache/arena").iterdir())
@@ -403,9 +404,9 @@ def test_a_damaged_checkpoint_to_resume(tmp_path: Path, stopped: Path) -> None:
 def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Path) -> None:
     resume = ("train", "--resume", "--quiet", "--out", stopped)
     with run_lock(stopped, resume=True):
-        told = (f"{stopped}: another run (pid {os.getpid()} on host", "is training there", "choose another --out")
-        refused(lambda: run(*resume), tmp_path, *told)
-        refused(lambda: train(data, stopped), tmp_path, *told)
+        results = (f"{stopped}: another run (pid {os.getpid()} on host", "is training there", "choose another --out")
+        refused(lambda: run(*resume), tmp_path, *results)
+        refused(lambda: train(data, stopped), tmp_path, *results)
     refused(lambda: run(*resume, "network.norm=batch"), tmp_path, "network.norm=batch", "this one has instance")
     assert not (stopped / LOCK).exists()
 
@@ -501,7 +502,7 @@ def test_phantoms_are_not_written_among_other_files(tmp_path: Path) -> None:
 
 def test_a_run_that_fits_no_plan(tmp_path: Path, data: Path, out: Path) -> None:
     plan = tmp_path / "plan.json"
-    for text, told in (("{", "not a plan"), ('{"decisions": {"train.stesp": {"value": 3}}}', "train.stesp")):
+    for text, message in (("{", "not a plan"), ('{"decisions": {"train.stesp": {"value": 3}}}', "train.stesp")):
         plan.write_text(text)
-        refused(lambda: run("train", data, "--plan", plan, *TINY, "--out", out), tmp_path, str(plan), told)
+        refused(lambda: run("train", data, "--plan", plan, *TINY, "--out", out), tmp_path, str(plan), message)
         assert not out.exists()

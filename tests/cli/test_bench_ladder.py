@@ -57,8 +57,8 @@ def test_phantoms_of_a_recipe(climbed: list[tuple[Task, Sequence[Attempt]]], tmp
         ("hasten", 2, 7),
     ]
     assert "Hasten reaches Dice 0.70" in done.output.replace("\N{NO-BREAK SPACE}", " ")
-    told = json.loads((tmp_path / "out" / "ladder.json").read_text())
-    assert [rung["name"] for rung in told["rungs"]] == ["cache", "hasten"]
+    output = json.loads((tmp_path / "out" / "ladder.json").read_text())
+    assert [rung["name"] for rung in output["rungs"]] == ["cache", "hasten"]
     # Again: the phantoms are there, and another target is another task.
     done = invoke(*words, "--reduced", "--target", "0.5", cache=tmp_path)
     assert done.exit_code == 0, done.output

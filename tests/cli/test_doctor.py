@@ -83,12 +83,12 @@ def invoke(app: typer.Typer, *arguments: object) -> Any:
     ],
 )
 def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
-    found = invoke(app, *before, "--", *command)
-    assert found.exit_code == 7
+    completed = invoke(app, *before, "--", *command)
+    assert completed.exit_code == 7
     ((mode, (given, options)),) = calls
     assert (mode, given) == ("script", command)
     assert options["steps"] == (40 if "--steps" in before else 20)
-    assert ("the verdict" in found.stdout) is ("-q" not in before)
+    assert ("the verdict" in completed.stdout) is ("-q" not in before)
 
 
 def test_options_of_a_script(app, calls, tmp_path: Path):
@@ -117,18 +117,18 @@ def test_options_of_a_script(app, calls, tmp_path: Path):
     ],
 )
 def test_mistakes_are_one_line(app, calls, arguments, word):
-    found = invoke(app, *arguments)
-    assert found.exit_code == 2
-    assert word in found.output
-    assert len(found.output.strip().splitlines()) == 1
+    completed = invoke(app, *arguments)
+    assert completed.exit_code == 2
+    assert word in completed.output
+    assert len(completed.output.strip().splitlines()) == 1
     assert calls == []
 
 
 def test_the_machines_exit_code_says_whether_something_is_bad(app, calls, monkeypatch):
     from hasten.study.environment import show
 
-    monkeypatch.setattr(show, "lines", lambda found: ["ok  torch", "", "Of 1 checks 1 is bad."])
-    monkeypatch.setattr(show, "verdict", lambda found: "Of 1 checks 1 is bad.")
+    monkeypatch.setattr(show, "lines", lambda result: ["ok  torch", "", "Of 1 checks 1 is bad."])
+    monkeypatch.setattr(show, "verdict", lambda result: "Of 1 checks 1 is bad.")
     assert invoke(app).exit_code == 0
     assert invoke(app, "--try").exit_code == 1
     assert calls[0][1]["compiles"] is False
@@ -147,9 +147,9 @@ def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_yaml_a_runs_folder_and_a_data_set_are_a_run(app, calls, phantoms, tmp_path: Path):
     (tmp_path / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
     for source in (tmp_path / RUN_YAML, tmp_path, phantoms):
-        found = invoke(app, source, "train.steps=33", "-q", "--steps", 5, "--seconds", 3)
-        assert found.exit_code == 0, found.output
-        assert found.stdout.startswith("The training is compute-bound")
+        completed = invoke(app, source, "train.steps=33", "-q", "--steps", 5, "--seconds", 3)
+        assert completed.exit_code == 0, completed.output
+        assert completed.stdout.startswith("The training is compute-bound")
         mode, (config, options) = calls.pop()
         assert mode == "run"
         assert (config.data.source, config.train.steps) == (str(phantoms), 33)
@@ -158,9 +158,9 @@ def test_a_yaml_a_runs_folder_and_a_data_set_are_a_run(app, calls, phantoms, tmp
 
 def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Path):
     (tmp_path / "checkpoints").mkdir()
-    found = invoke(app, tmp_path)
-    assert found.exit_code == 2
-    assert "holds an incomplete run (checkpoints, but no run.yaml)" in found.output
+    completed = invoke(app, tmp_path)
+    assert completed.exit_code == 2
+    assert "holds an incomplete run (checkpoints, but no run.yaml)" in completed.output
     (tmp_path / RUN_YAML).write_text("train: {steps: [1\n")
     broken = invoke(app, tmp_path)
     assert broken.exit_code == 2
@@ -173,9 +173,9 @@ def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Pa
 
 def test_a_runs_folder_is_not_written_into(app, calls, phantoms, tmp_path: Path):
     (tmp_path / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
-    found = invoke(app, tmp_path, "--out", tmp_path)
-    assert found.exit_code == 2
-    assert "holds a run" in found.output
+    completed = invoke(app, tmp_path, "--out", tmp_path)
+    assert completed.exit_code == 2
+    assert "holds a run" in completed.output
     assert {path.name for path in tmp_path.iterdir()} == {RUN_YAML}
 
 
@@ -188,10 +188,10 @@ def process(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_passes_the_scripts_exit_code_on():
-    found = process(
+    result = process(
         "--steps", 2, "--seconds", 20, "--", sys.executable, "-c", "import sys; sys.exit(len(sys.argv))", "--", "--lr"
     )
-    assert found.returncode == 3, found.stderr
+    assert result.returncode == 3, result.stderr
 
 
 def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path, tmp_path: Path):
@@ -199,10 +199,10 @@ def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path
     folder.mkdir()
     (folder / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
     before = (folder / RUN_YAML).read_bytes()
-    found = process(folder, "--steps", 2, "--seconds", 1, "--out", out, "--json")
-    assert found.returncode == 0, found.stderr
-    told = json.loads(found.stdout)
-    assert told == json.loads((out / "doctor.json").read_text())
-    assert told["diagnosis"]["sentence"] in (out / "doctor.html").read_text()
+    result = process(folder, "--steps", 2, "--seconds", 1, "--out", out, "--json")
+    assert result.returncode == 0, result.stderr
+    output = json.loads(result.stdout)
+    assert output == json.loads((out / "doctor.json").read_text())
+    assert output["diagnosis"]["sentence"] in (out / "doctor.html").read_text()
     assert [path.name for path in folder.iterdir()] == [RUN_YAML]
     assert (folder / RUN_YAML).read_bytes() == before

@@ -256,11 +256,11 @@ def test_a_plan_prints_what_is_done_to_a_patch(
     }
     decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row], "decisions": decisions})
     monkeypatch.setitem(sys.modules, "hasten.engine.job", decided)
-    told = run("plan", data, "--out", tmp_path / "p.json").stdout
-    assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in told
-    assert "sample.patch     [40, 56, 40]  a patch holds a whole case, and more" in told
-    assert f"\n{' ' * 31}each level halves the axes\n" in told
-    assert max(map(len, told.split("\n\n")[0].splitlines())) <= 120
+    output = run("plan", data, "--out", tmp_path / "p.json").stdout
+    assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in output
+    assert "sample.patch     [40, 56, 40]  a patch holds a whole case, and more" in output
+    assert f"\n{' ' * 31}each level halves the axes\n" in output
+    assert max(map(len, output.split("\n\n")[0].splitlines())) <= 120
     assert json.loads((tmp_path / "p.json").read_text())["augmentation"][0]["name"] == "RandFlipd"
 
 

@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_CACHE", str(folder / "cache"))
     data, plan, out = folder / "data", folder / "plan.json", folder / "run"
-    told = run("phantom", "--cases", 6, "--shape", 16, 32, 32, "--out", data)
-    assert f"hasten train {data}" in told.stdout
+    output = run("phantom", "--cases", 6, "--shape", 16, 32, 32, "--out", data)
+    assert f"hasten train {data}" in output.stdout
     assert len(list((data / "imagesTr").iterdir())) == 6
 
     run("plan", data, "--out", plan)
@@ -60,9 +60,9 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     )
 
     words = ["train", data, "--plan", plan, "train.target=1e-9", "sample.affine_prob=0.2"]
-    told = run(*words, "--out", out)
-    assert "best Dice" in told.stdout
-    assert f"hasten predict {out} IMAGE" in told.stdout
+    output = run(*words, "--out", out)
+    assert "best Dice" in output.stdout
+    assert f"hasten predict {out} IMAGE" in output.stdout
     assert {path.name for path in out.iterdir()} == {
         *("run.yaml", "plan.json", "env.json", "metrics.jsonl", "summary.json", "examples.npz", "report.html"),
         *("checkpoints", "monitor.csv", "monitor.jsonl", "tensorboard"),
@@ -81,9 +81,9 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert "</html>" in page.read_text()
 
     labels = folder / "labels"
-    told = run("predict", out, data / "imagesTr", "--out", labels)
-    assert told.stdout == f"6 label maps in {labels}\n"
-    assert told.stderr.splitlines()[-1] == "6/6  phantom_005.nii.gz"
+    output = run("predict", out, data / "imagesTr", "--out", labels)
+    assert output.stdout == f"6 label maps in {labels}\n"
+    assert output.stderr.splitlines()[-1] == "6/6  phantom_005.nii.gz"
     for path in (data / "imagesTr").iterdir():
         image, label = nib.load(path), nib.load(labels / path.name)
         assert label.shape == image.shape

@@ -11,9 +11,9 @@ from hasten.cli.nnunet import trainer_folder
 
 
 def test_without_a_command_it_says_how_nnunet_finds_the_trainer() -> None:
-    told = CliRunner().invoke(app, ["nnunet"]).stdout
-    assert f'export nnUNet_extTrainer="{trainer_folder()}"' in told
-    assert "-tr nnUNetTrainerHasten" in told
+    output = CliRunner().invoke(app, ["nnunet"]).stdout
+    assert f'export nnUNet_extTrainer="{trainer_folder()}"' in output
+    assert "-tr nnUNetTrainerHasten" in output
     assert (trainer_folder() / "nnUNetTrainerHasten.py").is_file()
 
 

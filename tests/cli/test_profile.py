@@ -73,9 +73,9 @@ def test_nsight_s_command_is_printed_and_run(source: Path, tmp_path: Path, monke
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 3
-    told = (tmp_path / "given").read_text()
-    assert told.startswith("profile -t cuda,nvtx,osrt,cudnn")
-    assert "--nsys" not in told
+    output = (tmp_path / "given").read_text()
+    assert output.startswith("profile -t cuda,nvtx,osrt,cudnn")
+    assert "--nsys" not in output
 
 
 def test_under_nsight_torch_s_profiler_keeps_away(

@@ -52,8 +52,8 @@ def test_options_of_analyse(logs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = scale("analyse", logs, "--baseline", 2, "--epoch", "median", "--drop", 0.5, "--out", out)
     assert result.exit_code == 0, result.output
-    told = json.loads((out / "scaling.json").read_text())
-    assert (told["baseline"], told["epoch"], told["drop"]) == (2, "median", 0.5)
+    output = json.loads((out / "scaling.json").read_text())
+    assert (output["baseline"], output["epoch"], output["drop"]) == (2, "median", 0.5)
     assert "nowhere more than 0.5 below 2 workers" in result.output
 
 

@@ -35,9 +35,9 @@ def run(tmp_path: Path) -> Path:
 
 def test_logs_are_told_by_epochs_and_written(tmp_path: Path) -> None:
     folder = write_logs(tmp_path / "logs", {1: 100.0, 2: 54.0, 4: 28.0})
-    told = shown(folder, "--workers", "8,1024", "--out", tmp_path / "out")
-    assert "Epoch" in told
-    assert "On 1,024 workers (weak scaling)" in told
+    output = shown(folder, "--workers", "8,1024", "--out", tmp_path / "out")
+    assert "Epoch" in output
+    assert "On 1,024 workers (weak scaling)" in output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"prediction.json", "prediction.html"}
     facts = json.loads((tmp_path / "out" / "prediction.json").read_text())
     assert [one["workers"] for one in facts["predictions"]] == [8, 1024]
@@ -48,20 +48,20 @@ def test_a_run_goes_by_the_named_links(run: Path, tmp_path: Path) -> None:
     assert "Step" in fast
     assert "nodes of 8 by nvlink4 (3.4 us, 360 GB/s) inside, and by 8 x ib400" in fast
     shown(run, "--link", "eth1", "--out", tmp_path / "slow")
-    found = [
+    results = [
         [one["efficiency"] for one in json.loads((tmp_path / name / "prediction.json").read_text())["predictions"]]
         for name in ("fast", "slow")
     ]
-    assert len(found[0]) == 8
-    assert all(one > other for one, other in zip(*found, strict=True))
+    assert len(results[0]) == 8
+    assert all(one > other for one, other in zip(*results, strict=True))
     uneven = shown(run, "--link", "ib400", "--imbalance", "0.3", "--workers", "4", "--epochs", 1e6)
     assert "most is lost to uneven parts" in uneven
 
 
 def test_a_batch_is_dealt_to_as_many_as_it_has_samples(run: Path) -> None:
-    told = shown(run, "--link", "ib200", "--mode", "strong")
-    assert "left out   more than 64 workers" in told
-    assert "On 64 workers (strong scaling)" in told
+    output = shown(run, "--link", "ib200", "--mode", "strong")
+    assert "left out   more than 64 workers" in output
+    assert "On 64 workers (strong scaling)" in output
     assert "--workers 128: a batch of 64 can't be dealt" in failing(
         run, "--link", "ib200", "--mode", "strong", "--workers", "8,128"
     )

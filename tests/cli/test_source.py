@@ -39,8 +39,8 @@ def test_a_run_s_folder_stands_for_its_settings_and_an_incomplete_one_is_refused
     with pytest.raises(ValueError, match=r"holds an incomplete run \(metrics.jsonl, checkpoints, but no run.yaml\)"):
         run_from(str(run), [])
     (run / "run.yaml").write_text(f"data: {{source: {data}}}\n")
-    found = run_from(str(run), ["train.seed=5"])
-    assert (found.train.seed, found.data.source) == (5, str(data))
+    result = run_from(str(run), ["train.seed=5"])
+    assert (result.train.seed, result.data.source) == (5, str(data))
     assert run_from(str(data), []).data.source == str(data)
     with pytest.raises(ValueError, match="no such file"):
         run_from(str(tmp_path / "nowhere"), [])

@@ -135,8 +135,8 @@ cases = st.tuples(st.tuples(sizes, sizes, sizes), st.tuples(mm, mm, mm))
 @example([((16, 512, 512), (6.0, 0.3, 0.3))], False, "CT")
 @example([((600, 8, 8), (0.3, 6.0, 6.0))], True, "")
 @example([((8, 600, 600), (1.0, 5.0, 5.0))], False, "MRI")
-def test_every_3d_plan_fits_together(found: list[tuple[Shape, Spacing]], cuda: bool, modality: str) -> None:
-    shapes, spacings = zip(*found, strict=True)
+def test_every_3d_plan_fits_together(images: list[tuple[Shape, Spacing]], cuda: bool, modality: str) -> None:
+    shapes, spacings = zip(*images, strict=True)
     data = fingerprint(*shapes, spacings=spacings, modality=modality)
     config, decisions = plan(data, cuda=cuda)
     check_consistent(data, config, decisions, GPU if cuda else CPU)
@@ -144,8 +144,8 @@ def test_every_3d_plan_fits_together(found: list[tuple[Shape, Spacing]], cuda: b
 
 
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=5), st.booleans(), mm, mm)
-def test_every_2d_plan_fits_together(found: list[tuple[int, int]], cuda: bool, row: float, column: float) -> None:
-    shapes = tuple((1, height, width) for height, width in found)
+def test_every_2d_plan_fits_together(images: list[tuple[int, int]], cuda: bool, row: float, column: float) -> None:
+    shapes = tuple((1, height, width) for height, width in images)
     data = fingerprint(*shapes, spacings=((1.0, row, column),) * len(shapes), spatial_dims=2, modality="")
     config, decisions = plan(data, cuda=cuda)
     check_consistent(data, config, decisions, GPU if cuda else CPU)
@@ -159,7 +159,7 @@ def _check_strides(config: RunConfig, levels: int, data: Fingerprint) -> None:
     assert config.prepare.spacing is not None
     median = [sorted(at[axis] for at in data.spacings) for axis in range(3)]
     own = [(column[(len(column) - 1) // 2] + column[len(column) // 2]) / 2 for column in median]
-    voxel = [wanted or found for wanted, found in zip(config.prepare.spacing, own, strict=True)]
+    voxel = [wanted or result for wanted, result in zip(config.prepare.spacing, own, strict=True)]
     sides = list(config.sample.patch)
     for stride in config.network.strides:
         free = [at for at, side in zip(voxel, sides, strict=True) if side >= 8 and side % 2 == 0]
@@ -282,8 +282,8 @@ def test_phases_of_ct_share_a_window() -> None:
 def test_channels_named_after_a_way_to_scale(
     names: tuple[str, ...], intensity: str, window: tuple[float, float]
 ) -> None:
-    found = plan(fingerprint((60, 60, 60), modality=names[0], channels=names))[0].prepare
-    assert (found.intensity, found.window) == (intensity, window)
+    result = plan(fingerprint((60, 60, 60), modality=names[0], channels=names))[0].prepare
+    assert (result.intensity, result.window) == (intensity, window)
 
 
 def test_a_resampled_size_just_above_a_multiple_is_not_rounded_up() -> None:
@@ -364,12 +364,12 @@ def test_any_patch_gets_a_network_with_levels_enough(patch: Shape, name: str) ->
 
 @pytest.mark.parametrize("cuda", [False, True])
 def test_what_is_given_is_kept_and_said_to_be_given(cuda: bool) -> None:
-    first, found = plan(CT, cuda=cuda)
-    assert not any(decision.reason == GIVEN for decision in found.values())
+    first, result = plan(CT, cuda=cuda)
+    assert not any(decision.reason == GIVEN for decision in result.values())
     again, decisions = plan(HIPPOCAMPUS, first, cuda=not cuda)
     assert again == first
     assert {name: decision.value for name, decision in decisions.items()} == {
-        name: decision.value for name, decision in found.items()
+        name: decision.value for name, decision in result.items()
     }
     assert {decision.reason for decision in decisions.values()} == {GIVEN}
 

@@ -60,7 +60,7 @@ def test_a_sound_set_paints_every_region_with_its_own_value_and_hides_none(regio
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("data.regions={a: []}", '"a" is empty; name the label values'),
         ("data.regions={a: [1], ' ': [2]}", "a region has an empty name"),
@@ -76,21 +76,21 @@ def test_a_sound_set_paints_every_region_with_its_own_value_and_hides_none(regio
         ("data.regions=3", r"data\.regions"),
     ],
 )
-def test_regions_that_make_no_sense_are_told(given: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_regions_that_make_no_sense_are_told(given: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         load_run(None, [given])
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ("{c: 1}", 'data.region_values names "c", which is no region; the regions are a, b'),
         ("{a: 3}", r'data.region_values paints "a" with 3; use one of its own values \[1, 2\]'),
         ("{a: 2, b: 2}", "data.region_values paints two regions with 2"),
     ],
 )
-def test_values_that_paint_nothing_are_told(values: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_values_that_paint_nothing_are_told(values: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         load_run(None, ["data.regions={a: [1, 2], b: [2, 3]}", f"data.region_values={values}"])
 
 

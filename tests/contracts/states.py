@@ -8,24 +8,24 @@ from typing import Any
 from torch import Tensor, distributed
 
 
-def compare(found: Any, wanted: Any) -> float:
+def compare(result: Any, wanted: Any) -> float:
     """Largest difference of the tensors and numbers in two nested states, relative to the largest value of a tensor."""
     if isinstance(wanted, Tensor):
-        if not isinstance(found, Tensor) or found.shape != wanted.shape or found.dtype != wanted.dtype:
+        if not isinstance(result, Tensor) or result.shape != wanted.shape or result.dtype != wanted.dtype:
             return float("inf")
-        difference = (found.double() - wanted.double()).abs()
+        difference = (result.double() - wanted.double()).abs()
         return float((difference / wanted.double().abs().max().clamp(min=1.0)).max()) if wanted.numel() else 0.0
     if isinstance(wanted, dict):
-        if not isinstance(found, dict) or list(found) != list(wanted):
+        if not isinstance(result, dict) or list(result) != list(wanted):
             return float("inf")
-        return max((compare(found[key], value) for key, value in wanted.items()), default=0.0)
+        return max((compare(result[key], value) for key, value in wanted.items()), default=0.0)
     if isinstance(wanted, list | tuple):
-        if len(found) != len(wanted):
+        if len(result) != len(wanted):
             return float("inf")
-        return max((compare(one, other) for one, other in zip(found, wanted, strict=True)), default=0.0)
+        return max((compare(one, other) for one, other in zip(result, wanted, strict=True)), default=0.0)
     if isinstance(wanted, float):
-        return abs(found - wanted) / max(1.0, abs(wanted))
-    return 0.0 if found == wanted else float("inf")
+        return abs(result - wanted) / max(1.0, abs(wanted))
+    return 0.0 if result == wanted else float("inf")
 
 
 def same_on_all(value: Any) -> bool:
@@ -39,9 +39,9 @@ def same_on_all(value: Any) -> bool:
 def everyones(value: Any) -> list[Any]:
     if not distributed.is_initialized():
         return [value]
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, value)
-    return found
+    result: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(result, value)
+    return result
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -246,16 +246,16 @@ def run_case(case: Case, made: Callable[[Case], Strategy]) -> dict[str, Any]:
     rank = trainee.strategy.world.rank
     norms, losses = everyones(trainee.norms), everyones(trainee.losses)
     whole = trainee.whole()
-    found: dict[str, Any] = {"agree": same_on_all(whole), "losses_differ": any(one != losses[0] for one in losses)}
+    actual: dict[str, Any] = {"agree": same_on_all(whole), "losses_differ": any(one != losses[0] for one in losses)}
     state = comparable(trainee.state(case.steps))
     trainee.strategy.close()
     if rank != 0:
-        return found
+        return actual
     wanted = reference(case).run(case.steps)
     expected = comparable(wanted.state(case.steps))
     first = _first_weights(case)
     means = [sum(each) / len(each) for each in zip(*losses, strict=True)]
-    return found | {
+    return actual | {
         "weights": compare(state["network"], expected["network"]),
         "average": compare(state["average"], expected["average"]),
         "whole": compare(whole, wanted.whole()),
@@ -289,21 +289,21 @@ def run_moved(made: Callable[[Case], Strategy], name: str, folder: Path, others:
         distributed.barrier()
     gone_on = comparable(trainee.run(steps, steps).state(2 * steps))
     strategy.close()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     wanted = None
     if first:
         wanted = comparable(reference(MOVED).run(2 * steps).state(2 * steps))
-        found["undisturbed"] = compare(gone_on, wanted)
+        results["undisturbed"] = compare(gone_on, wanted)
         alone = reference(MOVED)
-        found["to_single"] = compare(_continued(alone, path), wanted)
+        results["to_single"] = compare(_continued(alone, path), wanted)
     sources = {"to_itself": path, "from_single": on_disk, **{f"from_{other.stem}": other for other in others}}
     for label, source in sources.items():
         fresh = Trainee(MOVED, made(MOVED))
         went = _continued(fresh, source)
         fresh.strategy.close()
         if first:
-            found[label] = compare(went, wanted)
-    return found
+            results[label] = compare(went, wanted)
+    return results
 
 
 def _continued(trainee: Trainee, source: Path) -> dict[str, Any]:
@@ -313,26 +313,26 @@ def _continued(trainee: Trainee, source: Path) -> dict[str, Any]:
 
 def count_exchanges(made: Callable[[Case], Strategy]) -> dict[str, int]:
     """Sums over ranks that a step asks for, with one piece and with two; the first step, which sets up, not counted."""
-    found = {}
+    results = {}
     for pieces in (1, 2):
         case = replace(CASES["accumulated"], accumulate=pieces)
         trainee = Trainee(case, made(case)).run(1)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
             trainee.run(1, 1)
         names = ("c10d::allreduce", "c10d::reduce_scatter", "c10d::_reduce_scatter", "c10d::reduce_")
-        found[str(pieces)] = sum(event.name.startswith(names) for event in recorded.events())
+        results[str(pieces)] = sum(event.name.startswith(names) for event in recorded.events())
         trainee.strategy.close()
-    return found
+    return results
 
 
 def run_all(row: Row, world: World, folder: Path) -> dict[str, Any]:
     made = partial(_strategy, row, world)
-    found: dict[str, Any] = {name: run_case(case, made) for name, case in CASES.items() if name not in row.differs}
-    if "accumulated" in found:
-        found["accumulated"]["exchanges"] = count_exchanges(made)
+    results: dict[str, Any] = {name: run_case(case, made) for name, case in CASES.items() if name not in row.differs}
+    if "accumulated" in results:
+        results["accumulated"]["exchanges"] = count_exchanges(made)
     if "moved" not in row.differs:
-        found["moved"] = run_moved(made, row.name, folder, [])
-    return found
+        results["moved"] = run_moved(made, row.name, folder, [])
+    return results
 
 
 def _strategy(row: Row, world: World, case: Case) -> Strategy:
@@ -354,9 +354,9 @@ def main() -> None:
         # A folder of its own: the files of others are not written again.
         with TemporaryDirectory() as own:
             here = Path(broadcast_from_rank0(world, own))
-            found = run_moved(partial(_strategy, row, world), name, here, [Path(other) for other in others])
+            result = run_moved(partial(_strategy, row, world), name, here, [Path(other) for other in others])
             everyones(None)
-        tell(found)
+        tell(result)
 
 
 if __name__ == "__main__":

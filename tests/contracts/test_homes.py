@@ -91,7 +91,7 @@ SIZES = [4, 3, 2, 1]
 
 
 @pytest.mark.parametrize(
-    ("device", "ram", "found"),
+    ("device", "ram", "result"),
     [
         (10, 0, ((0, 1, 2, 3), (), ())),
         (9, 1, ((0, 1, 2), (3,), ())),
@@ -100,8 +100,8 @@ SIZES = [4, 3, 2, 1]
         (0, 0, ((), (), (0, 1, 2, 3))),
     ],
 )
-def test_cases_fill_one_home_after_the_other(device: int, ram: int, found: tuple[tuple[int, ...], ...]) -> None:
-    assert tuple(homes.place(SIZES, range(4), device=device, ram=ram)) == found
+def test_cases_fill_one_home_after_the_other(device: int, ram: int, result: tuple[tuple[int, ...], ...]) -> None:
+    assert tuple(homes.place(SIZES, range(4), device=device, ram=ram)) == result
 
 
 def test_the_first_in_order_get_the_fastest_home() -> None:

@@ -190,11 +190,11 @@ def test_no_operation_is_left_out() -> None:
     names = [
         each.name for each in modules if not each.name.endswith("_triton")
     ]  # these import Triton, and hold no class
-    found = {
+    results = {
         one for name in names for _, one in inspect.getmembers(importlib.import_module(name), inspect.isclass)
         if one.__module__.startswith("hasten.augment.") and not getattr(one, "_is_protocol", False)
         and not one.__name__.startswith("_")
     }  # fmt: skip
     methods = ({"draw", "apply"}, {"draw", "map"}, {"draw_batch", "apply_batch"}, {"start", "size"})
-    wanted = {one for one in found if any(names <= set(dir(one)) for names in methods)}
+    wanted = {one for one in results if any(names <= set(dir(one)) for names in methods)}
     assert wanted == {type(op) for op in (*drawn_by_prob(3), *fixed(3), *crops(3))}

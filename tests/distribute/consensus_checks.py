@@ -18,24 +18,26 @@ def findings(world: World, folder: Path) -> dict[str, Any]:
     other = World(rank=world.rank, size=world.size, local_rank=world.local_rank, host=f"node{world.rank}")
     with long_timeout_group() as patient:
         assert patient is not None
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             "values": run_on_all_ranks(world, lambda: world.rank, group=patient),
-            "one fails": told(lambda: run_on_all_ranks(other, lambda: fails(world.rank == 1, "second"), group=patient)),
-            "all fail": told(lambda: run_on_all_ranks(other, lambda: fails(True, f"of rank {world.rank}"))),
+            "one fails": refusal(
+                lambda: run_on_all_ranks(other, lambda: fails(world.rank == 1, "second"), group=patient)
+            ),
+            "all fail": refusal(lambda: run_on_all_ranks(other, lambda: fails(True, f"of rank {world.rank}"))),
             "from first": broadcast_from_rank0(world, {"a": 1} if world.first else None, group=patient),
-            "same": told(lambda: require_same(other, {"code": "abc", "data": 3})),
-            "differing": told(lambda: require_same(other, {"code": "abc", "data hash": world.rank + 7})),
-            "extra": told(lambda: require_same(other, {"code": "abc"} | ({} if world.first else {"more": 1}))),
+            "same": refusal(lambda: require_same(other, {"code": "abc", "data": 3})),
+            "differing": refusal(lambda: require_same(other, {"code": "abc", "data hash": world.rank + 7})),
+            "extra": refusal(lambda: require_same(other, {"code": "abc"} | ({} if world.first else {"more": 1}))),
         }
     made = folder / "made"
     with local_rank0_first(world, None):
-        found["was there"] = made.exists()
+        results["was there"] = made.exists()
         made.touch()
     distributed.barrier()
-    failed = told(lambda: cached(world, folder / "not made"))
-    found["first fails"] = [failed, (folder / "not made").exists()]
+    failed = refusal(lambda: cached(world, folder / "not made"))
+    results["first fails"] = [failed, (folder / "not made").exists()]
     distributed.barrier()
-    return found
+    return results
 
 
 def cached(world: World, path: Path) -> None:
@@ -49,7 +51,7 @@ def fails(wrong: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def told(work: Callable[[], Any]) -> str:
+def refusal(work: Callable[[], Any]) -> str:
     try:
         work()
     except (ValueError, SystemExit) as error:

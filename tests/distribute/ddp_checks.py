@@ -50,8 +50,8 @@ class Unused(nn.Module):
         self.used, self.spare = nn.Linear(2, 2), nn.Linear(2, 2)
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.used(image)
-        return found
+        result: Tensor = self.used(image)
+        return result
 
 
 def told_of_unused(world: World, **settings: Any) -> str:

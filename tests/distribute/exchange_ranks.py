@@ -23,12 +23,12 @@ from tests.distribute.ranks import tell
 
 def held(arena: Arena) -> dict[str, str]:
     """A hash of all bytes of each case."""
-    found = {}
+    results = {}
     points = point_slices(case_rows(arena))
     for case, name in enumerate(arena.ids):
         bits = b"".join(value.numpy().tobytes() for value in case_values(arena, case, points[case]))
-        found[name] = hashlib.sha256(bits + repr(arena.geometry[case]).encode()).hexdigest()
-    return found
+        results[name] = hashlib.sha256(bits + repr(arena.geometry[case]).encode()).hexdigest()
+    return results
 
 
 def directly(world: World, limit: int) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def stream(world: World, folder: Path, every: int, pieces: int, first: int, stag
         return arena
 
     parts.arena = watched  # type: ignore[assignment, method-assign]
-    found = [digests(batch, pieces) for batch in run(parts, first=first, staged=staged)]
-    return {"batches": found, "rounds": rounds}
+    results = [digests(batch, pieces) for batch in run(parts, first=first, staged=staged)]
+    return {"batches": results, "rounds": rounds}
 
 
 def cache(folder: Path, world: World) -> CacheConfig:

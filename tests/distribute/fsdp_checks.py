@@ -36,8 +36,8 @@ class Tied(nn.Module):
         self.second[0].weight = self.first[0].weight
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.second(self.first(image))
-        return found
+        result: Tensor = self.second(self.first(image))
+        return result
 
 
 class Views(nn.Module):
@@ -50,8 +50,8 @@ class Views(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         middle = self.first(image).mul_(2.0)
-        found: Tensor = self.second(middle).mul_(3.0).add_(1.0)
-        return found.exp()
+        result: Tensor = self.second(middle).mul_(3.0).add_(1.0)
+        return result.exp()
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -85,8 +85,8 @@ def image_of(world: World | None = None, dtype: torch.dtype = torch.float64) -> 
 
 def gradients(network: nn.Module) -> list[Tensor | None]:
     """Whole ones."""
-    found = [weight.grad for weight in network.parameters()]
-    return [one.full_tensor() if isinstance(one, DTensor) else one for one in found]
+    results = [weight.grad for weight in network.parameters()]
+    return [one.full_tensor() if isinstance(one, DTensor) else one for one in results]
 
 
 def backward(network: nn.Module, image: Tensor) -> None:
@@ -100,39 +100,39 @@ def of_network(world: World, name: str, *, last: bool = False) -> dict[str, Any]
     strategy, network = sharded(network_of(name, last=last), world)
     backward(network, image_of(world))
     wanted = [weight.grad for weight in plain.parameters()]
-    found = {"gradients": compare(gradients(network), wanted), "blocks": len(sharded_blocks(network_of(name)))}
+    results = {"gradients": compare(gradients(network), wanted), "blocks": len(sharded_blocks(network_of(name)))}
     kept = sum(weight.to_local().nbytes for weight in network.parameters() if isinstance(weight, DTensor))
-    found["kept"] = kept / sum(weight.nbytes for weight in plain.parameters())
+    results["kept"] = kept / sum(weight.nbytes for weight in plain.parameters())
     whole = strategy.whole(network)
     state = strategy.gather_state(
         {"network": network.state_dict(), "average": None, "optimizer": {"state": {}, "param_groups": []}}
     )["network"]
-    found["whole"] = compare(dict(whole.state_dict()), dict(plain.state_dict()))
-    found["strides"] = [weight.stride() for weight in whole.parameters()] == [
+    results["whole"] = compare(dict(whole.state_dict()), dict(plain.state_dict()))
+    results["strides"] = [weight.stride() for weight in whole.parameters()] == [
         weight.stride() for weight in plain.parameters()
     ]
     if world.first:
-        found["state"] = compare(dict(state), dict(plain.state_dict()))
+        results["state"] = compare(dict(state), dict(plain.state_dict()))
         # While the other ranks do something else: it is a plain module.
-        found["alone"] = compare(whole.eval()(image_of()), plain.eval()(image_of()))
+        results["alone"] = compare(whole.eval()(image_of()), plain.eval()(image_of()))
         named = plain.state_dict()
-        found["names"] = len({value.data_ptr() for value in state.values()}) == len(
+        results["names"] = len({value.data_ptr() for value in state.values()}) == len(
             {value.data_ptr() for value in named.values()}
         )
-    return found
+    return results
 
 
 def recomputed(world: World) -> dict[str, Any]:
     """The blocks of a UNet computed again in the backward pass, and not."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     kept: dict[bool, list[Tensor | None]] = {}
     for again in (False, True):
         network = network_of("unet")
         if again:
             names = [name for name, module in network.named_modules() if type(module).__name__ == "ResidualUnit"]
             recompute_modules(network, names)
-            found["modules"] = len(names)
-        found[f"blocks_{again}"] = len(sharded_blocks(network))
+            results["modules"] = len(names)
+        results[f"blocks_{again}"] = len(sharded_blocks(network))
         _, network = sharded(network, world)
         saved: dict[int, int] = {}
 
@@ -145,15 +145,15 @@ def recomputed(world: World) -> dict[str, Any]:
                 loss = network(image_of(world)).square().mean()
             loss.backward()
         kept[again] = gradients(network)
-        found[f"saved_{again}"] = sum(saved.values())
-        found[f"gathers_{again}"] = sum("allgather" in event.name for event in recorded.events())
-    found["gradients"] = compare(kept[True], kept[False])
-    return found
+        results[f"saved_{again}"] = sum(saved.values())
+        results[f"gathers_{again}"] = sum("allgather" in event.name for event in recorded.events())
+    results["gradients"] = compare(kept[True], kept[False])
+    return results
 
 
 def optimizers(world: World) -> dict[str, float]:
     """Against one process with the whole batch: three steps, the second of which is skipped."""
-    found = {}
+    results = {}
     for name in ("adamw", "sgd"):
         for lookahead in (0, 1):
             train = TrainConfig(optimizer=name, learning_rate=0.01, lookahead=lookahead)  # type: ignore[arg-type]
@@ -171,8 +171,8 @@ def optimizers(world: World) -> dict[str, float]:
                     del one.found_inf, one.grad_scale  # type: ignore[attr-defined]
                     one.zero_grad()
             whole = dict(strategy.whole(network).state_dict())
-            found[f"{name} {lookahead}"] = compare(whole, dict(plain.state_dict()))
-    return found
+            results[f"{name} {lookahead}"] = compare(whole, dict(plain.state_dict()))
+    return results
 
 
 def in_half(world: World, dtype: Any) -> float:
@@ -260,7 +260,7 @@ def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
     with process_group(world, DistributeConfig(timeout_s=60), CPU):
-        found = {
+        results = {
             "networks": {name: of_network(world, name) for name in NETWORKS},
             "channels_last": of_network(world, "unet", last=True),
             "recomputed": recomputed(world),
@@ -272,9 +272,9 @@ def main() -> None:
             "memory": memory(world),
             "refused": refused(world),
         }
-        found["agree"] = same_on_all(torch.zeros(1))
+        results["agree"] = same_on_all(torch.zeros(1))
         distributed.barrier()
-        tell(found)
+        tell(results)
 
 
 if __name__ == "__main__":

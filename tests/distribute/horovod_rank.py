@@ -24,17 +24,17 @@ CONFIG = DistributeConfig(strategy="horovod", timeout_s=60)
 @contextmanager
 def watched(strategy: Horovod) -> Any:
     """The types of the gradients that are sent."""
-    hvd, found = strategy._hvd, []
+    hvd, result = strategy._hvd, []
     original = hvd.allreduce_async_
 
     def listened(message: Tensor, **options: Any) -> int:
-        found.append(str(message.dtype))
+        result.append(str(message.dtype))
         handle: int = original(message, **options)
         return handle
 
     hvd.allreduce_async_ = listened
     try:
-        yield found
+        yield result
     finally:
         hvd.allreduce_async_ = original
 
@@ -54,7 +54,7 @@ def sent(world: World, accumulate: int, **settings: Any) -> dict[str, Any]:
 
 
 def optimizers(world: World) -> dict[str, Any]:
-    found = {}
+    results = {}
     # Not nvlamb: it scales what is left of a gradient of 0, as of a bias before a norm, to the size of the weights.
     for name in ("novograd", "lamb", "lars", "adamw"):
         case = Case(optimizer=name, rate=0.01, momentum=0.9, clip_norm=0.5)
@@ -62,8 +62,8 @@ def optimizers(world: World) -> dict[str, Any]:
         state = Trainee(case, strategy).run(2).state(2)["network"]
         strategy.close()
         alone = reference(case).run(2).state(2)["network"]
-        found[name] = {"difference": compare(dict(state), dict(alone)), "agree": same_on_all(dict(state))}
-    return found
+        results[name] = {"difference": compare(dict(state), dict(alone)), "agree": same_on_all(dict(state))}
+    return results
 
 
 def averaged(world: World, weight: Tensor, **settings: Any) -> dict[str, Any]:
@@ -118,20 +118,20 @@ def main() -> None:
             os._exit(0)
         flat = torch.ones(2, 3, 4, 4)
         turned = flat.contiguous(memory_format=torch.channels_last)
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             "once": sent(world, 1),
             "twice": sent(world, 2),
             "short": sent(world, 1, gradients="fp16"),
         }
-        found["optimizers"] = optimizers(world)
-        found["flat"], found["turned"] = averaged(world, flat), averaged(world, turned)
-        found["bf16"] = averaged(world, torch.ones(3, 3, dtype=torch.bfloat16))
+        results["optimizers"] = optimizers(world)
+        results["flat"], results["turned"] = averaged(world, flat), averaged(world, turned)
+        results["bf16"] = averaged(world, torch.ones(3, 3, dtype=torch.bfloat16))
         try:
             start(World(rank=1 - world.rank, size=world.size))
         except ValueError as error:
-            found["swapped"] = str(error)
-        found["waited"] = waited(world)
-        tell(found)
+            results["swapped"] = str(error)
+        results["waited"] = waited(world)
+        tell(results)
 
 
 if __name__ == "__main__":

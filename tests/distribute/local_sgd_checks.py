@@ -55,21 +55,21 @@ def simulated(ranks: int, every: int, steps: int) -> list[dict[str, Tensor]]:
 
 def method(world: World) -> dict[str, Any]:
     """Seven and eight steps, the latter with a mean just taken up, against the simulation."""
-    found = {}
+    results = {}
     for steps in (7, 8):
         trainee = made(world, 3).run(steps)
         everyone = everyones(weights(trainee.network))
-        found[str(steps)] = compare(everyone, simulated(world.size, 3, steps))
-        found[f"{steps} agree"] = same_on_all(weights(trainee.network))
+        results[str(steps)] = compare(everyone, simulated(world.size, 3, steps))
+        results[f"{steps} agree"] = same_on_all(weights(trainee.network))
         trainee.strategy.close()
     alone = everyones(weights(made(world, 1000).run(8).network))
-    found["spread"] = compare(everyone[0], everyone[1]) / compare(alone[0], alone[1])
-    return found
+    results["spread"] = compare(everyone[0], everyone[1]) / compare(alone[0], alone[1])
+    return results
 
 
 def messages(world: World) -> dict[str, list[str]]:
     """Of each of eight steps: what was begun and waited for, with a mean every 3 steps and every step."""
-    found = {}
+    results = {}
     plain = distributed.all_reduce
     for every in (3, 1):
         log: list[list[str]] = []
@@ -96,8 +96,8 @@ def messages(world: World) -> dict[str, list[str]]:
         finally:
             distributed.all_reduce = plain
         trainee.strategy.close()
-        found[str(every)] = [" ".join(each) for each in log]
-    return found
+        results[str(every)] = [" ".join(each) for each in log]
+    return results
 
 
 def validated(world: World) -> dict[str, Any]:
@@ -127,30 +127,30 @@ def saved(world: World, case: Case, every: int, steps: int) -> dict[str, Any]:
     buffers = everyones({name: value.clone() for name, value in trainee.network.named_buffers()})
     state = copy.deepcopy(trainee.state(steps))
     states = everyones(state)
-    found = {"agree": same_on_all([state["network"], state["average"], state["optimizer"]])}
-    found["live"] = compare(dict(trainee.network.state_dict()), state["network"]) == 0
+    results = {"agree": same_on_all([state["network"], state["average"], state["optimizer"]])}
+    results["live"] = compare(dict(trainee.network.state_dict()), state["network"]) == 0
     mean = {
         number: {name: _expected([one[number][name] for one in before]) for name in entry}
         for number, entry in before[0].items()
     }
-    found["moments"] = compare(state["optimizer"]["state"], mean)
-    found["apart"] = compare(before[1], before[0])
+    results["moments"] = compare(state["optimizer"]["state"], mean)
+    results["apart"] = compare(before[1], before[0])
     if buffers[0]:
         wanted = {name: _expected([one[name] for one in buffers]) for name in buffers[0]}
-        found["buffers"] = compare({name: state["network"][name] for name in wanted}, wanted)
+        results["buffers"] = compare({name: state["network"][name] for name in wanted}, wanted)
     resumed = made(world, every, case)
     # As from one file.
     at = resumed.restore(states[0])
     resumed.run(5, at)
     trainee.run(5, steps)
     ends = [copy.deepcopy([one.network.state_dict(), one.optimizer.state_dict()]) for one in (trainee, resumed)]
-    found["resumed"] = compare(ends[1], ends[0])
+    results["resumed"] = compare(ends[1], ends[0])
     alone = reference(case)
     alone.restore(states[0])
-    found["single"] = compare(dict(alone.network.state_dict()), state["network"])
+    results["single"] = compare(dict(alone.network.state_dict()), state["network"])
     for one in (trainee, resumed):
         one.strategy.close()
-    return found
+    return results
 
 
 def _expected(values: list[Any]) -> Any:

@@ -25,14 +25,14 @@ def main() -> None:
         # Joined already: it is this group, and stays.
         with process_group(world, config, device):
             pass
-        found = {
+        results = {
             "still": distributed.is_initialized(),
             "agree": consensus_checks.findings(world, Path(sys.argv[1])),
             "ddp": ddp_checks.findings(world),
             "local_sgd": local_sgd_checks.findings(world),
         }
-    found["left"] = not distributed.is_initialized()
-    tell(found)
+    results["left"] = not distributed.is_initialized()
+    tell(results)
 
 
 if __name__ == "__main__":

@@ -68,8 +68,8 @@ def train(
     for index, side in enumerate(sides):
         image = torch.randn(2 * PIECES, 1, side, side, side, generator=torch.Generator().manual_seed(index))
         losses.append(float(step(image, (image > 0.5).to(torch.uint8), index)))
-    found = training_state(network=network, optimizer=made, step=len(sides), average=average)
-    return step, strategy.gather_state(found), losses
+    result = training_state(network=network, optimizer=made, step=len(sides), average=average)
+    return step, strategy.gather_state(result), losses
 
 
 def differences(world: World, **how: Any) -> dict[str, float]:
@@ -128,14 +128,14 @@ def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
     with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
-        found: dict[str, Any] = {name: differences(world, name=name, net=net) for name, net in NETS.items()}
+        results: dict[str, Any] = {name: differences(world, name=name, net=net) for name, net in NETS.items()}
         # A second form of batch has a schedule of its own; one of a single patch a piece among them.
-        found["sides"] = differences(world, sides=(16, 24, 16))
-        found["muon"] = differences(world, optimizer="muon", lookahead=2)
-        found["bf16"] = differences(world, precision="bf16", channels_last=True)
-        found["dropout"] = train(Pipeline(world, DistributeConfig(micro_batches=PIECES)), net={"dropout": 0.2})[2]
-        found["kept"], found["left_out"] = kept(world), left_out(world)
-        tell(found)
+        results["sides"] = differences(world, sides=(16, 24, 16))
+        results["muon"] = differences(world, optimizer="muon", lookahead=2)
+        results["bf16"] = differences(world, precision="bf16", channels_last=True)
+        results["dropout"] = train(Pipeline(world, DistributeConfig(micro_batches=PIECES)), net={"dropout": 0.2})[2]
+        results["kept"], results["left_out"] = kept(world), left_out(world)
+        tell(results)
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ def run_ranks(
         return [_last_line(module, rank, outputs[rank]) for rank in range(world)]
 
 
-def tell(found: Any) -> NoReturn:
+def tell(result: Any) -> NoReturn:
     """Print a rank's findings and end it, once all ranks have told theirs."""
-    print("\n" + json.dumps(found), flush=True)
+    print("\n" + json.dumps(result), flush=True)
     if distributed.is_initialized():
         distributed.barrier()
     sys.stderr.flush()
@@ -94,9 +94,9 @@ def _wait(ranks: list[subprocess.Popen[bytes]], module: str, errors: list[Path],
     codes = [process.poll() for process in ranks]
     if any(codes) or None in codes:
         ended = ", ".join("still ran" if code is None else f"ended with {code}" for code in codes)
-        told = "\n".join(f"--- rank {number}:\n{_text(path)}" for number, path in enumerate(errors))
+        output = "\n".join(f"--- rank {number}:\n{_text(path)}" for number, path in enumerate(errors))
         raise AssertionError(
-            f"{module}: ranks {ended}" + (f"; rank {first} first\n" if first is not None else "\n") + told
+            f"{module}: ranks {ended}" + (f"; rank {first} first\n" if first is not None else "\n") + output
         )
 
 

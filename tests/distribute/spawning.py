@@ -54,7 +54,7 @@ def vanish() -> None:
     time.sleep(60)
 
 
-def told(work) -> list[str]:
+def error_of(work) -> list[str]:
     try:
         work()
     except Exception as error:
@@ -67,17 +67,17 @@ def nested() -> None:
 
 
 which = sys.argv[1:]
-found: dict = {}
+results: dict = {}
 if "add" in which:
     answer = spawn_ddp(add, 1.0, factor=2.0, nprocs=2, timeout_s=100)
-    found["add"] = [answer.total, answer.places, isinstance(answer, Answer)]
+    results["add"] = [answer.total, answer.places, isinstance(answer, Answer)]
 if "fail" in which:
-    found["fail"] = told(lambda: spawn_ddp(fail, nprocs=2, timeout_s=100))
+    results["fail"] = error_of(lambda: spawn_ddp(fail, nprocs=2, timeout_s=100))
     assert issubclass(RankFailed, RuntimeError)
 if "nested" in which:
-    found["nested"] = told(lambda: spawn_ddp(nested, nprocs=1, timeout_s=100))
+    results["nested"] = error_of(lambda: spawn_ddp(nested, nprocs=1, timeout_s=100))
 if "vanish" in which:
-    found["vanish"] = told(lambda: spawn_ddp(vanish, nprocs=2, timeout_s=100))
+    results["vanish"] = error_of(lambda: spawn_ddp(vanish, nprocs=2, timeout_s=100))
 if "late" in which:
-    found["late"] = told(lambda: spawn_ddp(time.sleep, 60, nprocs=1, timeout_s=0.5))
-print(json.dumps(found))
+    results["late"] = error_of(lambda: spawn_ddp(time.sleep, 60, nprocs=1, timeout_s=0.5))
+print(json.dumps(results))

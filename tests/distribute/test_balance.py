@@ -25,10 +25,10 @@ PARTS = st.integers(1, 9)
 Ways = Sequence[Sequence[int]]
 
 
-def check_dealt(found: Ways, count: int, parts: int) -> None:
-    assert len(found) == parts
-    assert sorted(case for part in found for case in part) == list(range(count))
-    assert all(list(part) == sorted(part) for part in found)
+def check_dealt(result: Ways, count: int, parts: int) -> None:
+    assert len(result) == parts
+    assert sorted(case for part in result for case in part) == list(range(count))
+    assert all(list(part) == sorted(part) for part in result)
 
 
 @given(COSTS, PARTS)
@@ -36,8 +36,8 @@ def test_every_case_is_in_one_part(costs: list[float], parts: int) -> None:
     check_dealt(partition(costs, parts), len(costs), parts)
     check_dealt(deal(costs, parts), len(costs), parts)
     check_dealt(in_order(len(costs), parts), len(costs), parts)
-    for found in (deal(costs, parts), in_order(len(costs), parts)):
-        counts = [len(part) for part in found]
+    for result in (deal(costs, parts), in_order(len(costs), parts)):
+        counts = [len(part) for part in result]
         assert max(counts) - min(counts) <= 1
 
 
@@ -70,9 +70,9 @@ def test_ties_are_dealt_in_order() -> None:
 def test_rows_may_be_taken_in_any_order(costs: list[float], parts: int, random: object) -> None:
     order = list(range(len(costs)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    found = deal(costs, parts, order)
-    check_dealt(found, len(costs), parts)
-    assert max(map(len, found)) - min(map(len, found)) <= 1
+    result = deal(costs, parts, order)
+    check_dealt(result, len(costs), parts)
+    assert max(map(len, result)) - min(map(len, result)) <= 1
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
@@ -81,16 +81,16 @@ def test_skewed_sizes_are_balanced(parts: int) -> None:
     generator = np.random.default_rng(parts)
     costs = np.sort(np.exp(generator.standard_normal(208))).tolist()
     orders = [None, generator.permutation(208).tolist()]
-    for found in (partition(costs, parts), *(deal(costs, parts, order) for order in orders)):
-        assert imbalance(loads_of(costs, found)) <= 1 / 0.95
+    for result in (partition(costs, parts), *(deal(costs, parts, order) for order in orders)):
+        assert imbalance(loads_of(costs, result)) <= 1 / 0.95
     assert imbalance(loads_of(costs, in_order(208, parts))) > 1 / 0.95
 
 
 def test_imbalance_is_the_largest_over_the_mean() -> None:
     assert imbalance([1.0, 1.0, 4.0]) == 2.0
     assert imbalance([0.0, 0.0]) == 1.0
-    told = balance_sentence([1.0, 1.0, 1.0, 3.0], partition([1.0, 1.0, 1.0, 3.0], 2))
-    assert told == (
+    output = balance_sentence([1.0, 1.0, 1.0, 3.0], partition([1.0, 1.0, 1.0, 3.0], 2))
+    assert output == (
         "4 cases in 2 parts: the largest has 1.000 times the mean (100.0 % balanced); cut by count in order, "
         "1.333 (75.0 %)"
     )
@@ -113,10 +113,10 @@ def test_ranks_share_the_validation(costs: list[float], size: int) -> None:
 
 @given(st.tuples(*[st.integers(1, 600)] * 3), st.tuples(*[st.sampled_from([1, 8, 16])] * 3), st.floats(0.01, 1.0))
 def test_a_bucket_holds_its_volumes(shape: tuple, unit: tuple, spread: float) -> None:
-    found = bucket_shape(shape, unit, spread)
-    for side, padded, by in zip(shape, found, unit, strict=True):
+    result = bucket_shape(shape, unit, spread)
+    for side, padded, by in zip(shape, result, unit, strict=True):
         assert padded % by == 0
         assert padded >= side
         assert padded <= max(by * math.ceil(side / by), side * (1 + spread) + by)
     # What is padded already stays as it is.
-    assert bucket_shape(found, unit, spread) == found
+    assert bucket_shape(result, unit, spread) == result

@@ -56,13 +56,13 @@ def lognormal(count: int, seed: int = 0) -> dict[str, float]:
 def test_a_deal_follows_from_its_fields(count: int, parts: int, number: int, random: Any) -> None:
     costs = lognormal(count)
     own = CaseAssignment(costs=costs, parts=parts, seed=1, every=2)
-    found = own.at(number)
-    assert sorted(case for part in found for case in part) == sorted(costs)
-    counts = [len(part) for part in found]
+    result = own.at(number)
+    assert sorted(case for part in result for case in part) == sorted(costs)
+    counts = [len(part) for part in result]
     assert max(counts) - min(counts) <= 1
     shuffled = list(costs.items())
     random.shuffle(shuffled)
-    assert CaseAssignment(costs=dict(shuffled), parts=parts, seed=1, every=2).at(number) == found
+    assert CaseAssignment(costs=dict(shuffled), parts=parts, seed=1, every=2).at(number) == result
 
 
 def test_every_round_deals_anew_and_balanced() -> None:
@@ -177,7 +177,7 @@ def test_cases_are_dealt_anew_only_where_that_is_set(folder: Path, cases: Any) -
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ((3, 4, 8, 1, 1), r"distribute\.parts: 4 parts, but only 3 cases to train on; use 3 or fewer"),
         ((30, 4, 8, 1, 3), r"distribute\.parts: 4 parts can't be dealt among 3 processes; use 3 or 6"),
@@ -186,12 +186,12 @@ def test_cases_are_dealt_anew_only_where_that_is_set(folder: Path, cases: Any) -
         ((30, 4, 8, 2, 2), None),
     ],
 )
-def test_what_cannot_be_dealt_is_told(given: tuple[int, int, int, int, int], told: str | None) -> None:
+def test_what_cannot_be_dealt_is_told(given: tuple[int, int, int, int, int], message: str | None) -> None:
     import re
 
-    found = parts_mistake(*given)
-    assert (found is None) == (told is None)
-    assert told is None or re.search(told, found or "")
+    result = parts_mistake(*given)
+    assert (result is None) == (message is None)
+    assert message is None or re.search(message, result or "")
 
 
 def test_voxels_are_told_before_anything_is_prepared() -> None:

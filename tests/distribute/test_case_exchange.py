@@ -31,29 +31,29 @@ def test_moves_bring_what_is_missing(ranks: int, count: int, random: Any) -> Non
     for case in range(count):
         now[random.randrange(ranks)].append(str(case))
         then[random.randrange(ranks)].append(str(case))
-    found = moves(now, then)
-    assert len(found) == len(set(found))
+    result = moves(now, then)
+    assert len(result) == len(set(result))
     after = [set(names) for names in now]
-    for move in found:
+    for move in result:
         assert move.id in now[move.source]
         assert move.source != move.target
         after[move.target].add(move.id)
     assert all(after[rank] >= set(then[rank]) for rank in range(ranks))
-    assert len(found) == sum(len(set(then[rank]) - set(now[rank])) for rank in range(ranks))
+    assert len(result) == sum(len(set(then[rank]) - set(now[rank])) for rank in range(ranks))
 
 
 def test_targets_take_turns() -> None:
-    found = moves([["a", "b", "c", "d"], [], []], [[], ["a", "b"], ["c", "d"]])
-    assert [move.target for move in found] == [1, 2, 1, 2]
+    result = moves([["a", "b", "c", "d"], [], []], [[], ["a", "b"], ["c", "d"]])
+    assert [move.target for move in result] == [1, 2, 1, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 50)), max_size=20), st.integers(1, 80))
 def test_waves_keep_their_limit(given_moves: list[tuple[int, int, int]], limit: int) -> None:
     sizes = {str(number): size for number, (_, _, size) in enumerate(given_moves)}
     wanted = [Move(str(number), source, target + 4) for number, (source, target, _) in enumerate(given_moves)]
-    found = waves(wanted, sizes.__getitem__, limit)
-    assert [move for wave in found for move in wave] == wanted
-    for wave in found:
+    result = waves(wanted, sizes.__getitem__, limit)
+    assert [move for wave in result for move in wave] == wanted
+    for wave in result:
         for rank in range(8):
             own = [sizes[move.id] for move in wave if rank in move[1:]]
             assert sum(own) <= limit or len(own) == 1
@@ -80,11 +80,11 @@ def alone(tmp_path: Path, every: int, first: int = 0, *, staged: bool = False) -
     return [digests(batch) for batch in run(parts, first=first, staged=staged)]
 
 
-def check(found: list[Any], world: int, tmp_path: Path) -> None:
+def check(result: list[Any], world: int, tmp_path: Path) -> None:
     names = "abcde"
     wanted_direct = held(arena_of())
     for number in range(3):
-        direct = [each["direct"][number] for each in found]
+        direct = [each["direct"][number] for each in result]
         assert all(each["back"] and each["rows"] == list(names) for each in direct)
         for rank, each in enumerate(direct):
             assert each["ids"] == [*reversed([n for i, n in enumerate(names) if i % world == (rank - 1) % world])]
@@ -95,7 +95,7 @@ def check(found: list[Any], world: int, tmp_path: Path) -> None:
     bits = held(whole)
     for name, every, first in [("plain", 2, 0), ("resumed", 2, 11), ("staged", 3, 0)]:
         wanted = alone(tmp_path, every, first, staged=name == "staged")
-        streams = [each[name] for each in found]
+        streams = [each[name] for each in result]
         joined = [
             [[sample for own in pieces for sample in own] for pieces in zip(*shares, strict=True)]
             for shares in zip(*(each["batches"] for each in streams), strict=True)

@@ -70,12 +70,12 @@ def _require(row: Row) -> None:
         pytest.skip(f"{row.needs} is not installed")
 
 
-def _kept(row: Row, found: dict[str, Any], case: str) -> dict[str, Any]:
+def _kept(row: Row, result: dict[str, Any], case: str) -> dict[str, Any]:
     if case in row.differs:
         pytest.skip(row.differs[case])
     return {
         name: value
-        for name, value in found[case].items()
+        for name, value in result[case].items()
         if name not in row.differs and f"{case}.{name}" not in row.differs
     }
 
@@ -84,22 +84,22 @@ def _kept(row: Row, found: dict[str, Any], case: str) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_one_process_with_the_whole_batch(row: Row, world: int, case: str, started: Started) -> None:
     """Weights (with plain SGD at rate 1: gradients), their average, moments, losses and the gradient's norm."""
-    found = _kept(row, started(row, world), case)
+    result = _kept(row, started(row, world), case)
     tolerance = TOLERANCE.get(case, EXACT)
-    wrong = {name: found[name] for name in EQUAL if name in found and not found[name] <= tolerance}
+    wrong = {name: result[name] for name in EQUAL if name in result and not result[name] <= tolerance}
     assert not wrong
-    assert found["learned"] > 100 * tolerance, "the case shows nothing: the weights did not move"
+    assert result["learned"] > 100 * tolerance, "the case shows nothing: the weights did not move"
 
 
 @pytest.mark.parametrize(("row", "world"), JOBS)
 def test_ranks_agree_bit_for_bit(row: Row, world: int, started: Started) -> None:
     """Although their losses differ."""
-    found = started(row, world)
+    result = started(row, world)
     for case in CASES:
         if case not in row.differs and f"{case}.agree" not in row.differs:
-            assert found[case]["agree"], case
+            assert result[case]["agree"], case
     if "gradient.losses_differ" not in row.differs:
-        assert found["gradient"]["losses_differ"]
+        assert result["gradient"]["losses_differ"]
 
 
 @pytest.mark.parametrize(("row", "world"), JOBS)
@@ -109,19 +109,19 @@ def test_clipping_bites(row: Row, world: int, started: Started) -> None:
 
 @pytest.mark.parametrize(("row", "world"), JOBS)
 def test_only_the_last_piece_of_a_batch_is_exchanged(row: Row, world: int, started: Started) -> None:
-    found = _kept(row, started(row, world), "accumulated")
-    if "exchanges" not in found:
+    result = _kept(row, started(row, world), "accumulated")
+    if "exchanges" not in result:
         pytest.skip(row.differs["accumulated.exchanges"])
-    assert found["exchanges"]["2"] == found["exchanges"]["1"]
-    assert (found["exchanges"]["1"] > 0) == (world > 1), "nothing was counted"
+    assert result["exchanges"]["2"] == result["exchanges"]["1"]
+    assert (result["exchanges"]["1"] > 0) == (world > 1), "nothing was counted"
 
 
 @pytest.mark.parametrize(("row", "world"), JOBS)
 def test_a_state_moves_to_one_process_and_back(row: Row, world: int, started: Started) -> None:
     """And so from any strategy and number of ranks to any other, as one process's state is what all write and read."""
-    found = _kept(row, started(row, world), "moved")
-    assert set(found) >= {"undisturbed", "to_single", "to_itself", "from_single"}
-    assert {name: value for name, value in found.items() if not value <= EXACT} == {}
+    result = _kept(row, started(row, world), "moved")
+    assert set(result) >= {"undisturbed", "to_single", "to_itself", "from_single"}
+    assert {name: value for name, value in result.items() if not value <= EXACT} == {}
 
 
 @pytest.mark.slow
@@ -139,6 +139,6 @@ def test_a_state_of_every_strategy_is_taken_up_by_every_other(
                 started(other, size)
                 others.append(folder / f"{other.name}-{size}.pt")
     _require(row)
-    found = run_ranks("tests.contracts.strategies", world, "moved", row.name, folder, *others, timeout_s=_TIMEOUT_S)[0]
-    assert set(found) >= {f"from_{other.stem}" for other in others}
-    assert {name: value for name, value in found.items() if not value <= EXACT} == {}
+    result = run_ranks("tests.contracts.strategies", world, "moved", row.name, folder, *others, timeout_s=_TIMEOUT_S)[0]
+    assert set(result) >= {f"from_{other.stem}" for other in others}
+    assert {name: value for name, value in result.items() if not value <= EXACT} == {}

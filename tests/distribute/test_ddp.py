@@ -47,10 +47,10 @@ def test_a_static_graph_may_leave_some_unused(ranks: list[Any]) -> None:
 
 @pytest.mark.parametrize(("gradients", "tolerance"), [("fp16", 2e-4), ("bf16", 2e-3)])
 def test_gradients_travel_in_16_bits(ranks: list[Any], gradients: str, tolerance: float) -> None:
-    found = ranks[0][gradients]
-    assert found["agree"]
+    result = ranks[0][gradients]
+    assert result["agree"]
     # Not as in float32: or nothing was rounded.
-    assert 1e-6 < found["weights"] < tolerance
+    assert 1e-6 < result["weights"] < tolerance
 
 
 def test_without_sync_norm_moments_are_a_ranks_own_and_the_first_ones_are_saved(ranks: list[Any]) -> None:
@@ -62,21 +62,21 @@ def test_without_sync_norm_moments_are_a_ranks_own_and_the_first_ones_are_saved(
 
 def test_rank_0_gives_its_weights_in_few_messages(ranks: list[Any]) -> None:
     for rank in ranks:
-        found = rank["given"]
-        assert not found["before"]
-        assert found["after"]
-        assert found["of_first"]
-        assert found["format"]
+        result = rank["given"]
+        assert not result["before"]
+        assert result["after"]
+        assert result["of_first"]
+        assert result["format"]
         # One for each of three types and for each batch of 64 MiB.
-        assert 0 < found["messages"] < found["tensors"] / 4
+        assert 0 < result["messages"] < result["tensors"] / 4
 
 
 def test_channels_last_lasts(ranks: list[Any]) -> None:
-    found = ranks[0]["channels_last"]
-    assert found["weights"]
-    assert found["gradients"]
-    assert found["looked"] > 0
-    assert found["difference"] < 1e-8
+    result = ranks[0]["channels_last"]
+    assert result["weights"]
+    assert result["gradients"]
+    assert result["looked"] > 0
+    assert result["difference"] < 1e-8
 
 
 def test_a_static_graph_in_pieces_is_refused(ranks: list[Any]) -> None:

@@ -33,16 +33,16 @@ def test_gradients_are_those_of_one_process(ranks: list[Any], network: str) -> N
 @pytest.mark.parametrize("network", NETWORKS)
 def test_each_rank_keeps_half_of_the_weights(ranks: list[Any], network: str) -> None:
     for rank in ranks:
-        found = rank["networks"][network]
-        assert found["kept"] == pytest.approx(0.5, abs=0.01)
-        assert found["blocks"] > 2
+        result = rank["networks"][network]
+        assert result["kept"] == pytest.approx(0.5, abs=0.01)
+        assert result["blocks"] > 2
 
 
 def test_average_and_moments_are_sharded_too(ranks: list[Any]) -> None:
     for rank in ranks:
-        found = rank["memory"]
-        assert found["kept"] == pytest.approx(0.5, abs=0.01)
-        assert found["skeleton"] == 0, "what `whole` fills takes memory between validations"
+        result = rank["memory"]
+        assert result["kept"] == pytest.approx(0.5, abs=0.01)
+        assert result["skeleton"] == 0, "what `whole` fills takes memory between validations"
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, "tied"])
@@ -57,26 +57,26 @@ def test_the_whole_module_is_plain(ranks: list[Any], network: str) -> None:
 
 @pytest.mark.parametrize("network", [*NETWORKS, "tied"])
 def test_the_gathered_state_has_the_names_and_shared_tensors_of_one_process(ranks: list[Any], network: str) -> None:
-    found = ranks[0]["networks"][network]
-    assert found["state"] == 0
-    assert found["names"], "a weight with two names became two"
+    result = ranks[0]["networks"][network]
+    assert result["state"] == 0
+    assert result["names"], "a weight with two names became two"
 
 
 def test_channels_last_weights_are_sharded_contiguous_and_whole_in_their_format(ranks: list[Any]) -> None:
-    found = ranks[0]["channels_last"]
-    assert found["gradients"] < EXACT
-    assert found["strides"]
-    assert found["alone"] < EXACT
+    result = ranks[0]["channels_last"]
+    assert result["gradients"] < EXACT
+    assert result["strides"]
+    assert result["alone"] < EXACT
 
 
 def test_recomputed_blocks_have_the_same_gradients_and_keep_less(ranks: list[Any]) -> None:
-    found = ranks[0]["recomputed"]
-    assert found["modules"] > 2
-    assert found["gradients"] < EXACT
-    assert found["saved_True"] < 0.9 * found["saved_False"]
+    result = ranks[0]["recomputed"]
+    assert result["modules"] > 2
+    assert result["gradients"] < EXACT
+    assert result["saved_True"] < 0.9 * result["saved_False"]
     # A block is gathered for its forward and for its backward pass, and not once more to be computed again.
-    assert found["gathers_False"] > 0
-    assert found["gathers_True"] - found["gathers_False"] == 2 * (found["blocks_True"] - found["blocks_False"])
+    assert result["gathers_False"] > 0
+    assert result["gathers_True"] - result["gathers_False"] == 2 * (result["blocks_True"] - result["blocks_False"])
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
@@ -98,10 +98,10 @@ def test_under_autocast_it_is_ddp(ranks: list[Any]) -> None:
 
 def test_what_is_not_finite_on_one_rank_is_skipped_on_all(ranks: list[Any]) -> None:
     for rank in ranks:
-        found = rank["not_finite"]
-        assert (found["skipped"], found["moved"]) == (1, 0)
-        assert found["plain"]
-        assert found["norm"] == pytest.approx(2**0.5)
+        result = rank["not_finite"]
+        assert (result["skipped"], result["moved"]) == (1, 0)
+        assert result["plain"]
+        assert result["norm"] == pytest.approx(2**0.5)
 
 
 def test_weights_of_another_network_are_told(ranks: list[Any]) -> None:
@@ -114,16 +114,16 @@ def mistakes(**train: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", ["muon", "novograd", "lamb", "nvlamb", "lars"])
 def test_optimizers_that_look_at_whole_layers_are_refused(name: OptimizerName) -> None:
-    (told,) = mistakes(optimizer=name)
-    assert told.startswith(f"train.optimizer: {name} ")
-    assert "adamw or sgd" in told
-    assert "zero1" in told
+    (message,) = mistakes(optimizer=name)
+    assert message.startswith(f"train.optimizer: {name} ")
+    assert "adamw or sgd" in message
+    assert "zero1" in message
 
 
 def test_what_it_cannot_do_is_refused_and_all_else_is_not() -> None:
     for name in ("adamw", "sgd"):
         assert mistakes(optimizer=name, precision="bf16", lookahead=5, activations="1GiB", accumulate=2) == []
-    assert [told.partition(":")[0] for told in mistakes(optimizer="sgd", precision="fp16", compile=True)] == [
+    assert [message.partition(":")[0] for message in mistakes(optimizer="sgd", precision="fp16", compile=True)] == [
         "train.precision",
         "train.compile",
     ]

@@ -37,7 +37,9 @@ def alien() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def told(monkeypatch: pytest.MonkeyPatch, rank: int, host: str, port: object, config: DistributeConfig = CONFIG) -> str:
+def error_of(
+    monkeypatch: pytest.MonkeyPatch, rank: int, host: str, port: object, config: DistributeConfig = CONFIG
+) -> str:
     """The error of a rank of two that should meet there."""
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     monkeypatch.setenv("MASTER_ADDR", host)
@@ -53,14 +55,14 @@ def told(monkeypatch: pytest.MonkeyPatch, rank: int, host: str, port: object, co
 
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    message = told(monkeypatch, 1, "127.0.0.1", port)
+    message = error_of(monkeypatch, 1, "127.0.0.1", port)
     for part in ("rank 1 of 2 on node7", f"127.0.0.1:{port}", "nobody listens there", "MASTER_ADDR", "firewall"):
         assert part in message
     assert "\n" not in message
 
 
 def test_no_host_has_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no host of that name" in told(monkeypatch, 1, "no-such-host.invalid", 29500)
+    assert "no host of that name" in error_of(monkeypatch, 1, "no-such-host.invalid", 29500)
 
 
 def test_no_route_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +70,7 @@ def test_no_route_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
 
     monkeypatch.setattr(connectivity.socket, "create_connection", unreachable)
-    assert "No route to host" in told(monkeypatch, 1, "10.9.8.7", 29500)
+    assert "No route to host" in error_of(monkeypatch, 1, "10.9.8.7", 29500)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_what_cannot_be_reached_is_not_waited_for_as_long_as_what_may_come(
 
 
 def test_the_port_of_rank_0_is_taken(monkeypatch: pytest.MonkeyPatch, alien: int) -> None:
-    message = told(monkeypatch, 0, "127.0.0.1", alien, DistributeConfig())
+    message = error_of(monkeypatch, 0, "127.0.0.1", alien, DistributeConfig())
     assert "the port is taken by another program" in message
 
 
@@ -129,12 +131,12 @@ def test_another_program_answers_there(alien: int) -> None:
 
 
 def test_the_others_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "clients joined" in told(monkeypatch, 0, "127.0.0.1", free_port())
+    assert "clients joined" in error_of(monkeypatch, 0, "127.0.0.1", free_port())
 
 
 @pytest.mark.parametrize("port", ["http", "0", "70000", ""])
 def test_a_port_is_a_number(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
-    assert f"MASTER_PORT={port}: " in told(monkeypatch, 0, "127.0.0.1", port)
+    assert f"MASTER_PORT={port}: " in error_of(monkeypatch, 0, "127.0.0.1", port)
 
 
 def test_several_hosts_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ def test_gradients_travel_as_fp16_where_that_is_set(ranks: list[dict[str, Any]])
 def test_all_optimizers_train_as_in_one_process(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert len(rank["optimizers"]) == 4
-        for name, found in rank["optimizers"].items():
-            assert found["agree"], name
-            assert found["difference"] < 1e-6, name
+        for name, result in rank["optimizers"].items():
+            assert result["agree"], name
+            assert result["difference"] < 1e-6, name
 
 
 @needs_horovod

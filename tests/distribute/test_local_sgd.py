@@ -18,12 +18,12 @@ def ranks(pair: list[Any]) -> list[Any]:
 
 
 def test_it_is_the_method_played_by_one_process(ranks: list[Any]) -> None:
-    found = ranks[0]["method"]
-    assert found["7"] < 1e-12
-    assert found["8"] < 1e-12
+    result = ranks[0]["method"]
+    assert result["7"] < 1e-12
+    assert result["8"] < 1e-12
     # What a rank did while the mean was under way is its own.
-    assert not found["7 agree"]
-    assert found["spread"] < 0.5
+    assert not result["7 agree"]
+    assert result["spread"] < 0.5
 
 
 def test_it_sends_once_in_so_many_steps_and_waits_before_the_next_time(ranks: list[Any]) -> None:
@@ -42,14 +42,14 @@ def test_validation_sees_the_mean_on_all_ranks_and_changes_nothing(ranks: list[A
 @pytest.mark.parametrize("name", ["saved", "saved_batch_norm", "saved_lookahead"])
 def test_a_checkpoint_holds_the_means_and_the_run_goes_on_from_them(ranks: list[Any], name: str) -> None:
     for rank in ranks:
-        found = rank[name]
-        assert found["agree"]
-        assert found["live"]
-        assert found["apart"] > 1e-4, "the ranks' moments were the same before"
-        assert found["moments"] < 1e-12
-        assert found.get("buffers", 0.0) < 1e-12
-        assert found["resumed"] == 0
-        assert found["single"] == 0
+        result = rank[name]
+        assert result["agree"]
+        assert result["live"]
+        assert result["apart"] > 1e-4, "the ranks' moments were the same before"
+        assert result["moments"] < 1e-12
+        assert result.get("buffers", 0.0) < 1e-12
+        assert result["resumed"] == 0
+        assert result["single"] == 0
     assert ("buffers" in ranks[0][name]) == (name == "saved_batch_norm")
 
 

@@ -59,11 +59,11 @@ def test_stages_one_after_the_other_are_the_network(name: str, norm: str) -> Non
     for number, module in enumerate(modules):
         values = Stage(module, stages, number)(*values)
     values.square().mean().backward()
-    found = {key: weight.grad for module in modules for key, weight in module.named_parameters()}
+    results = {key: weight.grad for module in modules for key, weight in module.named_parameters()}
     for key, weight in network.named_parameters():
         if weight.requires_grad:
-            assert found[key] is not None, key
-            assert torch.equal(found[key], weight.grad), key  # type: ignore[arg-type]
+            assert results[key] is not None, key
+            assert torch.equal(results[key], weight.grad), key  # type: ignore[arg-type]
 
 
 def _kept(network: nn.Module, stages: Any, number: int) -> nn.Module:
@@ -111,8 +111,8 @@ def test_places_are_the_best_of_all(costs: Costs, stages: int) -> None:
         return
     limit = min(options)[0] * 1.05 + 1e-9
     least = min(sent for dearest, sent, _ in options if dearest <= limit)
-    found = cut_places(costs, stages)
-    assert any(places == found and sent == least and dearest <= limit for dearest, sent, places in options)
+    result = cut_places(costs, stages)
+    assert any(places == result and sent == least and dearest <= limit for dearest, sent, places in options)
 
 
 class Odd(nn.Module):
@@ -148,8 +148,8 @@ class Choosing(nn.Module):
         self.layer = nn.Conv2d(1, 2, 1)
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.layer(image)
-        return found if image.sum() > 0 else -found
+        result: Tensor = self.layer(image)
+        return result if image.sum() > 0 else -result
 
 
 def test_a_part_that_depends_on_values_stays_whole() -> None:
@@ -181,8 +181,8 @@ def test_settings_that_do_not_fit_are_told() -> None:
         sample=SampleConfig(batch_size=6, fit_batch=True),
         distribute=DistributeConfig(strategy="pipeline", sync_norm=True, gradients="fp16"),
     )
-    found = {mistake.partition(":")[0] for mistake in Pipeline(World(), config.distribute).mistakes(config)}
-    assert found == {
+    results = {mistake.partition(":")[0] for mistake in Pipeline(World(), config.distribute).mistakes(config)}
+    assert results == {
         "train.precision", "train.compile", "train.capture", "train.activations", "train.validate_async",
         "sample.fit_batch", "distribute.sync_norm", "distribute.gradients", "distribute.micro_batches",
     }  # fmt: skip
@@ -214,12 +214,12 @@ def test_a_state_of_another_network_is_left_for_restoring_to_refuse() -> None:
 def test_real_networks_train_as_in_one_process(world: int) -> None:
     """Operated on, with batch norms, deep supervision, bf16 in channels-last, and batches of several forms."""
     ranks = run_ranks("tests.distribute.pipeline_rank", world)
-    found = ranks[0]
+    result = ranks[0]
     for case in ("unet", "segresnet", "dynunet", "sides", "muon", "bf16"):
         tolerance = 5e-2 if case == "bf16" else 2e-6
-        assert set(found[case]) == {"network", "average", "optimizer", "whole", "losses"}
-        assert {name: value for name, value in found[case].items() if not value <= tolerance} == {}, case
-    assert all(loss == found["dropout"] for loss in (rank["dropout"] for rank in ranks))
+        assert set(result[case]) == {"network", "average", "optimizer", "whole", "losses"}
+        assert {name: value for name, value in result[case].items() if not value <= tolerance} == {}, case
+    assert all(loss == result["dropout"] for loss in (rank["dropout"] for rank in ranks))
     kept = [rank["kept"] for rank in ranks]
     for part in ("weights", "average"):
         assert sum(one[part] for one in kept) == kept[0]["whole"]

@@ -20,9 +20,9 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def ran(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    told = os.environ | LOOPBACK | {"PYTHONPATH": str(ROOT)} | environment
+    output = os.environ | LOOPBACK | {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run(
-        [sys.executable, *command], env=told, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *command], env=output, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -32,8 +32,8 @@ def found_by(*command: str) -> tuple[dict[str, Any], str]:
     return json.loads(done.stdout.splitlines()[-1]), done.stdout
 
 
-def require_sum(found: dict[str, Any], printed: str) -> None:
-    total, places, of_main = found["add"]
+def require_sum(result: dict[str, Any], printed: str) -> None:
+    total, places, of_main = result["add"]
     assert total == 60
     assert places == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
     assert of_main, "the result is of another class than the script's"
@@ -43,9 +43,9 @@ def require_sum(found: dict[str, Any], printed: str) -> None:
 
 def test_functions_of_a_notebook(tmp_path: Path) -> None:
     """What is typed there is in no file that a rank could import."""
-    found, printed = found_by("-c", SCRIPT.read_text(), "add", "fail")
-    require_sum(found, printed)
-    kind, message, cause = found["fail"]
+    result, printed = found_by("-c", SCRIPT.read_text(), "add", "fail")
+    require_sum(result, printed)
+    kind, message, cause = result["fail"]
     assert (kind, cause) == ("RankFailed", "KeyError")
     # Its own traceback, not that of the rank which it left waiting.
     assert message.startswith("rank 1 of 2:\nTraceback")
@@ -54,13 +54,16 @@ def test_functions_of_a_notebook(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_functions_of_a_script_without_a_guard() -> None:
-    found, printed = found_by(str(SCRIPT), "add", "nested", "vanish", "late")
-    require_sum(found, printed)
-    assert found["nested"][0] == "RankFailed"
-    assert found["nested"][2] == "ValueError"
-    assert "would start ranks without end" in found["nested"][1]
-    assert found["vanish"][:2] == ["RankFailed", "rank 1 of 2 was ended by signal 9\nlast lines of rank 1:\nlast words"]
-    assert found["late"][0] == "TimeoutError"
+    result, printed = found_by(str(SCRIPT), "add", "nested", "vanish", "late")
+    require_sum(result, printed)
+    assert result["nested"][0] == "RankFailed"
+    assert result["nested"][2] == "ValueError"
+    assert "would start ranks without end" in result["nested"][1]
+    assert result["vanish"][:2] == [
+        "RankFailed",
+        "rank 1 of 2 was ended by signal 9\nlast lines of rank 1:\nlast words",
+    ]
+    assert result["late"][0] == "TimeoutError"
 
 
 @pytest.mark.slow

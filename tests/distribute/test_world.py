@@ -29,7 +29,7 @@ INTEL_MPI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCA
 
 
 @pytest.mark.parametrize(
-    ("told", "rank", "size", "local_rank", "local_size", "launcher"),
+    ("message", "rank", "size", "local_rank", "local_size", "launcher"),
     [
         ({}, 0, 1, 0, 1, "none"),
         (TORCHRUN, 5, 8, 1, 4, "torchrun"),
@@ -48,9 +48,9 @@ INTEL_MPI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCA
     ],
 )
 def test_every_launcher_is_understood(
-    told: dict[str, str], rank: int, size: int, local_rank: int, local_size: int, launcher: str
+    message: dict[str, str], rank: int, size: int, local_rank: int, local_size: int, launcher: str
 ) -> None:
-    assert detect_world(told) == World(
+    assert detect_world(message) == World(
         rank=rank,
         size=size,
         local_rank=local_rank,
@@ -62,8 +62,8 @@ def test_every_launcher_is_understood(
 
 @pytest.mark.parametrize(("node", "tasks"), [(0, 4), (1, 3), (2, 3), (3, 1)])
 def test_slurm_tells_the_tasks_of_each_node(node: int, tasks: int) -> None:
-    told = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4,3(x2),1", "SLURM_NODEID": str(node)}
-    assert detect_world(told).local_size == tasks
+    output = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4,3(x2),1", "SLURM_NODEID": str(node)}
+    assert detect_world(output).local_size == tasks
 
 
 def test_how_often_it_was_started_before() -> None:
@@ -73,7 +73,7 @@ def test_how_often_it_was_started_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("message", "named"),
     [
         (TORCHRUN | {"RANK": "first"}, "RANK=first"),
         (TORCHRUN | {"RANK": "8"}, "RANK=8: must be 0 to 7 (WORLD_SIZE is 8)"),
@@ -82,9 +82,9 @@ def test_how_often_it_was_started_before() -> None:
         (OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}, "OMPI_COMM_WORLD_RANK=2"),
     ],
 )
-def test_a_variable_that_cannot_be_is_named(told: dict[str, str], named: str) -> None:
+def test_a_variable_that_cannot_be_is_named(message: dict[str, str], named: str) -> None:
     with pytest.raises(ValueError) as error:
-        detect_world(told)
+        detect_world(message)
     assert named in str(error.value)
     assert "launcher" in str(error.value)
 

@@ -22,18 +22,18 @@ def ranks(request: pytest.FixtureRequest) -> list[Any]:
 def test_weights_are_those_of_ddp_bit_for_bit(ranks: list[Any], run: str) -> None:
     """At a rate of its own for each step, one of which is skipped, and after a state was moved to other ranks."""
     for rank in ranks:
-        found = rank["runs"][run]
-        assert {name: found[name] for name in ("weights", "later", "moved")} == dict.fromkeys(
+        result = rank["runs"][run]
+        assert {name: result[name] for name in ("weights", "later", "moved")} == dict.fromkeys(
             ("weights", "later", "moved"), ""
         )
-        assert found["agree"]
+        assert result["agree"]
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_gathered_state_is_that_of_one_optimizer(ranks: list[Any], run: str) -> None:
     """In numbers, names, order and memory format, also after it was taken up."""
-    found = ranks[0]["runs"][run]
-    assert (found["state"], found["end"]) == ("", "")
+    result = ranks[0]["runs"][run]
+    assert (result["state"], result["end"]) == ("", "")
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -61,8 +61,8 @@ class Run:
     def state(self) -> dict[str, Any]:
         """Of the optimizer, as one process would have it; complete on rank 0."""
         state = {"optimizer": self.optimizer.state_dict()}
-        found: dict[str, Any] = copy.deepcopy(self.strategy.gather_state(state)["optimizer"])
-        return found
+        result: dict[str, Any] = copy.deepcopy(self.strategy.gather_state(state)["optimizer"])
+        return result
 
 
 def network_of(world: World) -> nn.Module:
@@ -96,12 +96,12 @@ def against_ddp(world: World, made: Made, *, fp16: bool = False, network: Any = 
     for index in range(3):
         for run in (ours, theirs):
             run.step(index, broken=amp and index == 1)
-    found: dict[str, Any] = {"weights": same(ours.weights(), theirs.weights()), "agree": same_on_all(ours.weights())}
+    results: dict[str, Any] = {"weights": same(ours.weights(), theirs.weights()), "agree": same_on_all(ours.weights())}
     own = ours.optimizer.state_dict()
-    found["kept"], everything = size_of(own), size_of(theirs.state())
-    found["share"] = found["kept"] / everything if everything else 0.0
+    results["kept"], everything = size_of(own), size_of(theirs.state())
+    results["share"] = results["kept"] / everything if everything else 0.0
     ours_whole, theirs_whole = ours.state(), theirs.state()
-    found["state"] = same(ours_whole, theirs_whole) if world.first else ""
+    results["state"] = same(ours_whole, theirs_whole) if world.first else ""
     # From one process's state on, in both directions. DDP sums other pieces in its first step than later on, so that
     # the bits are those of a fresh DDP.
     fresh = Run(Zero1(world, config), copy.deepcopy(ours.network), made, fp16=fp16)
@@ -115,11 +115,11 @@ def against_ddp(world: World, made: Made, *, fp16: bool = False, network: Any = 
     for index in (3, 4):
         for run in (ours, theirs, fresh, again):
             run.step(index)
-    found["later"] = same(ours.weights(), theirs.weights())
-    found["moved"] = same(fresh.weights(), again.weights())
+    results["later"] = same(ours.weights(), theirs.weights())
+    results["moved"] = same(fresh.weights(), again.weights())
     end = fresh.state()
-    found["end"] = same(end, again.state()) if world.first else ""
-    return found
+    results["end"] = same(end, again.state()) if world.first else ""
+    return results
 
 
 def size_of(state: dict[str, Any]) -> int:
@@ -172,15 +172,15 @@ def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
     with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
-        found: dict[str, Any] = {name: against_ddp(world, configured(name)) for name in OPTIMIZERS}
+        results: dict[str, Any] = {name: against_ddp(world, configured(name)) for name in OPTIMIZERS}
         for name in ("muon", "sgd"):
-            found[f"lookahead {name}"] = against_ddp(world, configured(name, lookahead=2))
-        found["fp16"] = against_ddp(world, configured("muon"), fp16=True)
-        found["by hand"] = against_ddp(world, by_hand)
+            results[f"lookahead {name}"] = against_ddp(world, configured(name, lookahead=2))
+        results["fp16"] = against_ddp(world, configured("muon"), fp16=True)
+        results["by hand"] = against_ddp(world, by_hand)
         for name, settings in {"muon": {}, "nvlamb": {}, "adamw": {"lookahead": 2}}.items():
             made = configured(name, **settings)
-            found[f"few {name}"] = against_ddp(world, made, network=single_weight)
-        tell({"runs": found, "compiled": compiled(world), "refused": refused(world)})
+            results[f"few {name}"] = against_ddp(world, made, network=single_weight)
+        tell({"runs": results, "compiled": compiled(world), "refused": refused(world)})
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ def command_lines(block: Block) -> list[str]:
     if block.language not in ("", "shell", "bash", "sh", "console"):
         return []
     lines = re.sub(r"\s*\\\n\s*", " ", block.text).splitlines()
-    found = []
+    results = []
     for line in lines:
         for part in re.split(r"\s&&\s", line.strip().removeprefix("$ ")):
             plain = re.sub(r"^(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?=hasten\b)", "", part.strip())
             if plain.startswith("hasten "):
-                found.append(plain)
-    return found
+                results.append(plain)
+    return results
 
 
 def mistake(line: str) -> str:

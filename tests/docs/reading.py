@@ -52,7 +52,7 @@ def blocks(page: Path) -> Iterator[Block]:
 def prose(page: Path) -> str:
     """The text without its fenced blocks and comments; line numbers are kept."""
     text = page.read_text(encoding="utf-8")
-    text = re.sub(r"^\s*(`{3,}).*?^\s*\1\s*$", lambda found: "\n" * found[0].count("\n"), text, flags=re.M | re.S)
+    text = re.sub(r"^\s*(`{3,}).*?^\s*\1\s*$", lambda result: "\n" * result[0].count("\n"), text, flags=re.M | re.S)
     return re.sub(r"<!--.*?-->", "", text, flags=re.S)
 
 
@@ -63,8 +63,8 @@ def spans(text: str) -> list[str]:
 
 def anchors(page: Path) -> set[str]:
     """The anchors of the page's headings, as GitHub and MyST make them."""
-    found = set()
+    results = set()
     for heading in re.findall(r"^#{1,6} +(.+)$", prose(page), flags=re.M):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
-        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
-    return found
+        results.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return results

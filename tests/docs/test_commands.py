@@ -42,8 +42,8 @@ def test_verbs_in_the_text_of(page: Path) -> None:
     ],
 )
 def test_mistakes_are_seen(line: str, says: str) -> None:
-    found = mistake(line)
-    assert (says in found) if says else found == ""
+    result = mistake(line)
+    assert (says in result) if says else result == ""
 
 
 def test_lines_are_taken_from_shell_blocks_alone() -> None:

@@ -58,5 +58,5 @@ def test_every_example_is_shown_and_run() -> None:
 
 def test_a_notebook_becomes_a_page() -> None:
     page = made.notebook_markdown(DOCS / "start.ipynb")
-    assert page.startswith("From made-up data")
+    assert page.startswith("From synthetic data")
     assert "summary = hasten.train(config" in page

@@ -117,14 +117,14 @@ def _in_process(tests: Path, name: str, *, plain: bool) -> dict[str, str]:
         done = subprocess.run(
             command, cwd=tests.parent, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
-        told = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        output = (done.stderr.strip().splitlines() or ["no output"])[-1]
     except subprocess.TimeoutExpired:
-        told = "more than 900 s"
+        output = "more than 900 s"
     if not out.exists():
-        return {name: told}
-    found: dict[str, str] = json.loads(out.read_text())
+        return {name: output}
+    content: dict[str, str] = json.loads(out.read_text())
     out.unlink()
-    return found
+    return content
 
 
 def _run_file(tests: Path, name: str, out: Path, *, plain: bool) -> int:

@@ -45,15 +45,15 @@ def results(numbers: list[int]) -> dict[str, Any]:
             metric(predicted, label)
         voxels(score, label)
         auc(score.mean((2, 3)), torch.tensor([[number % 2, number < 3, number > 1]]))
-    found = {"dice": dice, "each": each, "iou": iou, "auc": auc, "voxels": voxels}
+    entries = {"dice": dice, "each": each, "iou": iou, "auc": auc, "voxels": voxels}
     # Each twice: what was gathered is not gathered or counted again.
-    return {name: [bits(metric.compute()), bits(metric.compute())] for name, metric in found.items()} | {
+    return {name: [bits(metric.compute()), bits(metric.compute())] for name, metric in entries.items()} | {
         "cases": len(dice.get_buffer())
     }
 
 
-def bits(found: float | list[float]) -> list[str]:
-    return [value.hex() for value in (found if isinstance(found, list) else [found])]
+def bits(result: float | list[float]) -> list[str]:
+    return [value.hex() for value in (result if isinstance(result, list) else [result])]
 
 
 def told_where_there_is_none() -> str:
@@ -78,8 +78,8 @@ def told_where_the_classes_differ(rank: int) -> str:
 def main() -> None:
     rank, world = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=world)
-    found = [results(shares[rank]) for shares in SHARES]
-    print(json.dumps([found, told_where_there_is_none(), told_where_the_classes_differ(rank)]))
+    entries = [results(shares[rank]) for shares in SHARES]
+    print(json.dumps([entries, told_where_there_is_none(), told_where_the_classes_differ(rank)]))
     dist.destroy_process_group()
 
 

@@ -59,16 +59,16 @@ def interrupted(folder: Path) -> dict[str, Any]:
 def main(folder: Path) -> None:
     world = detect_world()
     with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name, config in configs(folder / "data", folder / "cache").items():
-            found[name] = train(config, folder / name)["steps"]
-        found["interrupted"] = interrupted(folder)
-        found["odd batch"] = mistake(folder, "sample.batch_size=3")
-        found["few cases"] = mistake(folder, "data.split.fraction=0.8")
-        found["other data"] = mistake(folder, *(["data.split.seed=1"] if world.rank else []))
-        found["broken data"] = mistake(folder, *([f"data.source={folder / 'gone'}"] if world.rank else []))
-        found["left"] = sorted(path.name for path in folder.glob("wrong/*"))
-        tell(found)
+            results[name] = train(config, folder / name)["steps"]
+        results["interrupted"] = interrupted(folder)
+        results["odd batch"] = mistake(folder, "sample.batch_size=3")
+        results["few cases"] = mistake(folder, "data.split.fraction=0.8")
+        results["other data"] = mistake(folder, *(["data.split.seed=1"] if world.rank else []))
+        results["broken data"] = mistake(folder, *([f"data.source={folder / 'gone'}"] if world.rank else []))
+        results["left"] = sorted(path.name for path in folder.glob("wrong/*"))
+        tell(results)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     network = nn.Identity()
-    found, engaged, _ = settle_variant(planned(tmp_path), network)
+    result, engaged, _ = settle_variant(planned(tmp_path), network)
     ((timed, probe, allowed, memory),) = asked
     assert timed is network
     assert probe.shape == (1, 2, 16, 16, 16)
@@ -109,7 +109,7 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
         ("bf16", True),
     ]
     assert memory == tmp_path / "measured"
-    assert (found.config.train.precision, found.config.train.channels_last) == ("bf16", True)
+    assert (result.config.train.precision, result.config.train.channels_last) == ("bf16", True)
     assert engaged["autocast bf16"].on
     assert engaged["channels-last"].on
     assert all("bf16 channels-last 10 ms" in each.why for each in engaged.values())
@@ -118,11 +118,11 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
-    found, engaged, _ = settle_variant(
+    result, engaged, _ = settle_variant(
         planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity()
     )
     assert asked == []
-    assert (found.config.train.precision, found.config.train.channels_last) == (precision, last)
+    assert (result.config.train.precision, result.config.train.channels_last) == (precision, last)
     name = f"autocast {'bf16' if precision == 'fp32' else precision}"
     assert engaged == {name: Switch(precision != "fp32", GIVEN), "channels-last": Switch(last, GIVEN)}
 
@@ -192,13 +192,13 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
     run = planned(tmp_path, device="cuda")
     network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=3)
     operate(network)
-    found, engaged, _ = settle_variant(run, network)
+    result, engaged, _ = settle_variant(run, network)
     _, probe, allowed, _ = asked[0]
     assert probe.replay
     assert [str(variant) for variant in allowed] == [
         "fp32", "bf16", "bf16 channels-last fused",
     ]  # fmt: skip
-    assert found.config.train.fused_kernels
+    assert result.config.train.fused_kernels
     assert engaged["fused kernels"].on
 
 
@@ -216,12 +216,12 @@ def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypa
     monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
     run = planned(tmp_path)
     network = build_net(run)
-    found, engaged, _ = settle_variant(run, network)
-    assert found.config.train.precision in ("fp32", "bf16")
-    assert found.config.train.channels_last is not None
+    result, engaged, _ = settle_variant(run, network)
+    assert result.config.train.precision in ("fp32", "bf16")
+    assert result.config.train.channels_last is not None
     assert set(engaged) == {"autocast bf16", "channels-last"}
     again, evidence, _ = settle_variant(run, network)
-    assert (again.config, evidence) == (found.config, engaged)
+    assert (again.config, evidence) == (result.config, engaged)
 
 
 def test_the_probe_is_a_small_batch_of_the_runs_own_shape(tmp_path: Path) -> None:
@@ -261,15 +261,15 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
 
     monkeypatch.setattr(autotune, "faster_compiled", compiled)
     run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
-    found, chosen, engaged = settle_network(run, network, step_seconds * steps)
+    result, chosen, engaged = settle_network(run, network, step_seconds * steps)
     if tried:
         assert calls == [(network, Variant(precision="bf16", channels_last=True), compile is True)]
     else:
         assert calls == []
         assert engaged.why == GIVEN if compile is False else "min" in engaged.why
     assert chosen is (other if tried and works else network)
-    assert engaged.on is found.config.train.compile is (tried and works)
-    assert dataclasses.replace(found.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
+    assert engaged.on is result.config.train.compile is (tried and works)
+    assert dataclasses.replace(result.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
 
 
 @pytest.mark.parametrize(("predicted", "on"), [(0.0, False), (599.0, False), (601.0, True)])
@@ -316,9 +316,9 @@ def test_a_short_run_on_a_gpu_compares_nothing(
 
     monkeypatch.setattr(autotune, "usual_variant", usual)
     monkeypatch.setattr(autotune, "triton_works", lambda device: True)
-    found, engaged, seconds = settle_variant(planned(tmp_path, device="cuda"), nn.Identity())
+    result, engaged, seconds = settle_variant(planned(tmp_path, device="cuda"), nn.Identity())
     assert asked == []
     assert shapes == [(4, 2, 16, 16, 16)]
     assert seconds == 0.5
-    assert found.config.train.fused_kernels
+    assert result.config.train.fused_kernels
     assert "too short a run" in engaged["fused kernels"].why

@@ -80,11 +80,11 @@ def test_labels_are_those_of_one_band(
     shape: Triple, new_shape: Triple | None, overlap: float, budget: int, nearest: int | None, overlapping: bool
 ) -> None:
     network, volume = Sharp(3), volume_of(shape)
-    found = []
+    results = []
     for sums_bytes in (10**9, budget):
         how = make(overlap=overlap, sums_bytes=sums_bytes, mode="constant", overlapping=overlapping)
-        found.append(infer_on_grid(network, volume, new_shape or shape, how, nearest=nearest))
-    assert torch.equal(*found)
+        results.append(infer_on_grid(network, volume, new_shape or shape, how, nearest=nearest))
+    assert torch.equal(*results)
 
 
 def test_gaussian_weights_give_the_same_labels_but_for_rounding() -> None:

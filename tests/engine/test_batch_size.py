@@ -69,9 +69,9 @@ def test_the_answer_is_the_largest_multiple_that_fits(largest: int, lowest: int,
         with pytest.raises(ValueError, match=f"a batch of {first} does not fit"):
             find_batch_size(machine, lowest=lowest, highest=highest, multiple_of=unit)
         return
-    found = find_batch_size(machine, lowest=lowest, highest=highest, multiple_of=unit)
-    assert found.batch_size == min(largest, highest) // unit * unit
-    assert found.tried == tuple((count, count <= largest) for count in machine.tried)
+    result = find_batch_size(machine, lowest=lowest, highest=highest, multiple_of=unit)
+    assert result.batch_size == min(largest, highest) // unit * unit
+    assert result.tried == tuple((count, count <= largest) for count in machine.tried)
     assert len(set(machine.tried)) == len(machine.tried) <= 18
     assert all(count <= highest and count % unit == 0 for count in machine.tried)
 
@@ -138,13 +138,13 @@ def test_on_a_host_the_largest_is_predicted_and_never_run(fixed: int, each: int,
         with pytest.raises(ValueError, match=f"a batch of {lowest} needs more than"):
             host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
         return
-    found = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
+    result = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
     # Where twice the lowest is too much, what is beside the samples counts as theirs.
     alone = budget * lowest // (fixed + each * lowest)
-    assert found.batch_size == (batches if batches >= 2 * lowest else alone)
+    assert result.batch_size == (batches if batches >= 2 * lowest else alone)
     assert ran == [lowest, 2 * lowest]
     again = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of, multiple_of=lowest)
-    assert again.batch_size <= found.batch_size
+    assert again.batch_size <= result.batch_size
     assert again.batch_size % lowest == 0
 
 
@@ -157,19 +157,19 @@ def test_a_line_knows_what_does_not_grow() -> None:
 
 
 def test_reserve_and_safety_narrow_the_budget() -> None:
-    def found(**options: Any) -> int:
+    def largest(**options: Any) -> int:
         ran: list[int] = []
         measured = host_batch_size(
             ran.append, bytes_of=lambda call, _: (call(), 10 * ran[-1])[1], budget=1000, **options
         )
         return measured.batch_size
 
-    assert found(safety=0) == 100
-    assert found(safety=0.1) == 90
-    assert found(safety=0.1, reserve=100) == 80
-    assert found(safety=0, highest=64) == 64
-    assert found(safety=0, highest=1) == 1
-    assert found(safety=0, highest=12, lowest=8) == 12
+    assert largest(safety=0) == 100
+    assert largest(safety=0.1) == 90
+    assert largest(safety=0.1, reserve=100) == 80
+    assert largest(safety=0, highest=64) == 64
+    assert largest(safety=0, highest=1) == 1
+    assert largest(safety=0, highest=12, lowest=8) == 12
 
 
 def net(channels: int = 4) -> nn.Module:
@@ -198,13 +198,13 @@ def test_a_network_holds_what_was_predicted(budget: int) -> None:
     network = net()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     random = torch.get_rng_state()
-    found = find_batch_size_for(network, loss, (1, 16, 16, 16), num_classes=2, device=CPU, budget=budget, safety=0.05)
-    assert found.batch_size > 2
+    result = find_batch_size_for(network, loss, (1, 16, 16, 16), num_classes=2, device=CPU, budget=budget, safety=0.05)
+    assert result.batch_size > 2
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(value.grad is None for value in network.parameters())
     assert torch.equal(torch.get_rng_state(), random)
-    assert 0.8 * budget < held(network, found.batch_size) <= budget
-    assert held(network, found.batch_size + 2) > 0.95 * budget
+    assert 0.8 * budget < held(network, result.batch_size) <= budget
+    assert held(network, result.batch_size + 2) > 0.95 * budget
 
 
 def test_a_step_that_is_too_large_is_broken_off() -> None:
@@ -217,12 +217,12 @@ def test_a_step_that_is_too_large_is_broken_off() -> None:
 
 
 def test_the_rate_grows_with_the_batch() -> None:
-    found = find_batch_size_for(
+    result = find_batch_size_for(
         net(), loss, (1, 8, 8, 8), num_classes=2, device=CPU, highest=6, learning_rate=0.01, reference_batch=2
     )
-    assert found.batch_size == 6
-    assert found.learning_rate == pytest.approx(0.03)
-    assert "learning rate 0.01 at a batch of 2 is 0.03" in found.why
+    assert result.batch_size == 6
+    assert result.learning_rate == pytest.approx(0.03)
+    assert "learning rate 0.01 at a batch of 2 is 0.03" in result.why
 
 
 def test_a_step_that_may_be_captured_leaves_room_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,8 @@ def test_the_weights_are_monais(window: tuple[int, int, int], sigma: tuple[float
     from monai.data.utils import compute_importance_map
 
     expected = compute_importance_map(window, mode="gaussian", sigma_scale=sigma)
-    found = weight_map(window, "gaussian", sigma, torch.device("cpu"))
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    actual = weight_map(window, "gaussian", sigma, torch.device("cpu"))
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_the_floor_leaves_no_product_of_profiles() -> None:

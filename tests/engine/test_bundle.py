@@ -153,7 +153,7 @@ def prepared(config: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "dims", "prepare", "told"),
+    ("name", "dims", "prepare", "message"),
     [
         ("residualencoderunet", 3, {}, "best.pt: network.name=residualencoderunet is not in MONAI"),
         ("unet", 2, {}, "best.pt: a run of pictures can't be a bundle"),
@@ -161,11 +161,11 @@ def prepared(config: Any, **settings: Any) -> Any:
         ("unet", 3, {"intensity": ("zscore", "none")}, "best.pt: its channels are scaled apart"),
     ],
 )
-def test_what_monai_alone_cannot_do(name: str, dims: int, prepare: dict[str, Any], told: str) -> None:
+def test_what_monai_alone_cannot_do(name: str, dims: int, prepare: dict[str, Any], message: str) -> None:
     plain = config_of()
     config = planned_run(prepared(replace(plain, network=replace(plain.network, name=name)), **prepare))
     content = {"labels": LABELS, "channels": CHANNELS, "spatial_dims": dims}
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         bundle_files(content, config, torch.nn.Identity(), where="best.pt")
 
 

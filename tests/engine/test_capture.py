@@ -93,11 +93,11 @@ def captured(dropout: float = 0.0, **given: Any) -> tuple[CapturedStep, list[Ten
     return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
 
 
-def assert_close(found: list[Tensor], wanted: list[Tensor]) -> None:
+def assert_close(result: list[Tensor], wanted: list[Tensor]) -> None:
     """Losses, or weights without the vectors: a bias that a norm cancels has a gradient of rounding alone."""
-    if found[0].ndim:
-        found, wanted = matrices(found), matrices(wanted)
-    for left, right in zip(found, wanted, strict=True):
+    if result[0].ndim:
+        result, wanted = matrices(result), matrices(wanted)
+    for left, right in zip(result, wanted, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
 
 
@@ -121,12 +121,12 @@ def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream]) -> None:
 
 def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[FakeStream]) -> None:
     step, losses, weights = captured(dropout=0.5, always=True)
-    found = torch.get_rng_state()
+    result = torch.get_rng_state()
     wanted_losses, wanted = plain(dropout=0.5)
     assert step.engaged, step.why
     assert_close(losses, wanted_losses)
     assert_close(weights, wanted)
-    assert torch.equal(found, torch.get_rng_state())
+    assert torch.equal(result, torch.get_rng_state())
 
 
 def test_the_step_runs_before_there_is_a_graph(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:

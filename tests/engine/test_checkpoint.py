@@ -45,16 +45,16 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def assert_is_content(found: dict[str, Any], value: float = 1.0) -> None:
+def assert_is_content(actual: dict[str, Any], value: float = 1.0) -> None:
     expected = content(value)
-    assert found.keys() == expected.keys()
-    assert found["step"] == 7
-    assert found["nothing"] is None
-    assert found["names"] == ["x", "y"]
-    assert math.isnan(found["best"]["value"])
-    assert torch.equal(found["random_state"], expected["random_state"])
+    assert actual.keys() == expected.keys()
+    assert actual["step"] == 7
+    assert actual["nothing"] is None
+    assert actual["names"] == ["x", "y"]
+    assert math.isnan(actual["best"]["value"])
+    assert torch.equal(actual["random_state"], expected["random_state"])
     for name, tensor in expected["weights"].items():
-        assert torch.equal(found["weights"][name], tensor)
+        assert torch.equal(actual["weights"][name], tensor)
 
 
 def test_round_trip(saved: Path) -> None:
@@ -65,9 +65,9 @@ def test_round_trip(saved: Path) -> None:
 def test_memory_format_is_kept(tmp_path: Path) -> None:
     tensor = torch.randn(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d)
     write_checkpoint(tmp_path / "x.pt", {"t": tensor})
-    found = read_checkpoint(tmp_path / "x.pt")["t"]
-    assert torch.equal(found, tensor)
-    assert found.stride() == tensor.stride()
+    result = read_checkpoint(tmp_path / "x.pt")["t"]
+    assert torch.equal(result, tensor)
+    assert result.stride() == tensor.stride()
 
 
 def test_plain_torch_load_reads_it(saved: Path) -> None:
@@ -276,14 +276,14 @@ for trial in range(int(sys.argv[2])):
     time.sleep(draw.uniform(0.0, 0.06))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found = Checkpoints(folder).newest()
-    assert found.step >= max(before, int.from_bytes(durable[:], "little"))
-    assert torch.equal(found.content["tensor"], torch.full((200_000,), float(found.step)))
+    newest = Checkpoints(folder).newest()
+    assert newest.step >= max(before, int.from_bytes(durable[:], "little"))
+    assert torch.equal(newest.content["tensor"], torch.full((200_000,), float(newest.step)))
     files = Checkpoints(folder).paths()
     assert len(files) <= 4, files  # one too many while the new one is not yet durable
     for file in files:
         read_checkpoint(file)
-print(found.step)
+print(newest.step)
 """
 """A child saves in a loop and is killed at a random moment; whatever it left must be whole. Forked from one thread."""
 
@@ -392,9 +392,9 @@ PLAIN = [
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
 def test_plain_values_come_back(tmp_path: Path, value: Any) -> None:
     write_checkpoint(tmp_path / "x.pt", {"value": value})
-    found = read_checkpoint(tmp_path / "x.pt")["value"]
-    assert found == value
-    assert type(found) is type(value)
+    result = read_checkpoint(tmp_path / "x.pt")["value"]
+    assert result == value
+    assert type(result) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ def test_an_empty_or_absent_folder_holds_none(tmp_path: Path) -> None:
 def test_one_is_kept_under_one_name(tmp_path: Path) -> None:
     made = filled(tmp_path, 10, 20, 30, keep=1)
     assert names(tmp_path) == ["last.pt"]
-    found = made.newest()
-    assert found is not None
-    assert (found.path, found.step) == (tmp_path / "last.pt", 30)
-    assert torch.equal(found.content["weights"], content(30)["weights"])
+    result = made.newest()
+    assert result is not None
+    assert (result.path, result.step) == (tmp_path / "last.pt", 30)
+    assert torch.equal(result.content["weights"], content(30)["weights"])
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -102,14 +102,14 @@ def test_a_damaged_newest_is_named_and_the_next_older_taken(
     for path in bad:
         damage(path)
     with caplog.at_level(logging.WARNING):
-        found = Checkpoints(tmp_path, keep=3).newest()
-    assert found is not None
-    assert found.step == 30 - 10 * number
-    assert found.path.name == f"last-{found.step:08d}.pt"
+        result = Checkpoints(tmp_path, keep=3).newest()
+    assert result is not None
+    assert result.step == 30 - 10 * number
+    assert result.path.name == f"last-{result.step:08d}.pt"
     assert len(caplog.messages) == number
     for path, message in zip(bad, caplog.messages, strict=True):
         assert message.startswith(f"{path}: damaged")
-        assert f"{found.path.name} of step {found.step} taken" in message
+        assert f"{result.path.name} of step {result.step} taken" in message
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -135,9 +135,9 @@ def test_if_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
 def test_what_has_no_step_is_passed_over(tmp_path: Path) -> None:
     made = filled(tmp_path, 10, 20)
     write_checkpoint(tmp_path / "last.pt", {"weights": torch.zeros(2)})
-    found = made.newest()
-    assert found is not None
-    assert found.step == 10
+    result = made.newest()
+    assert result is not None
+    assert result.step == 10
 
 
 def fail(*_: object, **__: object) -> None:
@@ -190,9 +190,9 @@ def test_without_links_the_newest_is_renamed(tmp_path: Path, monkeypatch: pytest
         patch.setattr(checkpoint_folder, "write_checkpoint", fail)
         with pytest.raises(OSError, match="No space"):
             made.write(content(40))
-    found = made.newest()  # there is no last.pt now
-    assert found is not None
-    assert found.step == 30
+    result = made.newest()  # there is no last.pt now
+    assert result is not None
+    assert result.step == 30
     made.write(content(40))
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]
 

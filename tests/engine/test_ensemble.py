@@ -50,7 +50,7 @@ def test_is_the_average_by_hand(
     torch.manual_seed(seed)
     networks = [nn.Conv3d(1, 3, 1) for _ in range(count)]  # voxel by voxel, so that windows make no difference
     volume = torch.randn(1, *shape)
-    ((_, found),) = infer_labels(
+    ((_, result),) = infer_labels(
         Ensemble(networks, overlapping=overlapping), [volume], how(whole_up_to, overlapping=overlapping)
     )
     with torch.inference_mode():
@@ -58,13 +58,13 @@ def test_is_the_average_by_hand(
     if overlapping:
         mean = torch.stack([each.sigmoid() for each in scores]).mean(0)
         clear = (mean - 0.5).abs() > 1e-5
-        assert found.shape == (3, *shape)
-        assert torch.equal(found[clear], (mean > 0.5)[clear])
+        assert result.shape == (3, *shape)
+        assert torch.equal(result[clear], (mean > 0.5)[clear])
     else:
         mean = torch.stack([each.softmax(0) for each in scores]).mean(0)
         top = mean.topk(2, 0).values
         clear = top[0] - top[1] > 1e-5
-        assert torch.equal(found[clear], mean.argmax(0)[clear].to(torch.uint8))
+        assert torch.equal(result[clear], mean.argmax(0)[clear].to(torch.uint8))
 
 
 def test_windows_are_those_that_every_network_takes() -> None:
@@ -131,8 +131,8 @@ def test_runs_by_the_verb(folds: tuple[Path, Path], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     [expected] = predict(cv, image_of(data), tmp_path / "cv")
-    [found] = (tmp_path / "two").glob("*.nii.gz")
-    assert np.array_equal(read_nifti(found).array, read_nifti(expected).array)
+    [actual] = (tmp_path / "two").glob("*.nii.gz")
+    assert np.array_equal(read_nifti(actual).array, read_nifti(expected).array)
 
 
 def test_runs_of_folds_have_the_post_processing_of_all_folds(folds: tuple[Path, Path], tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_folds_of_other_settings_or_data_are_refused(
 ) -> None:
     cv, data = folds
     other = edited(cv, tmp_path / "cv", section, **fields)
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as error:
         predict(other, image_of(data), tmp_path / "out")
-    assert "fold1/checkpoints/best.pt" in str(told.value)
+    assert "fold1/checkpoints/best.pt" in str(error.value)
     assert not (tmp_path / "out").exists()
 
 

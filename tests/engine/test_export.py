@@ -74,8 +74,8 @@ def run(tmp_path: Path) -> Path:
 
 def scores(network: nn.Module, image: Tensor) -> Tensor:
     with torch.no_grad():
-        found: Tensor = network(image)
-    return found
+        result: Tensor = network(image)
+    return result
 
 
 def image_of(dims: int, batch: int = 1) -> Tensor:
@@ -97,8 +97,8 @@ def test_safetensors_hold_the_weights_under_their_names(tmp_path: Path, name: st
     for key, value in network.state_dict().items():
         assert torch.equal(other.state_dict()[key], value)
     # A tensor of two names (DynUNet's) is written once.
-    found = load_file(out)
-    assert sum(value.numel() for value in found.values()) == sum(value.numel() for value in network.parameters())
+    result = load_file(out)
+    assert sum(value.numel() for value in result.values()) == sum(value.numel() for value in network.parameters())
 
 
 def metadata_of(path: Path) -> dict[str, str]:
@@ -112,11 +112,11 @@ def metadata_of(path: Path) -> dict[str, str]:
 def test_the_metadata_say_what_a_reader_needs_and_no_more(run: Path, tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"model.{ending}"
     export_weights(run, out)
-    found = metadata_of(out)
-    assert json.loads(found["labels"]) == LABELS
-    assert json.loads(found["channels"]) == CHANNELS
-    assert (found["spatial_dims"], found["step"], found["dice"]) == ("3", "40", "0.9")
-    config = from_dict(json.loads(found["config"]), where="metadata")
+    result = metadata_of(out)
+    assert json.loads(result["labels"]) == LABELS
+    assert json.loads(result["channels"]) == CHANNELS
+    assert (result["spatial_dims"], result["step"], result["dice"]) == ("3", "40", "0.9")
+    config = from_dict(json.loads(result["config"]), where="metadata")
     assert config.network == config_of().network
     assert config.prepare == config_of().prepare
     assert b"secret" not in out.read_bytes()  # where the data lay, and the weights that the run started from
@@ -136,8 +136,8 @@ def test_an_onnx_file_gives_the_same_scores_at_any_size(tmp_path: Path, name: st
     assert session.get_outputs()[0].shape == ["batch", 3, *names]
     for batch in (1, 3):
         image = image_of(dims, batch)
-        [found] = session.run(None, {"image": image.numpy()})
-        assert np.abs(found - scores(network, image).numpy()).max() < 1e-4
+        [result] = session.run(None, {"image": image.numpy()})
+        assert np.abs(result - scores(network, image).numpy()).max() < 1e-4
 
 
 def test_a_network_that_was_operated_on_is_exported_plain(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_a_network_that_was_operated_on_is_exported_plain(tmp_path: Path) -> Non
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
     assert not model.functions
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
-    [found] = session.run(None, {"image": image_of(3).numpy()})
-    assert np.abs(found - expected.numpy()).max() < 1e-4
+    [actual] = session.run(None, {"image": image_of(3).numpy()})
+    assert np.abs(actual - expected.numpy()).max() < 1e-4
 
 
 def test_a_best_pt_may_be_named_and_another_ending_given(run: Path, tmp_path: Path) -> None:

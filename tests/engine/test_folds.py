@@ -55,7 +55,7 @@ def trained(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -
 def test_each_fold_is_an_ordinary_run_and_every_case_is_validated_once(
     trained: tuple[Path, dict[str, Any]], cache: Path
 ) -> None:
-    out, found = trained
+    out, result = trained
     seen: list[str] = []
     for fold in range(3):
         run = out / f"fold{fold}"
@@ -65,7 +65,7 @@ def test_each_fold_is_an_ordinary_run_and_every_case_is_validated_once(
         scored = json.loads((run / "validation/evaluation.json").read_text())
         seen += {score["case"] for score in scored["scores"]}
     assert sorted(seen) == [f"phantom_{number:03d}" for number in range(6)]
-    assert sorted(found["cases"]) == sorted(seen)
+    assert sorted(result["cases"]) == sorted(seen)
     assert json.loads((out / "cv.json").read_text())["folds"].keys() == {"0", "1", "2"}
 
 
@@ -85,26 +85,26 @@ def test_the_cases_are_prepared_once(data: Path, tmp_path: Path, monkeypatch: py
 def test_the_summary_is_that_of_the_label_maps(
     trained: tuple[Path, dict[str, Any]], data: Path, tmp_path: Path
 ) -> None:
-    out, found = trained
+    out, result = trained
     for fold in range(3):
         for path in (out / f"fold{fold}/validation").glob("*.nii.gz"):
             (tmp_path / path.name).symlink_to(path)
     whole = evaluate(tmp_path, data)
-    assert found["over_cases"]["dice"] == pytest.approx(whole.mean())
+    assert result["over_cases"]["dice"] == pytest.approx(whole.mean())
     by_fold = [evaluate(out / f"fold{fold}/validation", data).mean() for fold in range(3)]
-    assert found["over_folds"]["dice"]["mean"] == pytest.approx(np.mean(by_fold))
-    assert found["over_folds"]["dice"]["std"] == pytest.approx(np.std(by_fold, ddof=1))
-    [name] = found["classes"]
-    assert found["classes"][name]["nsd"]["over_cases"]["mean"] == pytest.approx(whole.summary(name, "nsd").mean)
+    assert result["over_folds"]["dice"]["mean"] == pytest.approx(np.mean(by_fold))
+    assert result["over_folds"]["dice"]["std"] == pytest.approx(np.std(by_fold, ddof=1))
+    [name] = result["classes"]
+    assert result["classes"][name]["nsd"]["over_cases"]["mean"] == pytest.approx(whole.summary(name, "nsd").mean)
 
 
 def test_the_page(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    out, found = trained
+    out, result = trained
     page = write_report([out], tmp_path / "report.html").read_text()
     assert "Cross-validation cv" in page
     assert "Cases with the lowest Dice" in page
-    worst = min(found["cases"], key=lambda case: found["cases"][case]["dice"])
-    assert f"<b>{worst} (fold {found['cases'][worst]['fold']})</b>" in page
+    worst = min(result["cases"], key=lambda case: result["cases"][case]["dice"])
+    assert f"<b>{worst} (fold {result['cases'][worst]['fold']})</b>" in page
     assert page.count("data:image/png") >= 6
     with pytest.raises(ValueError, match="a cross-validation has a page of its own"):
         write_report([out, out / "fold0"], tmp_path / "report.html")
@@ -114,7 +114,7 @@ def test_the_same_call_goes_on_where_it_stopped(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
 ) -> None:
     straight, stopped = trained[0], tmp_path / "stopped"
-    with at_step(3, "interrupt"), pytest.raises(Stopped, match="the same command goes on"):
+    with at_step(3, "interrupt"), pytest.raises(Stopped, match="the same command resumes there"):
         train_folds(config(data, cache), stopped, [0, 1])
     assert not (stopped / "fold1").exists()
     train_folds(config(data, cache), stopped, [0, 1])
@@ -126,7 +126,7 @@ def test_the_same_call_goes_on_where_it_stopped(
 def test_finished_folds_are_left_as_they_are(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, found = trained
+    out, result = trained
 
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("nothing is left to train or to predict")
@@ -134,7 +134,7 @@ def test_finished_folds_are_left_as_they_are(
     monkeypatch.setattr(folds, "train", fail)
     monkeypatch.setattr(crossval, "predict_validation", fail)
     monkeypatch.setattr(crossval, "score_validation", fail)
-    assert train_folds(config(data, cache), out)["over_cases"] == found["over_cases"]
+    assert train_folds(config(data, cache), out)["over_cases"] == result["over_cases"]
 
 
 def test_folds_of_a_budget_have_the_network_of_the_first(
@@ -146,10 +146,10 @@ def test_folds_of_a_budget_have_the_network_of_the_first(
     asked = config(data, cache, "train.budget=1h")
     # Its channels open: SETTINGS name them.
     asked = replace(asked, network=replace(asked.network, channels=None), train=replace(asked.train, validate_every=3))
-    found = train_folds(asked, tmp_path / "cv", [0, 1])
+    result = train_folds(asked, tmp_path / "cv", [0, 1])
     widths = [load_run(tmp_path / "cv" / f"fold{fold}" / "run.yaml").network.channels for fold in (0, 1)]
     assert widths[0] == widths[1] == (32, 64)
-    assert list(found["folds"]) == ["0", "1"]
+    assert list(result["folds"]) == ["0", "1"]
 
 
 def test_folds_side_by_side_are_put_together_by_report(data: Path, cache: Path, tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_folds_side_by_side_are_put_together_by_report(data: Path, cache: Path, 
 def test_changed_settings_are_refused_with_the_difference(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path
 ) -> None:
-    with pytest.raises(ValueError, match=r"cv\.yaml: all folds have the same settings") as told:
+    with pytest.raises(ValueError, match=r"cv\.yaml: all folds have the same settings") as error:
         train_folds(config(data, cache, "train.steps=7", "loss.gamma=1.5"), trained[0])
-    assert "train.steps=7 instead of 6" in str(told.value)
-    assert "loss.gamma=1.5 instead of 2.0" in str(told.value)
+    assert "train.steps=7 instead of 6" in str(error.value)
+    assert "loss.gamma=1.5 instead of 2.0" in str(error.value)
     train_folds(config(data, cache, "cache.home=file"), trained[0])  # only how it is computed
 
 
@@ -236,16 +236,16 @@ def test_a_cleaning_that_pays_is_chosen_and_applied(
 ) -> None:
     out = speckled(trained[0], tmp_path / "cv")
     monkeypatch.setattr(crossval, "predict_validation", lambda run: None)
-    found = summarise(out)
-    assert found.chosen.cleanings == {1: Cleaning(name="spleen", keep_largest=True)}
-    assert found.chosen.after["spleen"] == 1.0
-    assert found.chosen.before["spleen"] < 1.0
+    actual = summarise(out)
+    assert actual.chosen.cleanings == {1: Cleaning(name="spleen", keep_largest=True)}
+    assert actual.chosen.after["spleen"] == 1.0
+    assert actual.chosen.before["spleen"] < 1.0
     page = write_report([out], tmp_path / "report.html").read_text()
     assert "largest component only" in page
     image = sorted((data / "imagesTr").iterdir())[0]
     [cleaned], [plain] = predict(out, image, tmp_path / "a"), predict(out, image, tmp_path / "b", postprocess=False)
     spacing = read_nifti(image).spacing
-    expected = postprocessed(read_nifti(plain).array[0], found.chosen.cleanings, spacing)
+    expected = postprocessed(read_nifti(plain).array[0], actual.chosen.cleanings, spacing)
     assert np.array_equal(read_nifti(cleaned).array[0], expected)
 
 
@@ -278,9 +278,9 @@ def test_a_postprocessing_that_was_edited_is_kept(
     assert read_cleanings(out, {"1": "spleen"})[1].min_volume_mm3 == 4.0
 
 
-@pytest.mark.parametrize(("text", "found"), [("all", "all"), ("0,2", [0, 2]), (" 1 ", [1])])
-def test_numbers_of_folds(text: str, found: Any) -> None:
-    assert parse_folds(text) == found
+@pytest.mark.parametrize(("text", "result"), [("all", "all"), ("0,2", [0, 2]), (" 1 ", [1])])
+def test_numbers_of_folds(text: str, result: Any) -> None:
+    assert parse_folds(text) == result
 
 
 @pytest.mark.parametrize("text", ["", "0,", "a", "-1", "0-2"])

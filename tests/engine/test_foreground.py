@@ -68,17 +68,17 @@ def test_no_labelled_validation_case_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("voxels", "told"),
+    ("voxels", "message"),
     [
         ({"u": (500, 20), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 20 in 1 case \\("),
         ({"u": (500, 0), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 0 in 0 cases \\("),
         ({"u": (800_000, 1), "v": (900_000, 2)}, "b \\(value 20\\): 3 in 2 cases \\(voxels, of 1700003 labelled ones"),
     ],
 )
-def test_classes_with_next_to_no_voxels_are_named(voxels: dict[str, tuple[int, ...]], told: str) -> None:
+def test_classes_with_next_to_no_voxels_are_named(voxels: dict[str, tuple[int, ...]], message: str) -> None:
     (warning,) = check(*cases_of(voxels), 1)
     assert warning.startswith("set: ")
-    assert re.search(told, warning)
+    assert re.search(message, warning)
 
 
 def test_a_set_whose_training_cases_are_elsewhere_is_not_judged() -> None:
@@ -99,7 +99,7 @@ def fingerprint_of(sampled: int, shares: dict[int, float]) -> Fingerprint:
 
 
 @pytest.mark.parametrize(
-    ("sampled", "shares", "told"),
+    ("sampled", "shares", "message"),
     [
         (9, {1: 0.1, 7: 2e-5}, None),
         (9, {1: 0.1, 7: 5e-7}, r"b (value 7): 5e-06 (share of the labelled voxels of 9 cases)"),
@@ -108,18 +108,18 @@ def fingerprint_of(sampled: int, shares: dict[int, float]) -> Fingerprint:
         (4, {1: 0.0, 7: 0.0}, "none of the 4 cases that were read has a labelled voxel"),
     ],
 )
-def test_what_a_plan_knows_of_rare_classes(sampled: int, shares: dict[int, float], told: str | None) -> None:
+def test_what_a_plan_knows_of_rare_classes(sampled: int, shares: dict[int, float], message: str | None) -> None:
     warnings = sampled_warnings(fingerprint_of(sampled, shares))
-    assert len(warnings) == (told is not None)
-    assert told is None or told in warnings[0]
+    assert len(warnings) == (message is not None)
+    assert message is None or message in warnings[0]
 
 
 def test_sizes_are_of_the_anatomy_and_not_of_the_grid() -> None:
     assert foreground_size(250, PLACE.shape, PLACE, 3) == pytest.approx(250 * 2**3 / 1000)
     assert foreground_size(250, PLACE.shape, PLACE, 2) == pytest.approx(0.25)
     case_set, arena = cases_of({"u": (400, 100), "v": (0, 250), "w": (900, 0), "x": (1000, 0)})
-    found = training_range(arena, case_set.cases[:3], 3)
-    assert found == pytest.approx({"smallest": 2.0, "median": 4.0, "largest": 7.2})
+    result = training_range(arena, case_set.cases[:3], 3)
+    assert result == pytest.approx({"smallest": 2.0, "median": 4.0, "largest": 7.2})
     assert training_range(replace(arena, num_voxels=()), case_set.cases, 3) == {}
 
 
@@ -182,6 +182,6 @@ def test_a_value_to_ignore_that_is_nowhere_is_a_warning() -> None:
 
 
 def test_training_cases_that_are_all_ignored_are_an_error() -> None:
-    told = "all 2 training cases (u, v) hold only the background (value 0) and what is ignored (value 4) and none of"
-    with pytest.raises(ValueError, match=re.escape(told)):
+    message = "all 2 training cases (u, v) hold only the background (value 0) and what is ignored (value 4) and none of"
+    with pytest.raises(ValueError, match=re.escape(message)):
         ignoring({"u": [255, 255], "v": [255, 0], "w": [1, 0]})

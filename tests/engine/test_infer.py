@@ -65,7 +65,7 @@ def test_the_sliding_window_equals_monais(drawn: Any) -> None:
     network = conv_net(dims, 2, classes)
     (volume,) = volumes_of(shape)
     with torch.inference_mode():
-        found = sliding_window(network, volume, how)
+        actual = sliding_window(network, volume, how)
         expected = sliding_window_inference(
             volume[None] if dims == 3 else volume[None, :, 0],
             roi_size=patch[3 - dims :],
@@ -75,9 +75,9 @@ def test_the_sliding_window_equals_monais(drawn: Any) -> None:
             mode="gaussian",
             padding_mode="constant",
         )
-    assert found.shape == (classes, *shape)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
+    assert actual.shape == (classes, *shape)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
 
 
 def test_a_constant_network_gives_that_constant_everywhere() -> None:
@@ -86,9 +86,9 @@ def test_a_constant_network_gives_that_constant_everywhere() -> None:
             return torch.tensor([2.0, 5.0]).view(1, 2, 1, 1, 1).expand(len(image), 2, *image.shape[2:])
 
     (volume,) = volumes_of((9, 5, 11))
-    found = sliding_window(Constant(), volume, make())
-    torch.testing.assert_close(found[0], torch.full((9, 5, 11), 2.0))
-    torch.testing.assert_close(found[1], torch.full((9, 5, 11), 5.0))
+    result = sliding_window(Constant(), volume, make())
+    torch.testing.assert_close(result[0], torch.full((9, 5, 11), 2.0))
+    torch.testing.assert_close(result[1], torch.full((9, 5, 11), 5.0))
 
 
 SHAPES = [(5, 6, 7), (4, 4, 4), (9, 3, 4), (5, 5, 8), (2, 2, 2), (6, 6, 8), (4, 4, 3)]
@@ -124,9 +124,9 @@ def test_each_result_is_that_of_its_position(whole_up_to: int) -> None:
     """Some go whole and some by windows; a network that only looks at the voxel itself says whose result it is."""
     volumes = volumes_of(*SHAPES)
     how = make(whole_up_to=whole_up_to, batch_size=2)
-    found = dict(infer_labels(Recorder(), volumes, how))
+    results = dict(infer_labels(Recorder(), volumes, how))
     for position, volume in enumerate(volumes):
-        assert torch.equal(found[position], (volume[0] > 0.5).to(torch.uint8))
+        assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
 
 
 def test_whole_volumes_are_padded_to_the_divisor_and_at_least_to_a_patch() -> None:
@@ -163,8 +163,8 @@ def test_like_sizes_share_a_batch_where_a_spread_is_allowed() -> None:
     apart, shared = Recorder(), Recorder()
     for network, spread in ((apart, 0.0), (shared, 0.5)):
         how = make(divisor=(2, 2, 2), patch=(4, 4, 4), whole_up_to=10**9, batch_size=4, size_spread=spread)
-        for position, found in infer_labels(network, volumes, how):
-            assert torch.equal(found, (volumes[position][0] > 0.5).to(torch.uint8))
+        for position, result in infer_labels(network, volumes, how):
+            assert torch.equal(result, (volumes[position][0] > 0.5).to(torch.uint8))
     assert len(apart.shapes) == 4
     assert len(shared.shapes) == 2
     assert sorted(shape[0] for shape in shared.shapes) == [1, 3]
@@ -192,8 +192,8 @@ def test_two_dimensions(whole_up_to: int) -> None:
 def test_any_float_dtype(dtype: torch.dtype) -> None:
     (volume,) = volumes_of((6, 6, 9), dtype=dtype)
     for whole_up_to in (0, 10**9):
-        ((_, found),) = infer_labels(Recorder(), [volume], make(whole_up_to=whole_up_to))
-        assert torch.equal(found, (volume[0] > 0.5).to(torch.uint8))
+        ((_, result),) = infer_labels(Recorder(), [volume], make(whole_up_to=whole_up_to))
+        assert torch.equal(result, (volume[0] > 0.5).to(torch.uint8))
 
 
 def test_channels_last_and_bf16_give_nearly_the_same_scores() -> None:
@@ -235,9 +235,9 @@ def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -
     how = make(whole_up_to=whole_up_to)
     expected = dict(infer_labels(Mirrored(), volumes, how))
     mirrored = dataclasses.replace(how, flip_axes=(0, 2), average=average)
-    for position, found in infer_labels(network, volumes, mirrored):
-        assert (found != expected[position]).sum() <= 1  # a tie may fall either way
-        assert not torch.equal(found, dict(infer_labels(network, volumes, how))[position])
+    for position, actual in infer_labels(network, volumes, mirrored):
+        assert (actual != expected[position]).sum() <= 1  # a tie may fall either way
+        assert not torch.equal(actual, dict(infer_labels(network, volumes, how))[position])
 
 
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])
@@ -246,9 +246,9 @@ def test_only_windows_of_low_confidence_are_mirrored(whole_up_to: int) -> None:
     plain = make(whole_up_to=whole_up_to)
     mirrored = dataclasses.replace(plain, flip_axes=(0, 2))
     for below, same in ((1e-6, plain), (0.9999, mirrored)):
-        found = dict(infer_labels(network, volumes, dataclasses.replace(mirrored, flip_below=below)))
+        actual = dict(infer_labels(network, volumes, dataclasses.replace(mirrored, flip_below=below)))
         for position, expected in infer_labels(network, volumes, same):
-            assert torch.equal(found[position], expected)
+            assert torch.equal(actual[position], expected)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -260,20 +260,20 @@ def test_classes_that_overlap_are_held_where_their_scores_are_above_0(
     depth = 1 if dims == 2 else 6
     network, volumes = conv_net(dims, 2, 3), volumes_of((depth, 9, 8), (depth, 4, 12))
     how = make(dims, whole_up_to=whole_up_to, overlapping=True, flip_axes=flip_axes)
-    for position, found in infer_labels(network, volumes, how):
+    for position, result in infer_labels(network, volumes, how):
         volume = volumes[position]
-        assert (found.dtype, found.shape) == (torch.bool, (3, *volume.shape[1:]))
+        assert (result.dtype, result.shape) == (torch.bool, (3, *volume.shape[1:]))
         if whole_up_to:
             # As labels are found: one class against the rest is a class whose score is above one that is 0.
             for number in range(3):
                 ((_, alone),) = infer_labels(
                     Against(network, number), [volume], dataclasses.replace(how, overlapping=False)
                 )
-                assert torch.equal(alone == 1, found[number])
+                assert torch.equal(alone == 1, result[number])
         else:
             scores = sliding_window(network, volume, how)
             sure = scores.abs() > 1e-5
-            assert torch.equal(found[sure], scores[sure] > 0)
+            assert torch.equal(result[sure], scores[sure] > 0)
 
 
 class Against(nn.Module):
@@ -300,9 +300,9 @@ def test_large_volumes_share_batches() -> None:
 def test_labels_with_other_sums(sums: Any, mode: Any, on_host: bool) -> None:
     network, volumes = conv_net(3, 2, 3), volumes_of((9, 8, 7), (4, 4, 12))
     how = make(whole_up_to=0, sums=sums, mode=mode, sums_on_host=on_host)
-    for position, found in infer_labels(network, volumes, how):
+    for position, result in infer_labels(network, volumes, how):
         scores = sliding_window(network, volumes[position], dataclasses.replace(how, sums="fp32"))
-        assert (found == scores.argmax(0)).float().mean() > (0.999 if sums == "fp32" else 0.97)
+        assert (result == scores.argmax(0)).float().mean() > (0.999 if sums == "fp32" else 0.97)
 
 
 def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCaptureFixture) -> None:
@@ -315,10 +315,10 @@ def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCa
             return super().forward(image)
 
     volumes = volumes_of(*SHAPES)
-    found = dict(infer_labels(Small(), volumes, make(batch_size=4)))
-    assert sorted(found) == list(range(len(volumes)))
+    results = dict(infer_labels(Small(), volumes, make(batch_size=4)))
+    assert sorted(results) == list(range(len(volumes)))
     for position, volume in enumerate(volumes):
-        assert torch.equal(found[position], (volume[0] > 0.5).to(torch.uint8))
+        assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
     assert "in one piece; going on with windows of (4, 4, 4)" in caplog.text
 
 
@@ -339,8 +339,8 @@ def test_of_several_outputs_the_first_counts(whole_up_to: int) -> None:
             return [scores, -scores]
 
     (volume,) = volumes_of((6, 9, 8))
-    ((_, found),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
-    assert torch.equal(found, (volume[0] > 0.5).to(torch.uint8))
+    ((_, result),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
+    assert torch.equal(result, (volume[0] > 0.5).to(torch.uint8))
 
 
 @pytest.mark.parametrize(("precision", "switch"), [("fp32", "ieee"), ("tf32", "tf32")])

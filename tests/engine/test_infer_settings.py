@@ -38,7 +38,7 @@ def test_inference_changes_and_the_network_does_not(run: Path, case: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("prepare.spacing=[1, 1, 1]", "override 'prepare.spacing=.*': a prediction takes .* section infer only"),
         ("overlap=0.25", "section infer only, such as infer.overlap=0.25"),
@@ -48,8 +48,8 @@ def test_inference_changes_and_the_network_does_not(run: Path, case: Path, tmp_p
         ("infer.patch=[12, 15, 16]", r"best.pt: infer.patch: \[12, 15, 16\] is not a multiple of \[2, 2, 2\]"),
     ],
 )
-def test_what_does_not_fit_is_refused(run: Path, case: Path, tmp_path: Path, override: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_does_not_fit_is_refused(run: Path, case: Path, tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         predict(run, case, tmp_path / "out", overrides=[override])
     assert not (tmp_path / "out").exists()
 

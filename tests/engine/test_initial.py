@@ -64,9 +64,9 @@ NNUNET = {
 def test_a_state_dict_is_read_from_where_others_put_it(tmp_path: Path, key: str, content: Callable[..., Any]) -> None:
     state = net().state_dict()
     torch.save(content(state), tmp_path / "some.pth")
-    found = read_weights(tmp_path / "some.pth")
-    assert found.key == key
-    assert same(found.weights, state)
+    result = read_weights(tmp_path / "some.pth")
+    assert result.key == key
+    assert same(result.weights, state)
 
 
 def test_scalars_of_an_older_numpy_are_data_too(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_safetensors_and_the_hash_of_a_file(tmp_path: Path) -> None:
 
     file = tmp_path / "model.safetensors"
     save_file(net().state_dict(), file)
-    found = read_weights(file)
-    assert same(found.weights, dict(sorted(net().state_dict().items()))) or set(found.weights) == set(
+    result = read_weights(file)
+    assert same(result.weights, dict(sorted(net().state_dict().items()))) or set(result.weights) == set(
         net().state_dict()
     )
-    assert all(torch.equal(value, net().state_dict()[name]) for name, value in found.weights.items())
-    assert found.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert all(torch.equal(value, net().state_dict()[name]) for name, value in result.weights.items())
+    assert result.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     file.write_bytes(b"not such a file")
     with pytest.raises(ValueError, match=r"model\.safetensors: not a safetensors file"):
         read_weights(file)

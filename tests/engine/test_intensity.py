@@ -72,8 +72,8 @@ def test_a_run_predicts_and_exports_with_the_same_scaling(petct: Path, tmp_path:
         tmp_path / "run", [petct / f"imagesTr/case5_{channel:04d}.nii.gz" for channel in range(2)], tmp_path / "out",
         device="cpu",
     )  # fmt: skip
-    found, truth = (np.asarray(nib.load(path).dataobj) for path in (file, petct / "labelsTr/case5.nii.gz"))
-    assert 2 * (found * truth).sum() / (found.sum() + truth.sum()) > 0.7
+    result, truth = (np.asarray(nib.load(path).dataobj) for path in (file, petct / "labelsTr/case5.nii.gz"))
+    assert 2 * (result * truth).sum() / (result.sum() + truth.sum()) > 0.7
     export_weights(tmp_path / "run", tmp_path / "w.safetensors")
     with safetensors.safe_open(tmp_path / "w.safetensors", "pt") as exported:
         prepare = json.loads(exported.metadata()["config"])["prepare"]

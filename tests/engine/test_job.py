@@ -367,8 +367,8 @@ def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: p
                              "network.channels=[2,2]"])  # fmt: skip
     for total, ranks, refused in ((8 * 5000, 1, False), (8 * 5000 - 1, 1, True), (4 * 5000, 2, False)):
         monkeypatch.setattr("hasten.engine.out_of_memory._total_memory", lambda device, total=total: total)
-        found = memory_mistakes(config, small, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
-        assert bool(found) == refused
+        result = memory_mistakes(config, small, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
+        assert bool(result) == refused
 
 
 def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:

@@ -41,10 +41,10 @@ def test_what_is_written_is_read_again(tmp_path: Path, kind: str, highest: int) 
     if kind in (".mha", ".nrrd"):
         pytest.importorskip("SimpleITK")
     write_label(target, label, Volume(np.zeros((1, *label.shape)), np.eye(4) if flat else AFFINE), image)
-    found = read_file(target, label=True)
-    assert np.array_equal(found.array[0], label)
+    text = read_file(target, label=True)
+    assert np.array_equal(text.array[0], label)
     if kind not in (".png", ".bmp", ".tif"):
-        assert np.allclose(found.affine, AFFINE, atol=1e-5)
+        assert np.allclose(text.affine, AFFINE, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [target.name]
 
 

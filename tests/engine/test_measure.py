@@ -101,17 +101,17 @@ def probe() -> Probe:
 
 
 def test_the_fastest_of_the_allowed_is_taken(clock: Clock, tmp_path: Path) -> None:
-    found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
-    assert found.variant == BOTH
-    assert list(found.seconds.items()) == [
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
+    assert result.variant == BOTH
+    assert list(result.seconds.items()) == [
         ("bf16 channels-last", 0.125),
         ("bf16", 0.25),
         ("fp32 channels-last", 0.375),
         ("fp32", 0.5),
     ]
-    assert found.excluded == ()
-    found = fastest_variant(fake(clock, EVEN), probe(), [PLAIN, LAST], tmp_path)
-    assert found.variant == LAST
+    assert result.excluded == ()
+    result = fastest_variant(fake(clock, EVEN), probe(), [PLAIN, LAST], tmp_path)
+    assert result.variant == LAST
 
 
 def test_one_disturbed_round_decides_nothing(clock: Clock, tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_one_disturbed_round_decides_nothing(clock: Clock, tmp_path: Path) -> No
 
 def test_a_gain_that_comes_and_goes_is_not_taken(clock: Clock, tmp_path: Path) -> None:
     seconds = {**EVEN, LAST: [0.25, 0.75], SHORT: [0.75, 0.25], BOTH: [0.375, 0.625]}
-    found = fastest_variant(fake(clock, seconds), probe(), ALL, tmp_path)
-    assert found.variant == PLAIN
+    result = fastest_variant(fake(clock, seconds), probe(), ALL, tmp_path)
+    assert result.variant == PLAIN
 
 
 def test_what_a_busy_machine_measured_is_not_kept(
@@ -135,36 +135,36 @@ def test_what_a_busy_machine_measured_is_not_kept(
 
 
 def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_path: Path) -> None:
-    found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=3.0)
-    assert (found.variant, clock.passes) == (PLAIN, 1)
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=3.0)
+    assert (result.variant, clock.passes) == (PLAIN, 1)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("wrong", [{"output": {BOTH: 1.5}}, {"output": {BOTH: float("nan")}}])
 def test_a_variant_with_another_loss_is_out(clock: Clock, tmp_path: Path, wrong: dict[str, Any]) -> None:
-    found = fastest_variant(fake(clock, EVEN, **wrong), probe(), ALL, tmp_path)
-    assert found.variant == SHORT
-    assert found.excluded == ("bf16 channels-last",)
-    assert "bf16 channels-last" not in found.seconds
+    result = fastest_variant(fake(clock, EVEN, **wrong), probe(), ALL, tmp_path)
+    assert result.variant == SHORT
+    assert result.excluded == ("bf16 channels-last",)
+    assert "bf16 channels-last" not in result.seconds
 
 
 @pytest.mark.parametrize("factor", [1.5, 0.5, 0.0, float("nan"), float("inf"), 1e30])
 def test_a_variant_with_another_gradient_is_out_even_if_its_loss_is_sound(
     clock: Clock, tmp_path: Path, factor: float
 ) -> None:
-    found = fastest_variant(fake(clock, EVEN, gradient={BOTH: [factor]}), probe(), ALL, tmp_path)
-    assert found.variant == SHORT
-    assert found.excluded == ("bf16 channels-last",)
+    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [factor]}), probe(), ALL, tmp_path)
+    assert result.variant == SHORT
+    assert result.excluded == ("bf16 channels-last",)
 
 
 def test_a_gradient_that_is_wrong_only_now_and_then_is_found(clock: Clock, tmp_path: Path) -> None:
-    found = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1, 1, 1, 1e9]}), probe(), ALL, tmp_path)
-    assert found.variant == SHORT
+    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1, 1, 1, 1e9]}), probe(), ALL, tmp_path)
+    assert result.variant == SHORT
 
 
 def test_a_slightly_other_gradient_is_allowed(clock: Clock, tmp_path: Path) -> None:
-    found = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1.1]}), probe(), ALL, tmp_path)
-    assert found.variant == BOTH
+    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1.1]}), probe(), ALL, tmp_path)
+    assert result.variant == BOTH
 
 
 def test_without_a_sound_reference_the_reference_is_taken(clock: Clock, tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_a_memory_that_cannot_be_written_costs_a_warning_only(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path / "file" / "measured")
-    assert found.variant == BOTH
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path / "file" / "measured")
+    assert result.variant == BOTH
     assert "cache.dir" in caplog.text
 
 
@@ -288,18 +288,18 @@ def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: f
     config = NetworkConfig(name="unet", channels=(4, 8), strides=(stride,), dropout=dropout)
     network = build_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
     on = other_probe(shape=(2, 2, 8, 8, 8) if dims == 3 else (2, 2, 1, 16, 16), spatial_dims=dims)
-    found = fastest_variant(network, on, ALL, tmp_path)
-    assert set(found.seconds) == {str(variant) for variant in ALL}
-    assert found.excluded == ()
-    assert all(seconds > 0 for seconds in found.seconds.values())
-    assert found.variant in ALL
+    result = fastest_variant(network, on, ALL, tmp_path)
+    assert set(result.seconds) == {str(variant) for variant in ALL}
+    assert result.excluded == ()
+    assert all(seconds > 0 for seconds in result.seconds.values())
+    assert result.variant in ALL
 
 
 def test_the_evidence_names_times_and_what_is_out() -> None:
-    told = explain(Measured({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
-    assert told.startswith("bf16 was fastest; ")
-    assert "bf16 12 ms, fp32 30 ms" in told
-    assert told.endswith("fp32 channels-last")
+    output = explain(Measured({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
+    assert output.startswith("bf16 was fastest; ")
+    assert "bf16 12 ms, fp32 30 ms" in output
+    assert output.endswith("fp32 channels-last")
     unclear = explain(Measured({"bf16": 0.012, "fp32": 0.03}, PLAIN))
     assert unclear.startswith("nothing was certainly faster than fp32; ")
     assert "out" not in explain(Measured({"fp32": 0.03}, PLAIN))
@@ -321,8 +321,8 @@ def test_a_failing_compiler_leaves_the_network_eager_with_one_warning(
 
     monkeypatch.setattr(torch, "compile", compile)
     network = real_network()
-    found, engaged = faster_compiled(network, probe(), PLAIN, always=always)
-    assert found is network
+    result, engaged = faster_compiled(network, probe(), PLAIN, always=always)
+    assert result is network
     assert not engaged.on
     assert engaged.why == "torch.compile failed: no C++ compiler"
     assert [record.getMessage() for record in caplog.records] == ["the network runs uncompiled: no C++ compiler"]
@@ -359,29 +359,29 @@ def test_compiled_is_taken_only_if_it_is_faster_and_agrees(
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **_: Compiled(module, clock, seconds, factor))
     network = fake(clock, EVEN)
-    found, engaged = faster_compiled(network, probe(), PLAIN, always=always)
+    result, engaged = faster_compiled(network, probe(), PLAIN, always=always)
     assert engaged.on == on
     assert why in engaged.why
     if on:
-        assert isinstance(found, Compiled)
-        assert found.network is network
+        assert isinstance(result, Compiled)
+        assert result.network is network
     else:
-        assert found is network
+        assert result is network
 
 
 def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **_: Compiled(module, clock, 0.2))
     monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
     network = fake(clock, EVEN)
-    found, engaged = faster_compiled(network, probe(), PLAIN, always=False)
-    assert found is network
+    result, engaged = faster_compiled(network, probe(), PLAIN, always=False)
+    assert result is network
     assert not engaged.on
     assert "other programs used 1.5 cores" in engaged.why
 
 
 def test_a_short_run_takes_the_usual_variant_if_it_computes_the_same(clock: Clock) -> None:
-    found = usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=100, limit_s=12.5)
-    assert found == Measured({str(BOTH): 0.125}, BOTH)
+    result = usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=100, limit_s=12.5)
+    assert result == Measured({str(BOTH): 0.125}, BOTH)
     assert clock.passes == 3
 
 

@@ -21,14 +21,14 @@ def measure(predictions: list[Tensor], labels: list[Tensor], num_classes: int) -
 
 def by_sets(prediction: Tensor, label: Tensor, num_classes: int) -> list[float]:
     """Dice of each foreground class by the definition: 2 |P & L| / (|P| + |L|) of sets of voxels; nan without label."""
-    found = []
+    results = []
     for number in range(1, num_classes):
         predicted = {tuple(place) for place in np.argwhere(prediction.numpy() == number).tolist()}
         labelled = {tuple(place) for place in np.argwhere(label.numpy() == number).tolist()}
-        found.append(
+        results.append(
             2 * len(predicted & labelled) / (len(predicted) + len(labelled)) if labelled else math.nan,
         )
-    return found
+    return results
 
 
 def mean_of(values: list[float]) -> float:
@@ -78,19 +78,19 @@ def test_it_equals_the_definition_and_monai(drawn: tuple[int, list]) -> None:
         other = torch.randint(in_prediction, shape, generator=generator).to(torch.uint8)
         labels.append(label)
         predictions.append(label.clone() if perfect else other)
-    found = measure(predictions, labels, num_classes)
+    measured = measure(predictions, labels, num_classes)
     reference = [by_sets(p, label, num_classes) for p, label in zip(predictions, labels, strict=True)]
 
-    assert found.per_case == pytest.approx([mean_of(row) for row in reference], abs=1e-12, nan_ok=True)
-    assert list(found.per_class.values()) == pytest.approx(
+    assert measured.per_case == pytest.approx([mean_of(row) for row in reference], abs=1e-12, nan_ok=True)
+    assert list(measured.per_class.values()) == pytest.approx(
         [mean_of([row[place] for row in reference]) for place in range(num_classes - 1)], abs=1e-12, nan_ok=True
     )
-    assert found.mean == pytest.approx(mean_of([mean_of(row) for row in reference]), abs=1e-12, nan_ok=True)
+    assert measured.mean == pytest.approx(mean_of([mean_of(row) for row in reference]), abs=1e-12, nan_ok=True)
 
     single, mean = by_monai(predictions, labels, num_classes)
     assert np.array(reference) == pytest.approx(single, abs=1e-6, nan_ok=True)
     # Where no case holds foreground MONAI gives 0 and a count of 0 beside it; here the mean is nan.
-    assert (0.0 if math.isnan(found.mean) else found.mean) == pytest.approx(mean, abs=1e-6)
+    assert (0.0 if math.isnan(measured.mean) else measured.mean) == pytest.approx(mean, abs=1e-6)
 
 
 def test_perfect_is_one_and_none_is_zero() -> None:
@@ -102,25 +102,25 @@ def test_perfect_is_one_and_none_is_zero() -> None:
 def test_a_class_that_a_label_lacks_is_left_out_even_if_predicted() -> None:
     label = torch.tensor([[[0, 1, 1, 0]]], dtype=torch.uint8)
     prediction = torch.tensor([[[2, 1, 1, 2]]], dtype=torch.uint8)
-    found = measure([prediction], [label], 3)
-    assert found.mean == 1.0
-    assert found.per_class["class 1"] == 1.0
-    assert math.isnan(found.per_class["class 2"])
+    measured = measure([prediction], [label], 3)
+    assert measured.mean == 1.0
+    assert measured.per_class["class 1"] == 1.0
+    assert math.isnan(measured.per_class["class 2"])
 
 
 def test_the_mean_is_over_cases_not_over_classes() -> None:
     """Case one has one class at 0, case two has two at 1: by cases 0.5, by all the values 2 / 3."""
     labels = [torch.tensor([[[1, 1, 0]]]), torch.tensor([[[1, 2, 0]]])]
-    found = measure([torch.tensor([[[0, 0, 0]]]), labels[1].clone()], labels, 3)
-    assert found.mean == 0.5
-    assert found.per_class == {"class 1": 0.5, "class 2": 1.0}
+    measured = measure([torch.tensor([[[0, 0, 0]]]), labels[1].clone()], labels, 3)
+    assert measured.mean == 0.5
+    assert measured.per_class == {"class 1": 0.5, "class 2": 1.0}
 
 
 def test_cases_without_foreground_have_no_dice() -> None:
     empty = torch.zeros(1, 2, 2, dtype=torch.uint8)
-    found = measure([torch.ones_like(empty), empty], [empty, empty], 2)
-    assert math.isnan(found.mean)
-    assert all(math.isnan(value) for value in (*found.per_case, *found.per_class.values()))
+    measured = measure([torch.ones_like(empty), empty], [empty, empty], 2)
+    assert math.isnan(measured.mean)
+    assert all(math.isnan(value) for value in (*measured.per_case, *measured.per_class.values()))
 
 
 def test_counts_are_exact_for_many_voxels() -> None:
@@ -145,23 +145,23 @@ def test_iou_is_monais_and_follows_from_the_dice_of_each_case_and_class(seed: in
         [torch.randint(0, num_classes, (3, 4, 5), generator=generator, dtype=torch.uint8) for _ in range(3)]
         for _ in range(2)
     ]
-    found = measure(*maps, num_classes)
+    measured = measure(*maps, num_classes)
     iou = [[dice / (2 - dice) for dice in by_sets(*pair, num_classes)] for pair in zip(*maps, strict=True)]
-    assert found.iou == pytest.approx(mean_of([mean_of(row) for row in iou]), nan_ok=True)
-    for row, value in zip(zip(*iou, strict=True), found.iou_per_class.values(), strict=True):
+    assert measured.iou == pytest.approx(mean_of([mean_of(row) for row in iou]), nan_ok=True)
+    for row, value in zip(zip(*iou, strict=True), measured.iou_per_class.values(), strict=True):
         assert value == pytest.approx(mean_of(list(row)), nan_ok=True)
     hot = [torch.nn.functional.one_hot(torch.stack(each).long(), num_classes).movedim(-1, 1) for each in maps]
     metric = MeanIoU(include_background=False, ignore_empty=True)
     metric(*hot)
-    assert found.iou == pytest.approx(float(metric.aggregate()), rel=1e-6)
+    assert measured.iou == pytest.approx(float(metric.aggregate()), rel=1e-6)
 
 
 def test_either_mean_is_what_a_run_can_go_by() -> None:
     label = torch.tensor([[[1, 1, 1, 0]]], dtype=torch.uint8)
-    found = measure([torch.tensor([[[1, 0, 0, 0]]], dtype=torch.uint8)], [label], 2)
-    assert found.value("dice") == found.mean == pytest.approx(1 / 2)
-    assert found.value("iou") == found.iou == pytest.approx(1 / 3)
-    assert found.iou_per_class == {"class 1": pytest.approx(1 / 3)}
+    measured = measure([torch.tensor([[[1, 0, 0, 0]]], dtype=torch.uint8)], [label], 2)
+    assert measured.value("dice") == measured.mean == pytest.approx(1 / 2)
+    assert measured.value("iou") == measured.iou == pytest.approx(1 / 3)
+    assert measured.iou_per_class == {"class 1": pytest.approx(1 / 3)}
 
 
 # Regions
@@ -203,8 +203,10 @@ def test_ignored_voxels_are_not_counted(seed: int, regions: Any) -> None:
     label = torch.randint(0, 3, (3, 4, 5), generator=generator).to(torch.uint8)
     label[torch.rand(label.shape, generator=generator) < 0.5] = 255
     shape = (len(regions), 3, 4, 5) if regions else (3, 4, 5)
-    found = torch.randint(0, 2 if regions else 3, shape, generator=generator).to(torch.bool if regions else torch.uint8)
-    counts = counts_of(found, label, num_classes=3, regions=regions, ignore_index=255)
+    result = torch.randint(0, 2 if regions else 3, shape, generator=generator).to(
+        torch.bool if regions else torch.uint8
+    )
+    counts = counts_of(result, label, num_classes=3, regions=regions, ignore_index=255)
     kept = label != 255
-    left = (found[..., kept][..., None, None], label[kept][:, None, None])
+    left = (result[..., kept][..., None, None], label[kept][:, None, None])
     assert torch.equal(counts, counts_of(*left, num_classes=3, regions=regions))

@@ -42,11 +42,11 @@ def quiet(metric: Any, *given: Any, **options: Any) -> Any:
         return metric(*given, **options)
 
 
-def same(found: Any, wanted: Any) -> None:
+def same(result: Any, wanted: Any) -> None:
     # MONAI's means over everything have one axis of length 1.
-    assert found.shape == wanted.shape or (found.ndim == 0 and wanted.shape == (1,))
-    wanted = wanted.reshape(found.shape)
-    assert torch.allclose(found.double(), wanted.double(), rtol=1e-6, atol=1e-6, equal_nan=True)
+    assert result.shape == wanted.shape or (result.ndim == 0 and wanted.shape == (1,))
+    wanted = wanted.reshape(result.shape)
+    assert torch.allclose(result.double(), wanted.double(), rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
 batches = st.lists(
@@ -75,8 +75,8 @@ def test_dice_and_iou_are_monais(
             pair = hot(maps(seed, count, classes, sides, predicted, labelled), classes)
             same(ours(*pair), theirs(*pair))
         same(ours.get_buffer(), theirs.get_buffer())
-        for found, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
-            same(found, wanted)
+        for result, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
+            same(result, wanted)
 
 
 @settings(max_examples=30, deadline=None)
@@ -89,8 +89,8 @@ def test_the_confusion_matrix_metrics_are_monais(
     for seed, count, predicted, labelled in batches:
         pair = hot(maps(seed, count, classes, sides, predicted, labelled), classes)
         same(ours(*pair), theirs(*pair))
-    for found, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
-        same(found, wanted)
+    for result, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
+        same(result, wanted)
 
 
 @settings(max_examples=60, deadline=None)
@@ -171,8 +171,8 @@ def test_classification_has_no_space() -> None:
     options = {"metric_name": ["accuracy", "recall"], "compute_sample": True}
     ours, theirs = ConfusionMatrixMetric(**options), monai.metrics.ConfusionMatrixMetric(**options)
     same(ours(*pair), quiet(theirs, *pair))
-    for found, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
-        same(found, wanted)
+    for result, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
+        same(result, wanted)
     assert set(ours.compute()) == {"accuracy", "recall"}
 
 
@@ -210,10 +210,10 @@ def test_the_order_of_the_cases_changes_no_bit(reduction: str) -> None:
     values = torch.rand(101, 4, generator=generator, dtype=torch.float64)
     values[values < 0.1] = torch.nan
     order = torch.randperm(101, generator=generator)
-    found, other = reduce_values(values, reduction)[0], reduce_values(values[order], reduction)[0]
+    result, other = reduce_values(values, reduction)[0], reduce_values(values[order], reduction)[0]
     if reduction in ("none", "mean_channel", "sum_channel"):
-        found = found[order]
-    assert torch.equal(found.nan_to_num(2), other.nan_to_num(2))
+        result = result[order]
+    assert torch.equal(result.nan_to_num(2), other.nan_to_num(2))
 
 
 @pytest.mark.parametrize("percentile", [None, 95])
@@ -228,8 +228,8 @@ def test_surfaces_are_monais(percentile: float | None) -> None:
         (SurfaceDiceMetric([1.0, 2.0], num_classes=3), monai.metrics.SurfaceDiceMetric([1.0, 2.0])),
     ]:
         for pair in pairs:
-            found = quiet(ours, *pair, spacing=spacing)
-            same(found, quiet(theirs, *hot(pair, 3), spacing=spacing))
+            result = quiet(ours, *pair, spacing=spacing)
+            same(result, quiet(theirs, *hot(pair, 3), spacing=spacing))
         assert torch.allclose(ours.aggregate(), theirs.aggregate().double(), rtol=1e-6)
 
 

@@ -58,11 +58,11 @@ def run(metric: Metric, data: Any) -> Engine:
     ],
 )
 def test_the_engine_gets_what_monais_handler_gives(ours: Metric, theirs: Metric) -> None:
-    found, wanted = run(ours, batches()), run(theirs, batches())
-    assert np.asarray(found.state.metrics["metric"]) == pytest.approx(
+    result, wanted = run(ours, batches()), run(theirs, batches())
+    assert np.asarray(result.state.metrics["metric"]) == pytest.approx(
         np.asarray(wanted.state.metrics["metric"]), abs=1e-6
     )
-    details = [torch.as_tensor(each.state.metric_details["metric"]).double() for each in (found, wanted)]
+    details = [torch.as_tensor(each.state.metric_details["metric"]).double() for each in (result, wanted)]
     assert torch.allclose(*details, rtol=1e-6, equal_nan=True)
 
 
@@ -71,8 +71,8 @@ def test_scores_have_an_area_in_both_forms() -> None:
     flat = [
         (torch.rand(20, 2, generator=generator), torch.randint(0, 2, (20, 2), generator=generator)) for _ in range(2)
     ]
-    found, wanted = run(ROCAUC(), flat), run(monai.handlers.ROCAUC(), flat)
-    assert found.state.metrics["metric"] == pytest.approx(wanted.state.metrics["metric"], abs=1e-6)
+    result, wanted = run(ROCAUC(), flat), run(monai.handlers.ROCAUC(), flat)
+    assert result.state.metrics["metric"] == pytest.approx(wanted.state.metrics["metric"], abs=1e-6)
     voxels = [(score.t()[None], label.t()[None]) for score, label in flat]
     assert run(ROCAUC(bins=10**5), voxels).state.metrics["metric"] == pytest.approx(
         wanted.state.metrics["metric"], abs=1e-3

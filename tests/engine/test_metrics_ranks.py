@@ -32,9 +32,9 @@ def test_two_ranks_find_what_one_does(tmp_path: Path) -> None:
     assert [process.returncode for process in ranks] == [0, 0]
     wanted = results(list(range(CASES)))
     for output in outputs:
-        found, none, differing = json.loads(output.splitlines()[-1])
-        assert len(found) == len(SHARES)
-        for one in found:
+        result, none, differing = json.loads(output.splitlines()[-1])
+        assert len(result) == len(SHARES)
+        for one in result:
             assert one == wanted
         assert "no case was counted" in none
         assert "[(2, 4), (3, 4)]" in differing

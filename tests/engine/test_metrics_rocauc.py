@@ -54,8 +54,8 @@ def test_it_is_monais_and_the_definition(seed: int, count: int, classes: int, le
     if half:
         metric(score[:half], label[:half])
     metric(list(score[half:]), list(label[half:]))
-    found = np.asarray(metric.compute())
-    assert found == pytest.approx(monais(score, label, average), abs=1e-6, nan_ok=True)
+    result = np.asarray(metric.compute())
+    assert result == pytest.approx(monais(score, label, average), abs=1e-6, nan_ok=True)
     each = auc_of(score, label).tolist()
     wanted = [by_pairs(score[:, place].tolist(), label[:, place].tolist()) for place in range(classes)]
     assert each == pytest.approx(wanted, abs=1e-12, nan_ok=True)
@@ -97,8 +97,8 @@ def test_voxels_are_within_the_bound_of_the_exact_area(seed: int, classes: int, 
     exact = ROCAUCMetric(average)
     for score, label in zip(scores, labels, strict=True):
         exact(score.flatten(1).t(), label.flatten(1).t())
-    found, wanted, bound = (each.reshape(-1) for each in (metric.aggregate(), exact.aggregate(), metric.error_bound()))
-    assert torch.all((found - wanted).abs() <= bound + 1e-9)
+    result, wanted, bound = (each.reshape(-1) for each in (metric.aggregate(), exact.aggregate(), metric.error_bound()))
+    assert torch.all((result - wanted).abs() <= bound + 1e-9)
     if bins == 8192:
         assert torch.all(bound < 1e-2)
 

@@ -99,10 +99,10 @@ def test_its_own_predictor_gives_the_same_label_map(
     theirs.mkdir()
     predictor.predict_from_files_sequential(str(image.parent), str(theirs), save_probabilities=False)
     [written] = predict(other, image.parent, tmp_path / "ours")
-    ours, found = array_of(written), array_of(theirs / "a.nii.gz")
+    ours, result = array_of(written), array_of(theirs / "a.nii.gz")
     assert len(np.unique(ours)) > 1
-    assert ours.shape == found.shape
-    assert (ours == found).mean() >= least
+    assert ours.shape == result.shape
+    assert (ours == result).mean() >= least
 
 
 def test_regions_and_what_the_files_say(run: Path, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_regions_and_what_the_files_say(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "prepare", "content", "told"),
+    ("network", "prepare", "content", "message"),
     [
         ({"name": "unet"}, {}, {}, "network.name=unet is not nnU-Net's"),
         (NETWORKS["plain"], {"orientation": "LPS"}, {}, "not to prepare.orientation=LPS"),
@@ -135,9 +135,9 @@ def test_regions_and_what_the_files_say(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_nnunet_does_not_have(
-    run: Path, tmp_path: Path, network: dict[str, Any], prepare: dict[str, Any], content: dict[str, Any], told: str
+    run: Path, tmp_path: Path, network: dict[str, Any], prepare: dict[str, Any], content: dict[str, Any], message: str
 ) -> None:
     other = rewritten(run, tmp_path / "run", network, prepare, **content)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         export_weights(other, tmp_path / "model", "nnunet")
     assert not (tmp_path / "model").exists()

@@ -69,10 +69,10 @@ def test_a_file_holds_what_was_filled_in(tmp_path: Path, monkeypatch: pytest.Mon
     assert not array.any()
     array[:] = np.random.default_rng(0).random(array.shape)
     write_probabilities(tmp_path / "a.npz", array, ("background", "größer", "b"))
-    with np.load(tmp_path / "a.npz") as found:
-        assert np.array_equal(found["probabilities"], array)
-        assert found["probabilities"].dtype == np.float16
-        assert found["classes"].tolist() == ["background", "größer", "b"]
+    with np.load(tmp_path / "a.npz") as result:
+        assert np.array_equal(result["probabilities"], array)
+        assert result["probabilities"].dtype == np.float16
+        assert result["classes"].tolist() == ["background", "größer", "b"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 

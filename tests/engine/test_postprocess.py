@@ -12,7 +12,7 @@ from hasten.engine.postprocess import Cleaning, postprocessed, postprocessed_mas
 
 def components(mask: np.ndarray) -> list[set[tuple[int, ...]]]:
     """By flooding, over faces, edges and corners."""
-    left, found = set(map(tuple, np.argwhere(mask))), []
+    left, result = set(map(tuple, np.argwhere(mask))), []
     while left:
         group, edge = set(), [left.pop()]
         while edge:
@@ -21,8 +21,8 @@ def components(mask: np.ndarray) -> list[set[tuple[int, ...]]]:
             near = {other for other in left if max(abs(a - b) for a, b in zip(voxel, other, strict=True)) <= 1}
             left -= near
             edge += near
-        found.append(group)
-    return found
+        result.append(group)
+    return result
 
 
 @st.composite
@@ -36,21 +36,21 @@ def maps(draw: st.DrawFn) -> np.ndarray:
 @given(maps())
 def test_the_largest_component(label: np.ndarray) -> None:
     before = label.copy()
-    found = postprocessed(label, {1: Cleaning(keep_largest=True)}, (1.0, 1.0, 1.0))
+    result = postprocessed(label, {1: Cleaning(keep_largest=True)}, (1.0, 1.0, 1.0))
     assert np.array_equal(label, before)
-    assert found.dtype == label.dtype
-    assert np.array_equal(found == 2, label == 2)
+    assert result.dtype == label.dtype
+    assert np.array_equal(result == 2, label == 2)
     groups = components(label == 1)
-    stays = set(map(tuple, np.argwhere(found == 1)))
+    stays = set(map(tuple, np.argwhere(result == 1)))
     assert (stays in groups and len(stays) == max(map(len, groups))) if groups else not stays
 
 
 @given(maps(), st.sampled_from((0.0, 2.0, 4.1)))
 def test_small_components(label: np.ndarray, least: float) -> None:
-    found = postprocessed(label, {2: Cleaning(min_volume_mm3=least)}, (0.5, 1.0, 2.0))
+    result = postprocessed(label, {2: Cleaning(min_volume_mm3=least)}, (0.5, 1.0, 2.0))
     stays = {voxel for group in components(label == 2) if len(group) >= least for voxel in group}
-    assert set(map(tuple, np.argwhere(found == 2))) == stays
-    assert np.array_equal(found == 1, label == 1)
+    assert set(map(tuple, np.argwhere(result == 2))) == stays
+    assert np.array_equal(result == 1, label == 1)
 
 
 def test_holes_are_filled_but_not_over_other_classes() -> None:
@@ -119,7 +119,7 @@ def test_masks_follow_what_changed() -> None:
     before = np.array([[[1, 2, 2, 0, 4]]])
     after = np.array([[[0, 2, 1, 1, 4]]])
     core, whole = np.array([[[1, 0, 1, 0, 0]]], np.uint8), np.array([[[1, 1, 1, 0, 0]]], np.uint8)
-    found = postprocessed_masks([core, whole], before, after, [[1, 4], [1, 2, 4]])
-    assert found[0].tolist() == [[[0, 0, 1, 1, 0]]]
-    assert found[1].tolist() == [[[0, 1, 1, 1, 0]]]
-    assert found[0].dtype == np.uint8
+    result = postprocessed_masks([core, whole], before, after, [[1, 4], [1, 2, 4]])
+    assert result[0].tolist() == [[[0, 0, 1, 1, 0]]]
+    assert result[1].tolist() == [[[0, 1, 1, 1, 0]]]
+    assert result[0].dtype == np.uint8

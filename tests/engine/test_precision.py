@@ -75,11 +75,11 @@ def test_every_switch_of_tf32_says_the_same_inside(precision: str, before: bool)
     torch.backends.cuda.matmul.allow_tf32 = before
     on = precision == "tf32"
     try:
-        found = switches()
+        result = switches()
         with tensor_cores(CUDA, precision):
             inside = [*["tf32" if on else "ieee"] * 3, on, on, "high" if on else "highest"]
             assert switches() == inside
-        assert switches() == found
+        assert switches() == result
     finally:
         torch.backends.cuda.matmul.allow_tf32 = bool(whole[3])
         torch.backends.cuda.matmul.fp32_precision = whole[0]  # type: ignore[attr-defined]

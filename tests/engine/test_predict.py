@@ -72,8 +72,8 @@ def case(tmp_path: Path) -> Path:
     return save(tmp_path / "in" / "new.nii.gz", anatomy(9)[0], np.diag([*SPACING, 1.0]))
 
 
-def dice(found: np.ndarray, truth: np.ndarray, value: int) -> float:
-    return float(2 * ((found == value) & (truth == value)).sum() / ((found == value).sum() + (truth == value).sum()))
+def dice(result: np.ndarray, truth: np.ndarray, value: int) -> float:
+    return float(2 * ((result == value) & (truth == value)).sum() / ((result == value).sum() + (truth == value).sum()))
 
 
 def like(image: Any) -> tuple[Any, ...]:
@@ -109,16 +109,16 @@ def test_a_label_map_lies_on_its_images_voxels(
     [written] = predict(variant(run, tmp_path / "run", **prepare), path, tmp_path / "out")
     assert written == tmp_path / "out" / "new.nii.gz"
     assert like(nib.load(written)) == like(nib.load(path))
-    found = array_of(written)
-    assert found.dtype == np.uint8
-    assert set(np.unique(found)) <= set(VALUES)
+    result = array_of(written)
+    assert result.dtype == np.uint8
+    assert set(np.unique(result)) <= set(VALUES)
 
 
 def test_what_was_learned_comes_out_in_the_data_sets_own_values(run: Path, case: Path, tmp_path: Path) -> None:
     [written] = predict(run, [case], tmp_path / "out")
-    found, truth = array_of(written), anatomy(9)[1]
-    assert set(np.unique(found)) == set(VALUES)
-    assert min(dice(found, truth, value) for value in (3, 7)) > 0.7
+    result, truth = array_of(written), anatomy(9)[1]
+    assert set(np.unique(result)) == set(VALUES)
+    assert min(dice(result, truth, value) for value in (3, 7)) > 0.7
 
 
 @pytest.mark.parametrize("prepare", [{}, {"crop_foreground": True}], ids=["plain", "cropped"])
@@ -163,7 +163,7 @@ def test_a_folder_and_files_are_predicted_alike_and_reported_one_by_one(run: Pat
     paths = [save(tmp_path / f"in/{name}.nii.gz", anatomy(n)[0], np.eye(4)) for n, name in enumerate("cab")]
     (tmp_path / "in/notes.txt").write_text("left alone")
     ticks: list[tuple[int, int, Path]] = []
-    from_folder = predict(run, tmp_path / "in", tmp_path / "A", tick=lambda *told: ticks.append(told))
+    from_folder = predict(run, tmp_path / "in", tmp_path / "A", tick=lambda *message: ticks.append(message))
     assert from_folder == [tmp_path / f"A/{name}.nii.gz" for name in "abc"]
     assert ticks == [(number, 3, path) for number, path in enumerate(from_folder, 1)]
     one_by_one = predict(run, [*paths, paths[0]], tmp_path / "B")
@@ -208,10 +208,10 @@ def test_pictures(run_of_pictures: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     path, truth = picture(tmp_path, 8)
     [written] = predict(run_of_pictures, path, tmp_path / "out")
-    found = np.asarray(Image.open(written))
+    result = np.asarray(Image.open(written))
     assert written.name == "p8.png"
-    assert (found.dtype, found.shape) == (np.uint8, truth.shape)
-    assert min(dice(found, truth, value) for value in (3, 7)) > 0.7
+    assert (result.dtype, result.shape) == (np.uint8, truth.shape)
+    assert min(dice(result, truth, value) for value in (3, 7)) > 0.7
 
 
 def fails(message: str, call: Callable[[], object]) -> str:

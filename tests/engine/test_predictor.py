@@ -61,12 +61,12 @@ def test_an_array_gets_the_label_map_of_its_file(run: Path, tmp_path: Path, orie
     variant(run, other, **PREPARE[prepare])
     [written] = predict(other, path, tmp_path / "out", probabilities=True)
     predictor = load_predictor(other)
-    found = predictor(image.T, affine=AFFINES[orientation])
-    assert np.array_equal(found, array_of(written).T)
-    assert found.dtype == np.uint8
+    result = predictor(image.T, affine=AFFINES[orientation])
+    assert np.array_equal(result, array_of(written).T)
+    assert result.dtype == np.uint8
     chances = predictor(image.T, affine=AFFINES[orientation], probabilities=True)
     assert chances.dtype == np.float32
-    assert np.array_equal(np.array([0, 3, 7])[chances.argmax(0)], found)
+    assert np.array_equal(np.array([0, 3, 7])[chances.argmax(0)], result)
     np.testing.assert_allclose(chances.sum(0), 1, atol=1e-5)
     with np.load(tmp_path / "out/new.npz") as kept:
         assert kept["classes"].tolist() == ["background", "a", "b"]
@@ -79,8 +79,8 @@ def test_an_array_gets_the_label_map_of_its_file(run: Path, tmp_path: Path, orie
 def test_a_spacing_stands_for_axes_as_the_run_turns_them(run: Path, tmp_path: Path) -> None:
     predictor, image = hasten.load_predictor(run, device="cpu"), anatomy(5)[0].T
     assert isinstance(predictor, Predictor)
-    found = predictor(image, spacing=SPACING[::-1])
-    assert np.array_equal(found, predictor(image[None].astype(np.float64), affine=AFFINES["RAS"]))
+    result = predictor(image, spacing=SPACING[::-1])
+    assert np.array_equal(result, predictor(image[None].astype(np.float64), affine=AFFINES["RAS"]))
     turned = load_predictor(variant(run, tmp_path / "lps", orientation="LPS"))
     assert np.array_equal(turned(image, spacing=SPACING[::-1]), turned(image, affine=AFFINES["LPS"]))
 
@@ -91,9 +91,9 @@ def test_pictures(run_of_pictures: Path, tmp_path: Path) -> None:
     path, _ = picture(tmp_path, 9)
     [written] = predict(run_of_pictures, path, tmp_path / "out", probabilities=True)
     predictor, pixels = load_predictor(run_of_pictures), np.asarray(Image.open(path))
-    found = predictor(pixels)
-    assert np.array_equal(found, np.asarray(Image.open(written)))
-    assert np.array_equal(found, predictor(pixels[None], spacing=(1, 1)))
+    result = predictor(pixels)
+    assert np.array_equal(result, np.asarray(Image.open(written)))
+    assert np.array_equal(result, predictor(pixels[None], spacing=(1, 1)))
     chances = predictor(pixels, probabilities=True)
     assert chances.shape == (3, *pixels.shape)
     with np.load(tmp_path / "out/p9.npz") as kept:
@@ -126,7 +126,7 @@ NAN[1, 2, 3] = np.nan
 
 
 @pytest.mark.parametrize(
-    ("array", "where", "told"),
+    ("array", "where", "message"),
     [
         (np.zeros((2, 8, 8, 8)), {"spacing": (1, 1, 1)}, "array: 2 channels.*trained on 1 .T0.; give"),
         (np.zeros((8, 8)), {"spacing": (1, 1, 1)}, r"array: its shape is \(8, 8\); give \(D, H, W\) or"),
@@ -142,8 +142,8 @@ NAN[1, 2, 3] = np.nan
         (np.zeros((8, 8, 8)), {"affine": np.eye(3)}, "affine: .* maps no volume"),
     ],
 )
-def test_what_is_no_image_is_refused(run: Path, array: np.ndarray, where: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_image_is_refused(run: Path, array: np.ndarray, where: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         load_predictor(run)(array, **where)
 
 

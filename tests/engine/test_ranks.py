@@ -33,12 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> list[Any]:
+def finished(folder: Path) -> list[Any]:
     return run_ranks("tests.engine.rank_runs", 2, folder, timeout_s=200)
 
 
 @pytest.fixture(scope="module")
-def single(folder: Path, told: list[Any]) -> Path:
+def single(folder: Path, finished: list[Any]) -> Path:
     for name, config in configs(folder / "data", folder / "cache").items():
         train(config, folder / "single" / name)
     return folder / "single"
@@ -58,22 +58,24 @@ def test_two_processes_train_as_one(name: str, folder: Path, single: Path) -> No
             assert torch.allclose(value, theirs[part][key], atol=1e-3), (part, key)
 
 
-def test_each_rank_has_a_log_and_the_first_writes_the_rest(folder: Path, told: list[Any]) -> None:
-    assert [found["plain"] for found in told] == [14, 14]
+def test_each_rank_has_a_log_and_the_first_writes_the_rest(folder: Path, finished: list[Any]) -> None:
+    assert [result["plain"] for result in finished] == [14, 14]
     logs = [read_jsonl(folder / "plain" / RANKS / f"rank-{rank}.jsonl") for rank in range(2)]
     assert [{line["rank"] for line in log} for log in logs] == [{0}, {1}]
     steps = [[line["step"] for line in log] for log in logs]
     assert steps[0] == steps[1] == [line["step"] for line in metrics(folder / "plain", "train")]
 
 
-def test_a_signal_to_one_rank_stops_all_at_a_step_and_the_run_goes_on_exactly(folder: Path, told: list[Any]) -> None:
-    for found in told:
-        assert found["interrupted"] == {"code": 130, "steps": [24, 24]}
+def test_a_signal_to_one_rank_stops_all_at_a_step_and_the_run_goes_on_exactly(
+    folder: Path, finished: list[Any]
+) -> None:
+    for result in finished:
+        assert result["interrupted"] == {"code": 130, "steps": [24, 24]}
     assert_same_run(folder / "whole", folder / "stopped")
 
 
-def test_a_mistake_is_told_by_one_rank(told: list[Any]) -> None:
-    first, second = told
+def test_a_mistake_is_told_by_one_rank(finished: list[Any]) -> None:
+    first, second = finished
     assert first["odd batch"].startswith("sample.batch_size: 3 can't be dealt among 2 processes; use 2 or 4")
     assert first["few cases"].startswith("data.source: 1 cases to train on for 2 processes")
     assert "the settings: rank 1 on" in first["other data"]
@@ -115,8 +117,8 @@ def of(size: int, rank: int = 0) -> Splits:
 def test_what_does_not_go_with_so_many_processes(
     folder: Path, overrides: tuple[str, ...], size: int, names: list[str]
 ) -> None:
-    found = rank_mistakes(planned(folder, *overrides), of(size))
-    assert [message.partition(":")[0] for message in found] == names
+    result = rank_mistakes(planned(folder, *overrides), of(size))
+    assert [message.partition(":")[0] for message in result] == names
 
 
 def test_the_share_of_a_rank_is_that_of_each_piece(folder: Path) -> None:

@@ -204,10 +204,10 @@ def test_names_that_share_a_folder_are_refused(run: Path, source: Path, tmp_path
 
 def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:
     words = ["predict", str(run), str(source / "images" / "case0.nii.gz"), "--out", str(tmp_path / "out"), "--regions"]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == 0, told.output
-    assert "1 label map in" in told.output
-    assert "and the masks of its regions" in told.output
+    output = CliRunner().invoke(app, words)
+    assert output.exit_code == 0, output.output
+    assert "1 label map in" in output.output
+    assert "and the masks of its regions" in output.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"case0.nii.gz", "prediction.json", *REGIONS}
 
 
@@ -217,14 +217,14 @@ def test_an_exported_network_names_its_regions(run: Path, tmp_path: Path, format
     export_weights(run, out)
     if format == "onnx":
         onnx = pytest.importorskip("onnx")
-        found = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
+        results = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     else:
         with pytest.importorskip("safetensors").safe_open(out, "pt") as file:
-            found = file.metadata()
-    assert {name: tuple(values) for name, values in json.loads(found["regions"]).items()} == REGIONS
-    assert list(json.loads(found["regions"])) == list(REGIONS)
-    assert json.loads(found["region_values"]) == {}
-    assert set(json.loads(found["labels"])) == {"0", "1", "2", "4"}
+            results = file.metadata()
+    assert {name: tuple(values) for name, values in json.loads(results["regions"]).items()} == REGIONS
+    assert list(json.loads(results["regions"])) == list(REGIONS)
+    assert json.loads(results["region_values"]) == {}
+    assert set(json.loads(results["labels"])) == {"0", "1", "2", "4"}
 
 
 # What a run goes by
@@ -240,9 +240,9 @@ def test_by_iou_the_target_the_best_and_the_words_are_others(source: Path, tmp_p
     assert lines[-1]["iou"] >= 0.6 > max(line["iou"] for line in lines[:-1])
     assert summary["best"]["value"] == max(line["iou"] for line in lines)
     assert best_on_disk(out / "checkpoints" / "best.pt", "iou") == Best(value=lines[-1]["iou"], step=lines[-1]["step"])
-    found = read_run(out)
-    assert (found.metric, found.best_score) == ("mean_iou", summary["best"]["value"])
-    assert found.validations[-1].per_class == lines[-1]["iou_per_class"]
+    result = read_run(out)
+    assert (result.metric, result.best_score) == ("mean_iou", summary["best"]["value"])
+    assert result.validations[-1].per_class == lines[-1]["iou_per_class"]
     page = write_report([out], out / "report.html").read_text()
     assert "Mean IoU" in page
     assert "Validation IoU" in page
@@ -264,13 +264,13 @@ def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("data.regions={tumour: [3]}", r'^data\.regions: "tumour" holds 3, declared are the label values 0, 1, 2, 4'),
         ("loss.include_background=true", r"^loss\.include_background: there is no background among regions"),
         ("data.region_values={oedema: 2}", r'data\.region_values names "oedema", which is no region'),
     ],
 )
-def test_what_makes_no_sense_is_told_before_anything_is_trained(source: Path, override: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_makes_no_sense_is_told_before_anything_is_trained(source: Path, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         plan_run(config_of(source, override))

@@ -74,18 +74,18 @@ def test_it_decides_as_all_interpolated_scores_do(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regrid, "_SLAB_VOXELS", slab)
         sink = Regridded(shape, new_shape, CPU, axis=axis, nearest=nearest, overlapping=overlapping)
-        found = handed_over(scores, sink, cuts, order)
+        actual = handed_over(scores, sink, cuts, order)
     expected = reference(scores, new_shape, nearest)
     if overlapping:
-        assert found.shape == expected.shape
-        assert found.dtype == torch.bool
-        assert bool((found == (expected > 0))[expected.abs() > 1e-5].all())
+        assert actual.shape == expected.shape
+        assert actual.dtype == torch.bool
+        assert bool((actual == (expected > 0))[expected.abs() > 1e-5].all())
         return
-    assert found.shape == new_shape
-    assert found.dtype == (torch.uint8 if classes < 256 else torch.int16)
+    assert actual.shape == new_shape
+    assert actual.dtype == (torch.uint8 if classes < 256 else torch.int16)
     # Rounding decides where the two highest classes are alike.
     best = expected.topk(2, dim=0).values
-    assert bool((found == expected.argmax(0))[best[0] - best[1] > 1e-5].all())
+    assert bool((actual == expected.argmax(0))[best[0] - best[1] > 1e-5].all())
 
 
 def test_few_scores_are_held_at_once() -> None:

@@ -346,11 +346,11 @@ def test_moments_take_the_memory_format_that_is_set_on_resuming(
 def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "prepare_run", refuse)
     before = contents(half)
-    told = (
+    message = (
         r"^data.split.fold=1: can't change when a run is resumed, and this one has 0; leave it out, or start .*\n"
         r"network.channels=\[4, 16\]: .* this one has \[4, 8\]; leave it out, or start another run in a new --out$"
     )
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         train(resumed(half, "network.channels=[4,16]", "data.split.fold=1"), half, resume=True)
     assert contents(half) == before
 
@@ -372,18 +372,18 @@ def test_settings_that_change_are_told_and_recorded(
     shutil.copytree(half, out)
     rate = resumed(out).train.learning_rate
     train(resumed(out, "train.learning_rate=0.5", "train.steps=6"), out, resume=True)
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    results = [record.getMessage() for record in caplog.records]
+    assert results == [
         f"{out}: from step 5 on, train.steps changes from 14 to 6: the schedule is stretched or shortened to that many "
         "steps",
         f"{out}: from step 5 on, train.learning_rate changes from {rate} to 0.5: it is the peak of the schedule, which "
         "keeps its shape",
-        told[2],
+        results[2],
     ]
-    assert told[2].startswith(f"{out}: the learning rate of step 6 is ")
+    assert results[2].startswith(f"{out}: the learning rate of step 6 is ")
     changed = {"train.steps": [14, 6], "train.learning_rate": [rate, 0.5]}
     assert metrics(out, "resumed") == [{"kind": "resumed", "step": 5, "changed": changed}]
-    assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(told[2].split()[-4]), rel=0.01)
+    assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(results[2].split()[-4]), rel=0.01)
     assert any("train.learning_rate" in note for note in read_run(out).notes)
 
 
@@ -436,8 +436,8 @@ def test_changes_of_a_complete_run_are_refused(
 ) -> None:
     out = whole(FP32)
     before = contents(out)
-    told = r"run is complete; train\.learning_rate=0\.5 would change nothing: start .* --out, or raise train\.steps"
-    with pytest.raises(ValueError, match=told):
+    message = r"run is complete; train\.learning_rate=0\.5 would change nothing: start .* --out, or raise train\.steps"
+    with pytest.raises(ValueError, match=message):
         train(resumed(out, "train.learning_rate=0.5", "observe.project=other"), out, resume=True)
     assert train(resumed(out, "observe.project=other"), out, resume=True)["status"] == "finished"
     assert caplog.messages == [f"{out}: the run is complete; nothing is left to train"]
@@ -502,17 +502,17 @@ def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path:
     process = start(str(settings), "--out", str(out))
     wait_for_step(out, 8, process)
     process.send_signal(signal.SIGINT)
-    told = process.communicate()[1]
-    assert process.returncode == 130, told
-    found = re.search(r"stopped at step (\d+); go on with: hasten train --resume --out '(.+)'\n", told)
-    assert found is not None, told
-    assert found[2] == str(out)
-    assert "Traceback" not in told
-    assert checkpoint(out, "last")["step"] == int(found[1])
+    output = process.communicate()[1]
+    assert process.returncode == 130, output
+    match = re.search(r"stopped at step (\d+); go on with: hasten train --resume --out '(.+)'\n", output)
+    assert match is not None, output
+    assert match[2] == str(out)
+    assert "Traceback" not in output
+    assert checkpoint(out, "last")["step"] == int(match[1])
     assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
 
     process = start("--resume", "--out", str(out))
-    wait_for_step(out, int(found[1]) + 15, process)
+    wait_for_step(out, int(match[1]) + 15, process)
     process.kill()
     process.communicate()
     assert checkpoint(out, "last")["step"] % 10 == 0
@@ -521,8 +521,8 @@ def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path:
     with one_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "_LOGS", 200)
         train(config, whole)
-    told = process.communicate()[1]
-    assert process.returncode == 0, told
+    output = process.communicate()[1]
+    assert process.returncode == 0, output
     assert_same_run(out, whole)
     summary = json.loads((out / SUMMARY_JSON).read_text())
     assert summary["status"] == "finished"

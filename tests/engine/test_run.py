@@ -253,12 +253,12 @@ def relabelled(folder: Path, source: Path, keep: Callable[[int, np.ndarray], np.
 BY_NUMBER = ("data.split.by=list", "data.split.validation=[phantom_000, phantom_001]")
 
 
-@pytest.mark.parametrize(("empty", "told"), [(range(2, 6), "4 training cases"), (range(2), "2 validation cases")])
+@pytest.mark.parametrize(("empty", "message"), [(range(2, 6), "4 training cases"), (range(2), "2 validation cases")])
 def test_a_split_without_a_labelled_voxel_ends_before_the_training(
-    folder: Path, make: Callable[..., RunConfig], tmp_path: Path, empty: range, told: str
+    folder: Path, make: Callable[..., RunConfig], tmp_path: Path, empty: range, message: str
 ) -> None:
     source = relabelled(tmp_path, Path(make().data.source), lambda number, label: label * (number not in empty))
-    with pytest.raises(ValueError, match=rf"dataset.json: the label maps of all {told} \(.*only the background"):
+    with pytest.raises(ValueError, match=rf"dataset.json: the label maps of all {message} \(.*only the background"):
         train(config_of(source, tmp_path / "cache", *BY_NUMBER), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -276,10 +276,10 @@ def test_a_class_with_next_to_no_voxels_is_told_once_and_recorded(
     (source / "dataset.json").write_text(json.dumps({**declared, "labels": {"0": "background", "1": "a", "2": "b"}}))
     config = config_of(source, tmp_path / "cache", "train.steps=1")
     train(config, tmp_path / "run")
-    told = [message for message in caplog.messages if "next to no voxels" in message]
-    assert len(told) == 1
-    assert re.search(r"b \(value 2\): [0-9]+ in 1 case \(", told[0])
-    assert json.loads((tmp_path / "run" / PLAN_JSON).read_text())["warnings"] == told
+    results = [message for message in caplog.messages if "next to no voxels" in message]
+    assert len(results) == 1
+    assert re.search(r"b \(value 2\): [0-9]+ in 1 case \(", results[0])
+    assert json.loads((tmp_path / "run" / PLAN_JSON).read_text())["warnings"] == results
 
 
 def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -422,9 +422,9 @@ def test_a_loss_of_nan_ends_the_run_and_keeps_the_checkpoints(
     """Also where the next log line is far behind the next checkpoint."""
     monkeypatch.setattr(loop, "_LOGS", logs)
     out = tmp_path / "run"
-    with at_step(6, "nan"), pytest.raises(ValueError, match=r"nan at step \d: lower train\.learning_rate") as told:
+    with at_step(6, "nan"), pytest.raises(ValueError, match=r"nan at step \d: lower train\.learning_rate") as error:
         train(make(), out)
-    assert "holds the last good state" in str(told.value)
+    assert "holds the last good state" in str(error.value)
     for name in ("best", "last"):
         assert checkpoint(out, name)["step"] == 4
     assert all(math.isfinite(float(value.sum())) for value in checkpoint(out, "last")["network"].values())
@@ -444,9 +444,9 @@ def test_weights_of_nan_are_never_saved(
 
 
 def test_nan_before_the_first_checkpoint_promises_none(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    with at_step(1, "nan"), pytest.raises(ValueError, match="nan at step 1") as told:
+    with at_step(1, "nan"), pytest.raises(ValueError, match="nan at step 1") as error:
         train(make(), tmp_path / "run")
-    assert "last good state" not in str(told.value)
+    assert "last good state" not in str(error.value)
     assert not any((tmp_path / "run" / CHECKPOINTS).iterdir())
 
 

@@ -20,9 +20,9 @@ from tests.engine.test_autotune import planned
 
 
 def settle_program(planned: Any, arena: Any) -> tuple[Any, Program, Switch]:
-    found, program, engaged = sampling.settle_program(planned, arena)
+    result, program, engaged = sampling.settle_program(planned, arena)
     assert set(engaged) == {"compiled batch program"}
-    return found, program, engaged["compiled batch program"]
+    return result, program, engaged["compiled batch program"]
 
 
 GIVEN = "set in the configuration"
@@ -111,11 +111,11 @@ def test_on_a_cpu_half_of_a_batch_s_time_is_to_be_saved(tmp_path: Path, programs
 
 def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
     run = planned(tmp_path, device=ELSEWHERE, steps=100)
-    found, program, engaged = settle_program(run, ARENA)
+    result, program, engaged = settle_program(run, ARENA)
     assert programs.made == [False]
     assert programs.batches == 3
     assert not program.compiled
-    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert (engaged.on, result.config.sample.compile) == (False, False)
     assert "an eager batch takes 100 ms" in engaged.why
     assert "in 100 steps" in engaged.why
     assert markers(tmp_path) == []
@@ -123,10 +123,10 @@ def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Pro
 
 def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
     long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=100)
-    found, program, engaged = settle_program(long, ARENA)
+    result, program, engaged = settle_program(long, ARENA)
     assert programs.made == [False, True]
     assert program.compiled
-    assert (engaged.on, found.config.sample.compile) == (True, True)
+    assert (engaged.on, result.config.sample.compile) == (True, True)
     assert engaged.why.endswith("; compiled in 3.0 s")
     assert len(markers(tmp_path)) == 1
     # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
@@ -142,29 +142,29 @@ def test_a_compiled_program_that_is_no_faster_is_left(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(1.0))
-    found, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
     assert programs.made == [False, True]
     assert not program.compiled
-    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert (engaged.on, result.config.sample.compile) == (False, False)
     assert "but it is not certainly faster: same: 1.00 times" in engaged.why
     assert markers(tmp_path) == []
 
 
 def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
     programs.works = False
-    found, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
     assert not program.compiled
-    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert (engaged.on, result.config.sample.compile) == (False, False)
     assert "torch.compile failed: no compiler" in engaged.why
     assert markers(tmp_path) == []
 
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
-    found, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}), ARENA)
+    result, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}), ARENA)
     assert programs.made == [compile]
     assert programs.batches == 0
-    assert program.compiled is engaged.on is found.config.sample.compile is compile
+    assert program.compiled is engaged.on is result.config.sample.compile is compile
     assert engaged.why.startswith(GIVEN)
 
 

@@ -83,8 +83,8 @@ def test_with_a_folder_of_checkpoints(tmp_path: Path) -> None:
             saver.save({"step": step, "weights": weights}, folder.write)
     assert [read_checkpoint(path)["step"] for path in folder.paths()] == [5, 4]
     for path in folder.paths():
-        found = read_checkpoint(path)
-        assert torch.equal(found["weights"], torch.full((10,), float(found["step"])))
+        state = read_checkpoint(path)
+        assert torch.equal(state["weights"], torch.full((10,), float(state["step"])))
 
 
 def fail(content: dict[str, Any]) -> None:

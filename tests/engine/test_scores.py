@@ -48,7 +48,7 @@ def test_the_mean_over_all_mirrorings(average: str, axes: tuple[int, ...]) -> No
     network, image = nn.Conv3d(1, 3, 3, padding=1), torch.randn(2, 1, 4, 5, 6)
     before = image.clone()
     with torch.inference_mode():
-        found = averaged(network, axes, average)(image)  # type: ignore[arg-type]
+        result = averaged(network, axes, average)(image)  # type: ignore[arg-type]
         every = []
         for count in range(len(axes) + 1):
             for chosen in combinations([2 + axis for axis in axes], count):
@@ -56,16 +56,16 @@ def test_the_mean_over_all_mirrorings(average: str, axes: tuple[int, ...]) -> No
                 scores = scores.softmax(1) if average == "softmax" else scores
                 every.append(scores.flip(chosen) if chosen else scores)
     assert len(every) == 2 ** len(axes)
-    torch.testing.assert_close(found, torch.stack(every).mean(0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result, torch.stack(every).mean(0), atol=1e-5, rtol=1e-5)
     assert torch.equal(image, before)
 
 
 def test_a_network_that_gives_back_its_input_keeps_it() -> None:
     image = torch.randn(1, 2, 3, 4, 5)
     before = image.clone()
-    found = averaged(lambda given: given, (0, 1), "scores")(image)
+    result = averaged(lambda given: given, (0, 1), "scores")(image)
     assert torch.equal(image, before)
-    torch.testing.assert_close(found, before)
+    torch.testing.assert_close(result, before)
 
 
 @pytest.mark.parametrize("overlapping", [False, True])
@@ -89,16 +89,16 @@ def test_only_what_is_unsure_is_mirrored(threshold: float) -> None:
         seen.append(len(batch))
         return network(batch)
 
-    def unsure(found: Tensor) -> Tensor:
-        return confidence(found, overlapping=False, probabilities=False) < threshold
+    def unsure(result: Tensor) -> Tensor:
+        return confidence(result, overlapping=False, probabilities=False) < threshold
 
     with torch.inference_mode():
         plain, all_mirrored = network(image), averaged(network, (0, 2), "scores")(image)
         which = unsure(plain)
-        found = averaged(scores, (0, 2), "scores", unsure)(image)
+        result = averaged(scores, (0, 2), "scores", unsure)(image)
     assert 0 < int(which.sum()) < 4 or threshold in (0.0, 2.0)
     assert seen == [4, *[int(which.sum())] * 3 * int(which.any())]
-    torch.testing.assert_close(found, torch.where(which[:, None, None, None, None], all_mirrored, plain))
+    torch.testing.assert_close(result, torch.where(which[:, None, None, None, None], all_mirrored, plain))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 14, 256, 300])
@@ -112,6 +112,6 @@ def test_the_highest_is_the_first_one_of_several(classes: int, form: str) -> Non
         "channels last": lambda: scores[None].contiguous(memory_format=torch.channels_last_3d)[0],
         "half": scores.half,
     }.get(form, lambda: scores)()
-    found = highest(scores)
-    assert found.dtype == (torch.uint8 if classes <= 256 else torch.int16)
-    assert torch.equal(found.long(), torch.from_numpy(scores.float().numpy().argmax(0)))
+    result = highest(scores)
+    assert result.dtype == (torch.uint8 if classes <= 256 else torch.int16)
+    assert torch.equal(result.long(), torch.from_numpy(scores.float().numpy().argmax(0)))

@@ -49,9 +49,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def image(height: int, width: int) -> np.ndarray:
     """Boxes here and there in noise, with a margin of 0."""
     tile = np.tile(anatomy(3, (24, 20))[0], (-(-height // 24), -(-width // 20)))[:height, :width]
-    found = tile.clip(1, 255).astype(np.uint8)
-    found[:7], found[-3:], found[:, :5], found[:, -11:] = 0, 0, 0, 0
-    return found
+    result = tile.clip(1, 255).astype(np.uint8)
+    result[:7], result[-3:], result[:, :5], result[:, -11:] = 0, 0, 0, 0
+    return result
 
 
 @pytest.mark.parametrize("prepare", [{}, {"crop_foreground": True}, {"intensity": "window", "window": [10, 200]}])
@@ -64,11 +64,11 @@ def test_the_label_map_is_that_of_the_image_as_a_whole(
     Image.fromarray(image(*shape)).save(tmp_path / "b.png")
     part, whole = predict(model, [tmp_path / "a.tif", tmp_path / "b.png"], tmp_path / "out")
     assert part.name == "a.tif"
-    found, expected = tifffile.imread(part), np.asarray(Image.open(whole))
-    assert found.dtype == np.uint8
-    assert found.shape == shape
-    assert (found != expected).mean() < 1e-3  # a tie may fall either way
-    assert len(np.unique(found)) > 1
+    actual, expected = tifffile.imread(part), np.asarray(Image.open(whole))
+    assert actual.dtype == np.uint8
+    assert actual.shape == shape
+    assert (actual != expected).mean() < 1e-3  # a tie may fall either way
+    assert len(np.unique(actual)) > 1
     with tifffile.TiffFile(part) as written:
         assert written.is_bigtiff
         assert written.pages[0].is_tiled
@@ -121,9 +121,9 @@ def test_16_bits_are_scaled_as_those_of_the_image_as_a_whole(
     tifffile.imwrite(tmp_path / "a.tif", deep, tile=(32, 48), compression="zlib")
     Image.fromarray(deep).save(tmp_path / "b.png")
     part, whole = predict(model, [tmp_path / "a.tif", tmp_path / "b.png"], tmp_path / "out")
-    found, expected = tifffile.imread(part), np.asarray(Image.open(whole))
-    assert (found != expected).mean() < 1e-3
-    assert len(np.unique(found)) > 1
+    actual, expected = tifffile.imread(part), np.asarray(Image.open(whole))
+    assert (actual != expected).mean() < 1e-3
+    assert len(np.unique(actual)) > 1
 
 
 @pytest.mark.parametrize(

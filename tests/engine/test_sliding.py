@@ -56,16 +56,16 @@ def settings_of(draw: st.DrawFn) -> tuple[tuple[int, ...], int, dict[str, Any]]:
 def test_scores_are_monais_and_labels_their_argmax(drawn: Any) -> None:
     shape, classes, given = drawn
     network, inputs = net(len(shape) - 2, classes), images(*shape)
-    found, expected = both(inputs, network, **given)
-    assert found.shape == expected.shape
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    actual, expected = both(inputs, network, **given)
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
     labels = SlidingWindowInferer(**given).labels(inputs, network)
     assert labels.dtype == torch.uint8
-    assert torch.equal(labels, found.argmax(1, keepdim=True).to(torch.uint8))
+    assert torch.equal(labels, actual.argmax(1, keepdim=True).to(torch.uint8))
     masks = SlidingWindowInferer(**given).masks(inputs, network)
-    sure = found.abs() > 1e-5  # the weights that a score is divided by may turn the sign of what is nearly 0
-    assert (masks.dtype, masks.shape) == (torch.bool, found.shape)
-    assert torch.equal(masks[sure], found[sure] > 0)
+    sure = actual.abs() > 1e-5  # the weights that a score is divided by may turn the sign of what is nearly 0
+    assert (masks.dtype, masks.shape) == (torch.bool, actual.shape)
+    assert torch.equal(masks[sure], actual[sure] > 0)
 
 
 def test_masks_of_a_soft_max_are_refused() -> None:
@@ -77,34 +77,34 @@ def test_masks_of_a_soft_max_are_refused() -> None:
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_padding_modes(padding_mode: str, dims: int) -> None:
     given = {"roi_size": (8, 6, 7)[:dims], "padding_mode": padding_mode, "mode": "gaussian"}
-    found, expected = both(images(2, 2, *(5, 9, 4)[:dims]), net(dims, 3), **given)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    actual, expected = both(images(2, 2, *(5, 9, 4)[:dims]), net(dims, 3), **given)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_the_result_has_the_inputs_type(dtype: torch.dtype) -> None:
     network = net(3, 3).to(dtype)
-    found, expected = both(images(1, 2, 9, 8, 7, dtype=dtype), network, roi_size=5, overlap=0.5, mode="gaussian")
-    assert found.dtype == expected.dtype == dtype
+    actual, expected = both(images(1, 2, 9, 8, 7, dtype=dtype), network, roi_size=5, overlap=0.5, mode="gaussian")
+    assert actual.dtype == expected.dtype == dtype
     close = {torch.float64: 1e-6, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype]
-    torch.testing.assert_close(found, expected, atol=close, rtol=close)
+    torch.testing.assert_close(actual, expected, atol=close, rtol=close)
 
 
 def test_under_autocast_scores_are_monais_to_its_rounding() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = both(images(1, 2, 9, 8, 7), net(3, 3), roi_size=5, overlap=0.5, mode="gaussian")
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+        actual, expected = both(images(1, 2, 9, 8, 7), net(3, 3), roi_size=5, overlap=0.5, mode="gaussian")
+    torch.testing.assert_close(actual, expected, atol=2e-2, rtol=2e-2)
 
 
 def test_meta_data_are_monais() -> None:
     affine = torch.diag(torch.tensor([1.0, 2.0, 3.0, 1.0], dtype=torch.float64))
     inputs = MetaTensor(images(1, 2, 9, 8, 7), affine=affine, meta={"filename_or_obj": "a.nii"})
     network = net(3, 3)
-    found, expected = both(inputs, network, roi_size=5)
-    assert type(found) is type(expected) is MetaTensor
-    torch.testing.assert_close(found.as_tensor(), expected.as_tensor())
+    actual, expected = both(inputs, network, roi_size=5)
+    assert type(actual) is type(expected) is MetaTensor
+    torch.testing.assert_close(actual.as_tensor(), expected.as_tensor())
     labels = SlidingWindowInferer(roi_size=5).labels(inputs, network)
-    for one in (found, labels):
+    for one in (actual, labels):
         assert torch.equal(one.affine, expected.affine)
         assert one.meta["filename_or_obj"] == expected.meta["filename_or_obj"]
         assert one.is_batch == expected.is_batch
@@ -149,9 +149,9 @@ def test_a_condition_is_cut_as_the_inputs_are() -> None:
 
     given = {"roi_size": (4, 6), "sw_batch_size": 3, "overlap": 0.5}
     with torch.no_grad():
-        found = SlidingWindowInferer(**given)(inputs, conditioned, condition=condition)
+        actual = SlidingWindowInferer(**given)(inputs, conditioned, condition=condition)
         expected = Theirs(**given)(inputs, conditioned, condition=condition)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     with pytest.raises(ValueError, match="condition: shape"):
         SlidingWindowInferer(**given)(inputs, conditioned, condition=condition[:1])
 
@@ -164,10 +164,10 @@ def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
         lambda one: (one, one[:, :1]),
         lambda one: {"out": one, "aux": one + 1},
     ):
-        found, wanted = both(inputs, lambda batch, form=form: form(network(batch)), **given)
-        assert type(found) is type(wanted)
-        named = isinstance(found, dict)
-        for one, other in zip(*((found.values(), wanted.values()) if named else (found, wanted)), strict=True):
+        result, wanted = both(inputs, lambda batch, form=form: form(network(batch)), **given)
+        assert type(result) is type(wanted)
+        named = isinstance(result, dict)
+        for one, other in zip(*((result.values(), wanted.values()) if named else (result, wanted)), strict=True):
             torch.testing.assert_close(one, other)
         labels = SlidingWindowInferer(**given).labels(inputs, lambda batch, form=form: form(network(batch)))
         assert torch.equal(labels, SlidingWindowInferer(**given).labels(inputs, network))
@@ -178,33 +178,33 @@ def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
 def test_of_stacked_heads_the_first_counts() -> None:
     network, inputs = net(3, 3), images(1, 2, 9, 8, 7)
     inferer = SlidingWindowInferer(roi_size=5)
-    found = inferer(inputs, lambda batch: torch.stack([network(batch), network(batch) * 0], 1))
-    assert torch.equal(found, inferer(inputs, network))
+    result = inferer(inputs, lambda batch: torch.stack([network(batch), network(batch) * 0], 1))
+    assert torch.equal(result, inferer(inputs, network))
 
 
 @pytest.mark.parametrize("of", ["inputs", "weights"])
 def test_gradients_are_monais(of: str) -> None:
-    found = []
+    results = []
     for kind in (SlidingWindowInferer, Theirs):
         network, inputs = net(2, 3).train(of == "weights"), images(2, 2, 9, 8).requires_grad_(of == "inputs")
         scores = kind(roi_size=(4, 5), sw_batch_size=3, overlap=0.5, mode="gaussian")(inputs, network)
         scores.square().sum().backward()
-        found.append([inputs.grad] if of == "inputs" else [weight.grad for weight in network.parameters()])
-    for one, other in zip(*found, strict=True):
+        results.append([inputs.grad] if of == "inputs" else [weight.grad for weight in network.parameters()])
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_images_of_more_axes_are_monais() -> None:
-    found, wanted = both(images(1, 2, 5, 6, 4, 3), lambda batch: batch + 1, roi_size=3, overlap=0.5)
-    torch.testing.assert_close(found, wanted)
+    result, wanted = both(images(1, 2, 5, 6, 4, 3), lambda batch: batch + 1, roi_size=3, overlap=0.5)
+    torch.testing.assert_close(result, wanted)
 
 
 def test_the_result_may_be_changed_and_has_no_gradient() -> None:
     inferer, network = SlidingWindowInferer(roi_size=5), net(2, 3)
-    for found in (inferer(images(1, 2, 9, 8), network), inferer.labels(images(1, 2, 9, 8), network)):
-        assert not found.is_inference()
-        assert not found.requires_grad
-        found += 1
+    for result in (inferer(images(1, 2, 9, 8), network), inferer.labels(images(1, 2, 9, 8), network)):
+        assert not result.is_inference()
+        assert not result.requires_grad
+        result += 1
 
 
 @pytest.mark.parametrize("average", ["scores", "softmax"])
@@ -220,10 +220,10 @@ def test_mirroring_windows_is_mirroring_the_network(average: str) -> None:
         return total
 
     given: dict[str, Any] = {"roi_size": (5, 4, 6), "overlap": 0.5, "mode": "gaussian", "sw_batch_size": 3}
-    found = SlidingWindowInferer(**given, flip_axes=(0, -1), average=average)(inputs, network)  # type: ignore[arg-type]
+    actual = SlidingWindowInferer(**given, flip_axes=(0, -1), average=average)(inputs, network)  # type: ignore[arg-type]
     with torch.no_grad():
         expected = Theirs(**given)(inputs, mirrored)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_half_sums_give_the_inputs_type() -> None:
@@ -265,19 +265,19 @@ def test_surgery_of_a_network_that_cannot_be_tried_out() -> None:
             self.inner = operated_net()
 
         def forward(self, image: Tensor, scale: float) -> Tensor:
-            found: Tensor = self.inner(image) * scale
-            return found
+            result: Tensor = self.inner(image) * scale
+            return result
 
     network, inputs = Scaled().eval(), images(1, 1, 20, 16, 24)
-    found = SlidingWindowInferer(roi_size=16, surgery=True)(inputs, network, 2.0)
-    torch.testing.assert_close(found, SlidingWindowInferer(roi_size=16)(inputs, network, 2.0), atol=1e-4, rtol=0)
+    result = SlidingWindowInferer(roi_size=16, surgery=True)(inputs, network, 2.0)
+    torch.testing.assert_close(result, SlidingWindowInferer(roi_size=16)(inputs, network, 2.0), atol=1e-4, rtol=0)
 
 
 def test_a_result_that_is_too_large_for_the_threshold_goes_to_the_host() -> None:
     """On a machine without a card, both are the host; the argument must not disturb."""
     given = {"roi_size": 5, "cpu_thresh": 10, "buffer_steps": 2, "cache_roi_weight_map": True}
-    found = SlidingWindowInferer(**given)(images(1, 2, 9, 8), net(2, 3), device="cpu", buffer_steps=1)
-    torch.testing.assert_close(found, SlidingWindowInferer(roi_size=5)(images(1, 2, 9, 8), net(2, 3)))
+    result = SlidingWindowInferer(**given)(images(1, 2, 9, 8), net(2, 3), device="cpu", buffer_steps=1)
+    torch.testing.assert_close(result, SlidingWindowInferer(roi_size=5)(images(1, 2, 9, 8), net(2, 3)))
 
 
 def test_progress_counts_windows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,10 +313,10 @@ def test_monais_evaluator_takes_it() -> None:
 
     network = net(3, 3)
     rows = [{"image": images(2, 9, 8, 7), "label": torch.zeros(1, 9, 8, 7)} for _ in range(2)]
-    found = []
+    results = []
     for inferer in (SlidingWindowInferer(roi_size=5, overlap=0.5, mode="gaussian"), Theirs(5, 1, 0.5, "gaussian")):
         loader = DataLoader(Dataset(rows), batch_size=2)
         evaluator = SupervisedEvaluator(torch.device("cpu"), loader, network, inferer=inferer, decollate=False)
         evaluator.run()
-        found.append(evaluator.state.output["pred"])
-    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+        results.append(evaluator.state.output["pred"])
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)

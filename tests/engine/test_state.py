@@ -99,12 +99,12 @@ class Own:
     def train(self, folder: Path, *, die_in: int = 0) -> dict[str, Any]:
         """To the end from the newest checkpoint, with one after every other step."""
         checkpoints = Checkpoints(folder, keep=2)
-        found = checkpoints.newest()
-        if found is None:
+        result = checkpoints.newest()
+        if result is None:
             random.seed(3)
             np.random.seed(4)  # noqa: NPY002
         else:
-            self.restore(found.content)
+            self.restore(result.content)
         with Saver() as saver:
             while self.done < STEPS:
                 self.step()
@@ -224,10 +224,10 @@ def test_a_moment_keeps_its_own_type() -> None:
     moment = torch.randn(2, 3, 4, 4, dtype=torch.bfloat16)
     optimizer.state[weight] = {"momentum_buffer": moment, "count": 3}
     lay_out_moments(optimizer)
-    found = optimizer.state[weight]["momentum_buffer"]
-    assert found.dtype == torch.bfloat16
-    assert found.stride() == weight.stride()
-    assert torch.equal(found, moment)
+    result = optimizer.state[weight]["momentum_buffer"]
+    assert result.dtype == torch.bfloat16
+    assert result.stride() == weight.stride()
+    assert torch.equal(result, moment)
 
 
 def test_a_learning_rate_that_a_captured_step_reads_stays_the_same_tensor(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def weights_of(module: nn.Module | None) -> list[Tensor]:
     return [parameter.detach() for parameter in module.parameters()]
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for left, right in zip(found, expected, strict=True):
+def assert_same(actual: list[Tensor], expected: list[Tensor]) -> None:
+    for left, right in zip(actual, expected, strict=True):
         assert torch.equal(left, right)
 
 
@@ -125,9 +125,9 @@ def matrices(weights: list[Tensor]) -> list[Tensor]:
     return [weight for weight in weights if weight.ndim > 1]
 
 
-def distance(found: list[Tensor], expected: list[Tensor]) -> float:
+def distance(actual: list[Tensor], expected: list[Tensor]) -> float:
     """Norm of the difference over the norm, over all tensors together."""
-    left, right = (torch.cat([tensor.flatten() for tensor in side]) for side in (found, expected))
+    left, right = (torch.cat([tensor.flatten() for tensor in side]) for side in (actual, expected))
     return float((left - right).norm() / right.norm())
 
 
@@ -159,10 +159,10 @@ whatever the gradient's is) to 5 %."""
 def test_bf16_follows_the_plain_loop(channels_last: bool) -> None:
     step = step_of(network_of(3), precision="bf16", channels_last=channels_last)
     losses, weights, _ = reference()
-    found = run(step)
-    assert all(loss.dtype == torch.float32 for loss in found)
-    assert not torch.equal(torch.stack(found), torch.stack(losses))  # autocast is on
-    assert distance(found, losses) < BF16_LOSS
+    result = run(step)
+    assert all(loss.dtype == torch.float32 for loss in result)
+    assert not torch.equal(torch.stack(result), torch.stack(losses))  # autocast is on
+    assert distance(result, losses) < BF16_LOSS
     assert distance(weights_of(step.update.weights), weights) < BF16_WEIGHTS
     assert all(parameter.dtype == torch.float32 for parameter in step.update.weights.parameters())
 
@@ -219,10 +219,10 @@ def test_the_network_gets_its_dimensions_and_memory_format(
     spatial_dims: int, channels_last: bool, form: torch.memory_format
 ) -> None:
     image = torch.randn(2, 3, 4 if spatial_dims == 3 else 1, 5, 6)
-    found = shaped(image, spatial_dims, memory_format(spatial_dims, channels_last))
-    assert found.ndim == spatial_dims + 2
-    assert found.is_contiguous(memory_format=form)
-    assert torch.equal(found.reshape(image.shape), image)
+    result = shaped(image, spatial_dims, memory_format(spatial_dims, channels_last))
+    assert result.ndim == spatial_dims + 2
+    assert result.is_contiguous(memory_format=form)
+    assert torch.equal(result.reshape(image.shape), image)
 
 
 def seen_rates(step: TrainStep) -> Callable[[], list[float]]:
@@ -257,8 +257,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(kind: str)
     before, moments = copy.deepcopy(weights_of(network)), copy.deepcopy(optimizer.state_dict())
     step(image * math.inf, label, 1)
     assert_same(weights_of(network), before)
-    for found, wanted in zip(optimizer.state_dict()["state"].values(), moments["state"].values(), strict=True):
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    for result, wanted in zip(optimizer.state_dict()["state"].values(), moments["state"].values(), strict=True):
+        assert all(torch.equal(result[name], wanted[name]) for name in wanted)
     assert step.update.skipped.item() == 1
     step(*rest[0], 2)
     assert not torch.equal(weights_of(network)[0], before[0])
@@ -299,8 +299,8 @@ class Ranks(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         self.seen.append(self.quiet)
-        found: Tensor = self.network(image)
-        return found
+        scores: Tensor = self.network(image)
+        return scores
 
 
 def test_only_the_last_piece_exchanges_gradients() -> None:

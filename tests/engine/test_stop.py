@@ -107,19 +107,19 @@ def test_one_within_another() -> None:
 
 
 def test_in_another_thread_it_can_be_asked_only() -> None:
-    found: list[Any] = []
+    results: list[Any] = []
 
     def work() -> None:
         with StopRequest() as stop:
-            found.append(signal.getsignal(signal.SIGTERM))
-            found.append(stop.agreed())
+            results.append(signal.getsignal(signal.SIGTERM))
+            results.append(stop.agreed())
             stop.ask(signal.SIGTERM)
-            found.append(stop.agreed())
+            results.append(stop.agreed())
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [signal.getsignal(signal.SIGTERM), None, signal.SIGTERM]
+    assert results == [signal.getsignal(signal.SIGTERM), None, signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -198,14 +198,14 @@ for number, scenario in enumerate(scenarios):
                 if (at, who) == (step, rank):
                     os.kill(os.getpid(), getattr(signal, name))
             asked = step if asked is None and stop.asked else asked
-            told = stop.agreed()
-            if told:
-                content = {"step": step, "signal": told.name, "asked": asked}
+            signal_agreed = stop.agreed()
+            if signal_agreed:
+                content = {"step": step, "signal": signal_agreed.name, "asked": asked}
                 saver.save(content, partial(write_checkpoint, folder / f"{number}-{rank}.pt"))
                 break
 if size > 1:
     distributed.destroy_process_group()
-sys.exit(EXIT_CODES[told])
+sys.exit(EXIT_CODES[signal_agreed])
 """
 
 
@@ -232,8 +232,8 @@ def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterato
 
 def finished(ranks: list[subprocess.Popen[str]]) -> list[int]:
     for rank in ranks:
-        told = rank.communicate(timeout=120)[1]
-        assert "Traceback" not in told, told
+        output = rank.communicate(timeout=120)[1]
+        assert "Traceback" not in output, output
     return [rank.returncode for rank in ranks]
 
 
@@ -253,13 +253,13 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
         ranks[1].send_signal(signal.SIGTERM)
         assert finished(ranks) == [143, 143, 143]
     for number, (scenario, name) in enumerate(zip(scenarios, names, strict=True)):
-        found = [read_checkpoint(tmp_path / f"{number}-{rank}.pt") for rank in range(3)]
-        assert len({content["step"] for content in found}) == 1, number
-        assert {content["signal"] for content in found} == {name}, number
+        results = [read_checkpoint(tmp_path / f"{number}-{rank}.pt") for rank in range(3)]
+        assert len({content["step"] for content in results}) == 1, number
+        assert {content["signal"] for content in results} == {name}, number
         if scenario["sends"]:
-            assert found[0]["step"] == [6, 12, 6, 6][number], number  # notes at 5, 8, 5, 3; seen `every` later
-        asked = min(content["asked"] for content in found if content["asked"] is not None)
-        assert asked < found[0]["step"] <= asked + 2 * scenario["every"] - 1, number
+            assert results[0]["step"] == [6, 12, 6, 6][number], number  # notes at 5, 8, 5, 3; seen `every` later
+        asked = min(content["asked"] for content in results if content["asked"] is not None)
+        assert asked < results[0]["step"] <= asked + 2 * scenario["every"] - 1, number
 
 
 @pytest.mark.parametrize(
@@ -276,6 +276,6 @@ def test_a_process_alone(tmp_path: Path, name: str, code: int) -> None:
         assert process.stdout.readline() == "running\n"
         process.send_signal(getattr(signal, name))
         assert finished([process]) == [code]
-    found = read_checkpoint(tmp_path / "0-0.pt")
-    assert found["step"] == found["asked"] >= 3
-    assert found["signal"] == name
+    state = read_checkpoint(tmp_path / "0-0.pt")
+    assert state["step"] == state["asked"] >= 3
+    assert state["signal"] == name

@@ -24,10 +24,10 @@ def network(name: str = "unet", *, image: int = 1, classes: int = 3, dims: int =
 
 
 def difference(here: nn.Module, saved: nn.Module) -> str:
-    found = describe_mismatch(here.state_dict(), saved.state_dict())
-    assert found is not None
-    assert "\n" not in found
-    return found
+    result = describe_mismatch(here.state_dict(), saved.state_dict())
+    assert result is not None
+    assert "\n" not in result
+    return result
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,13 +44,13 @@ def test_weights_of_the_same_network_are_loaded(name: str) -> None:
 def test_another_number_of_classes_or_channels(name: str, dims: int) -> None:
     here = network(name, dims=dims)
     for classes in (2, 4, 5):
-        found = difference(here, network(name, classes=classes, dims=dims))
-        assert found.endswith(f"likely another number of classes (3 here, {classes} saved)"), found
-    found = difference(here, network(name, image=2, dims=dims))
-    assert found.endswith("likely another number of image channels (1 here, 2 saved)"), found
-    found = difference(here, network(name, image=2, classes=5, dims=dims))
-    assert "another number of classes (3 here, 5 saved)" in found
-    assert "another number of image channels (1 here, 2 saved)" in found
+        result = difference(here, network(name, classes=classes, dims=dims))
+        assert result.endswith(f"likely another number of classes (3 here, {classes} saved)"), result
+    result = difference(here, network(name, image=2, dims=dims))
+    assert result.endswith("likely another number of image channels (1 here, 2 saved)"), result
+    result = difference(here, network(name, image=2, classes=5, dims=dims))
+    assert "another number of classes (3 here, 5 saved)" in result
+    assert "another number of image channels (1 here, 2 saved)" in result
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,40 +65,40 @@ def test_other_causes(name: str) -> None:
 
 
 def test_a_norm_and_a_number_of_classes_at_once() -> None:
-    found = difference(network(), network(norm="batch", classes=2))
-    assert "another norm" in found
-    assert "another number of classes (3 here, 2 saved)" in found
+    result = difference(network(), network(norm="batch", classes=2))
+    assert "another norm" in result
+    assert "another number of classes (3 here, 2 saved)" in result
 
 
 def test_another_activation_and_another_network() -> None:
     assert "likely another activation" in difference(network(), network(act="relu"))
-    found = difference(network(), network("segresnet"))
-    assert "missing: " in found
-    assert "not known here: " in found
-    assert "likely another architecture" in found
+    result = difference(network(), network("segresnet"))
+    assert "missing: " in result
+    assert "not known here: " in result
+    assert "likely another architecture" in result
 
 
 def test_only_one_of_the_two_has_biases() -> None:
-    found = difference(nn.Sequential(nn.Conv2d(1, 2, 3)), nn.Sequential(nn.Conv2d(1, 2, 3, bias=False)))
-    assert found == "1 weight missing: 0.bias; likely convolutions that have a bias in only one of the two"
+    result = difference(nn.Sequential(nn.Conv2d(1, 2, 3)), nn.Sequential(nn.Conv2d(1, 2, 3, bias=False)))
+    assert result == "1 weight missing: 0.bias; likely convolutions that have a bias in only one of the two"
 
 
 def test_few_are_listed_of_many() -> None:
-    found = difference(nn.Sequential(*[nn.Linear(2, 2) for _ in range(5)]), nn.Sequential(nn.Linear(3, 2)))
-    assert found.startswith("8 weights missing: 1.weight, 1.bias, 2.weight and 5 more; 1 weight of another shape: ")
-    assert "0.weight is [2, 2] here and [2, 3] saved" in found
+    result = difference(nn.Sequential(*[nn.Linear(2, 2) for _ in range(5)]), nn.Sequential(nn.Linear(3, 2)))
+    assert result.startswith("8 weights missing: 1.weight, 1.bias, 2.weight and 5 more; 1 weight of another shape: ")
+    assert "0.weight is [2, 2] here and [2, 3] saved" in result
 
 
 @pytest.mark.parametrize(("prefix", "wrapper"), [("module.", "DataParallel"), ("_orig_mod.", "torch.compile")])
 def test_a_wrapped_network_is_told(prefix: str, wrapper: str) -> None:
     plain = network().state_dict()
     wrapped = {prefix + name: value for name, value in plain.items()}
-    found = describe_mismatch(plain, wrapped)
-    assert found is not None
-    assert f"{wrapper} where it is saved" in found
-    found = describe_mismatch(wrapped, plain)
-    assert found is not None
-    assert f"{wrapper} where it is here" in found
+    result = describe_mismatch(plain, wrapped)
+    assert result is not None
+    assert f"{wrapper} where it is saved" in result
+    result = describe_mismatch(wrapped, plain)
+    assert result is not None
+    assert f"{wrapper} where it is here" in result
 
 
 def test_a_refused_state_changes_nothing() -> None:

@@ -38,8 +38,8 @@ def test_a_batch_is_doubled_while_it_gains_and_fits(fixed: float, free: int, mos
             raise torch.OutOfMemoryError("CUDA out of memory")
         return Trial((fixed + size) / 1e3, size * GIB)
 
-    found, reason = best_batch(trial, free * GIB)
-    assert (found, reason[: len(why)]) == (count, why)
+    result, reason = best_batch(trial, free * GIB)
+    assert (result, reason[: len(why)]) == (count, why)
 
 
 def test_another_error_passes() -> None:

@@ -57,9 +57,9 @@ def scores(graphed: GraphedNetwork, batches: list[Tensor]) -> list[Tensor]:
     return [graphed(batch) for batch in batches]
 
 
-def assert_same(net: Net, found: list[Tensor], batches: list[Tensor]) -> None:
+def assert_same(net: Net, result: list[Tensor], batches: list[Tensor]) -> None:
     with torch.no_grad():
-        for each, batch in zip(found, batches, strict=True):
+        for each, batch in zip(result, batches, strict=True):
             torch.testing.assert_close(each, net.conv(batch))
 
 

@@ -45,20 +45,20 @@ def scores_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Ten
         return Scores(lambda classes: score_room((classes, *shape), CPU, torch.float32), how.sums)
 
     with torch.inference_mode():
-        found = dict(slide(forward, volumes, how, sink))
-    return [found[number] for number in range(len(volumes))]
+        results = dict(slide(forward, volumes, how, sink))
+    return [results[number] for number in range(len(volumes))]
 
 
 def labels_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     with torch.inference_mode():
-        found = dict(slide(forward, volumes, how, lambda _, shape: Decided(highest, shape, CPU)))
-    return [found[number] for number in range(len(volumes))]
+        results = dict(slide(forward, volumes, how, lambda _, shape: Decided(highest, shape, CPU)))
+    return [results[number] for number in range(len(volumes))]
 
 
 def masks_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     with torch.inference_mode():
-        found = dict(slide(forward, volumes, how, lambda _, shape: Decided(above_zero, shape, CPU)))
-    return [found[number] for number in range(len(volumes))]
+        results = dict(slide(forward, volumes, how, lambda _, shape: Decided(above_zero, shape, CPU)))
+    return [results[number] for number in range(len(volumes))]
 
 
 def textbook(network: nn.Module, volume: Tensor, how: Windows) -> Tensor:
@@ -120,7 +120,7 @@ def test_windows_of_several_volumes_share_batches() -> None:
     together = scores_of(forward, volumes, how)
     total = sum(count_windows(volume.shape[1:], how) for volume in volumes)  # type: ignore[arg-type]
     assert sizes == [5] * (total // 5) + ([total % 5] if total % 5 else [])
-    assert any(len(found) > 1 for found in owners)
+    assert any(len(result) > 1 for result in owners)
     for number, volume in enumerate(volumes):
         (alone,) = scores_of(lambda batch, _: network(batch), [volume], how)
         torch.testing.assert_close(together[number], alone, atol=1e-6, rtol=1e-6)
@@ -190,8 +190,8 @@ def test_slabs_lie_along_the_longest_axis(shape: tuple[int, int, int]) -> None:
 def test_half_sums_are_off_by_little(sums: torch.dtype, off: float) -> None:
     network, volumes = net(), volumes_of(*SHAPES)
     exact = scores_of(lambda batch, _: network(batch), volumes, make())
-    found = scores_of(lambda batch, _: network(batch), volumes, make(sums=sums))
-    for one, other in zip(exact, found, strict=True):
+    result = scores_of(lambda batch, _: network(batch), volumes, make(sums=sums))
+    for one, other in zip(exact, result, strict=True):
         assert other.dtype == torch.float32
         assert not torch.equal(one, other)
         assert (one - other).abs().max() <= off * one.abs().max()
@@ -202,27 +202,29 @@ def test_half_sums_are_off_by_little(sums: torch.dtype, off: float) -> None:
 def test_scores_of_any_type_and_memory_format(form: torch.memory_format, dtype: torch.dtype) -> None:
     network, volumes, how = net(), volumes_of(*SHAPES), make(overlap=(0.3, 0.3, 0.3))
     plain = scores_of(lambda batch, _: network(batch), volumes, how)
-    found = scores_of(lambda batch, _: network(batch).to(dtype).contiguous(memory_format=form), volumes, how)
+    result = scores_of(lambda batch, _: network(batch).to(dtype).contiguous(memory_format=form), volumes, how)
     labels = labels_of(lambda batch, _: network(batch).to(dtype).contiguous(memory_format=form), volumes, how)
-    for one, other, label in zip(plain, found, labels, strict=True):
+    for one, other, label in zip(plain, result, labels, strict=True):
         torch.testing.assert_close(other, one, atol=2e-2, rtol=2e-2)
         assert (label == other.argmax(0)).float().mean() > 0.999
 
 
 def test_more_than_256_classes() -> None:
     def forward(batch: Tensor, _: Any) -> Tensor:
-        found = torch.zeros(len(batch), 300, *batch.shape[2:])
-        found[:, 299] = 1
-        return found
+        result = torch.zeros(len(batch), 300, *batch.shape[2:])
+        result[:, 299] = 1
+        return result
 
-    (found,) = labels_of(forward, volumes_of((6, 7, 8)), make())
-    assert found.dtype == torch.int16
-    assert bool((found == 299).all())
+    (result,) = labels_of(forward, volumes_of((6, 7, 8)), make())
+    assert result.dtype == torch.int16
+    assert bool((result == 299).all())
 
 
 def test_the_first_of_several_highest_scores_counts() -> None:
-    (found,) = labels_of(lambda batch, _: torch.zeros(len(batch), 4, *batch.shape[2:]), volumes_of((9, 14, 11)), make())
-    assert not found.any()
+    (result,) = labels_of(
+        lambda batch, _: torch.zeros(len(batch), 4, *batch.shape[2:]), volumes_of((9, 14, 11)), make()
+    )
+    assert not result.any()
 
 
 def test_scores_of_another_size_are_refused() -> None:
@@ -252,11 +254,11 @@ def test_the_batch_is_halved_until_it_fits(
         sizes.append(len(batch))
         return network(batch) if len(batch) <= 3 else fail()
 
-    found = scores_of(forward, volumes, make(batch_size=12))
+    result = scores_of(forward, volumes, make(batch_size=12))
     assert sizes[:3] == [12, 6, 3]
     assert max(sizes[2:]) == 3, "a size that failed is not tried again"
     assert "out of memory with 12 windows at once; going on with 6" in caplog.text
-    for one, other in zip(found, scores_of(lambda batch, _: network(batch), volumes, make()), strict=True):
+    for one, other in zip(result, scores_of(lambda batch, _: network(batch), volumes, make()), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
 
@@ -269,9 +271,9 @@ def test_a_single_window_that_does_not_fit_moves_the_sums_to_the_host(caplog: py
         calls += 1
         return oom() if calls == 7 else network(batch)
 
-    found = labels_of(forward, volumes, make(batch_size=1, sums_device=INDEXED))
+    result = labels_of(forward, volumes, make(batch_size=1, sums_device=INDEXED))
     assert caplog.text.count("go on in host memory") == 1
-    for one, other in zip(found, labels_of(lambda batch, _: network(batch), volumes, make()), strict=True):
+    for one, other in zip(result, labels_of(lambda batch, _: network(batch), volumes, make()), strict=True):
         assert torch.equal(one, other)
 
 
@@ -305,8 +307,8 @@ def test_sums_that_do_not_fit_move_to_the_host_and_none_is_counted_twice(
         act(self, *given)
 
     monkeypatch.setattr(Canvas, method, failing)
-    found = make_all(lambda batch, _: network(batch), volumes, make(sums_device=INDEXED))
-    for one, other in zip(found, expected, strict=True):
+    actual = make_all(lambda batch, _: network(batch), volumes, make(sums_device=INDEXED))
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
 
@@ -364,12 +366,12 @@ def test_constant_windows_go_through_the_network_once_for_each_value(batch_size:
     volumes[0][:, 9:14, 8:16, 8:16] = torch.randn(2, 5, 8, 8, generator=generator)
     volumes[0][1, :, 22:] = 2.5
     volumes[2][0] = 1
-    found, seen = [], []
+    result, seen = [], []
     for reuse in (False, True):
         network, how = Normed().eval(), make(batch_size=batch_size, reuse_constant=reuse)
-        found.append(scores_of(lambda batch, _, network=network: network(batch), volumes, how))
+        result.append(scores_of(lambda batch, _, network=network: network(batch), volumes, how))
         seen.append(network.seen)
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*result, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     assert seen[0] == sum(count_windows(volume.shape[1:], make()) for volume in volumes)  # type: ignore[arg-type]
     assert seen[1] < 0.6 * seen[0]

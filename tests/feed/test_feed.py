@@ -86,11 +86,11 @@ def ringed(program: Program, first: int, last: int, depth: int) -> Iterator[Batc
     return map(segment.finish, Ring(segment.prepare(first, last), CPU, depth=depth))
 
 
-def check_equal(found: Batch, wanted: Batch) -> None:
-    assert found.keys() == wanted.keys()
-    for key in found:
-        assert found[key].dtype == wanted[key].dtype
-        assert torch.equal(found[key], wanted[key])
+def check_equal(result: Batch, wanted: Batch) -> None:
+    assert result.keys() == wanted.keys()
+    for key in result:
+        assert result[key].dtype == wanted[key].dtype
+        assert torch.equal(result[key], wanted[key])
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (3, 9), (1000, 1002), (4, 4)])

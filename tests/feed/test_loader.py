@@ -70,9 +70,9 @@ def test_a_failing_item_keeps_its_type_traceback_and_name() -> None:
     seen = []
     with pytest.raises(KeyError, match="no such thing") as failure:
         seen += list(ThreadDataLoader(Numbers(bad=3)))
-    told = "".join(traceback.format_exception(failure.value))
-    assert "__getitem__" in told
-    assert "while item 3 of Numbers was made: file3.nii" in told
+    output = "".join(traceback.format_exception(failure.value))
+    assert "__getitem__" in output
+    assert "while item 3 of Numbers was made: file3.nii" in output
     assert loaders() == 0
 
 
@@ -146,9 +146,9 @@ class Where(Numbers):
 def test_workers_can_be_threads() -> None:
     for _ in range(2):
         loader = ThreadDataLoader(Where(8), num_workers=2, batch_size=2, use_thread_workers=True, buffer_timeout=0.1)
-        found = [(numbers.tolist(), names) for numbers, names in loader]
-        assert [numbers for numbers, _ in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-        places = {name for _, names in found for name in names}
+        results = [(numbers.tolist(), names) for numbers, names in loader]
+        assert [numbers for numbers, _ in results] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        places = {name for _, names in results for name in names}
         assert len(places) == 2
         assert {place.split()[0] for place in places} == {str(os.getpid())}
 
@@ -182,10 +182,10 @@ def test_it_seeds_transforms_and_joins_lists_as_monais() -> None:
             return [number + 100 * int(self.R.random() < 0.5) for number in (first, first + 10)]
 
     for workers in (0, 2):
-        found = []
+        results = []
         for kind in (ThreadDataLoader, Monais):
             dataset = CacheDataset(list(range(6)), Compose([Coin()]), progress=False)
             torch.manual_seed(3)
-            found.append([batch.tolist() for batch in kind(dataset, batch_size=2, num_workers=workers)])
-        assert found[0] == found[1]
-        assert [len(batch) for batch in found[0]] == [4, 4, 4]
+            results.append([batch.tolist() for batch in kind(dataset, batch_size=2, num_workers=workers)])
+        assert results[0] == results[1]
+        assert [len(batch) for batch in results[0]] == [4, 4, 4]

@@ -59,10 +59,10 @@ def test_every_operation_waits_for_no_value_and_agrees_with_the_host(op: object)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found = op.apply(on_card, op.draw(key_there, shape))  # type: ignore[attr-defined]
+        result = op.apply(on_card, op.draw(key_there, shape))  # type: ignore[attr-defined]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.allclose(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+    assert torch.allclose(result.cpu(), wanted, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -92,10 +92,10 @@ def test_a_damaged_compiler_leaves_it_eager(monkeypatch: pytest.MonkeyPatch) -> 
         return fail
 
     monkeypatch.setattr(torch, "compile", broken)
-    found = segment("all", 3, compile=True)
-    assert not found.compiled
-    assert "no ptxas" in found.why
-    assert found(0)["image"].is_cuda
+    result = segment("all", 3, compile=True)
+    assert not result.compiled
+    assert "no ptxas" in result.why
+    assert result(0)["image"].is_cuda
 
 
 def test_more_segments_than_the_limit_of_torch_can_be_compiled_in_one_process() -> None:

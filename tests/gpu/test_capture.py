@@ -89,8 +89,8 @@ def test_an_infinite_gradient_changes_nothing(optimizer: str) -> None:
     before = copy.deepcopy(weights(step.update.weights))
     with no_sync():
         step(batch["image"] * torch.inf, batch["label"], 1)
-    for found, wanted in zip(weights(step.update.weights), before, strict=True):
-        assert torch.equal(found, wanted)
+    for result, wanted in zip(weights(step.update.weights), before, strict=True):
+        assert torch.equal(result, wanted)
     assert step.update.skipped.item() == 1
 
 
@@ -100,10 +100,11 @@ def test_replayed_steps_train_as_plain_ones(optimizer: str, lookahead: int, prec
     plain, batches = step_of(optimizer, precision, lookahead), segment()
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
     captured = captured_run(step_of(optimizer, precision, lookahead), segment(), always=True)
-    assert why_not(captured.step) is why_no_batch(program_of(segment())) is None
-    found = [captured(index) for index in range(STEPS)]
+    assert why_not(captured.step) is None
+    assert why_no_batch(program_of(segment())) is None
+    results = [captured(index) for index in range(STEPS)]
     assert captured.engaged, captured.why
-    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     for left, right in zip(weights(captured.step.update.average), weights(plain.update.average), strict=True):
         assert (left - right).norm() <= 0.05 * right.norm()
     captured.close()
@@ -118,9 +119,9 @@ def test_a_replayed_dropout_draws_the_masks_of_the_plain_step(precision: str) ->
     state = torch.cuda.get_rng_state()
     captured = captured_run(step_of("adamw", precision, dropout=0.3), segment(), always=True)
     torch.manual_seed(7)
-    found = [captured(index) for index in range(STEPS)]
+    results = [captured(index) for index in range(STEPS)]
     assert captured.engaged, captured.why
-    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     assert torch.equal(torch.cuda.get_rng_state(), state)
     captured.close()
     captured(STEPS)
@@ -147,7 +148,7 @@ def test_a_thread_that_allocates_breaks_no_capture() -> None:
     thread.start()
     try:
         captured = captured_run(step_of("adamw"), segment(), always=True)
-        found = [captured(index) for index in range(STEPS)]
+        results = [captured(index) for index in range(STEPS)]
     finally:
         over.set()
         thread.join()
@@ -155,7 +156,7 @@ def test_a_thread_that_allocates_breaks_no_capture() -> None:
     assert captured.engaged, captured.why
     plain, batches = step_of("adamw"), segment()
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
-    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
 
 
 @pytest.mark.parametrize("what", ["a value is read", "memory is short"])
@@ -175,14 +176,14 @@ def test_after_a_capture_that_fails_the_run_goes_on(what: str, monkeypatch: pyte
     monkeypatch.setattr(TrainStep, "forward", forward)
     stream = torch.cuda.current_stream()
     torch.manual_seed(7)
-    found = [captured(index) for index in range(STEPS)]
+    results = [captured(index) for index in range(STEPS)]
     assert not captured.engaged
     assert captured.why.startswith("capturing failed: ")
     assert torch.cuda.current_stream() == stream
     plain, batches = step_of("adamw", dropout=0.3), segment()
     torch.manual_seed(7)
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
-    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
     reserved = torch.cuda.memory_reserved()
     del block

@@ -49,11 +49,11 @@ def test_a_copy_is_of_its_step_and_nothing_waits(tmp_path: Path) -> None:
             weights.fill_(-1)
     saver.close()
     for path in folder.paths():
-        found = read_checkpoint(path)
-        assert (found["weights"] == found["step"]).all()
-        assert (found["part"] == found["step"]).all()
-        assert found["weights"].data_ptr() == found["again"].data_ptr()
-        assert found["weights"].stride() == weights.stride()
+        state = read_checkpoint(path)
+        assert (state["weights"] == state["step"]).all()
+        assert (state["part"] == state["step"]).all()
+        assert state["weights"].data_ptr() == state["again"].data_ptr()
+        assert state["weights"].stride() == weights.stride()
 
 
 def test_it_is_saved_as_without_the_thread(tmp_path: Path) -> None:

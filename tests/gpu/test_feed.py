@@ -121,8 +121,8 @@ def test_a_consumer_on_a_stream_of_its_own() -> None:
             busy()
             copies.append(batch["image"].clone())
     torch.cuda.synchronize()
-    for step, found in enumerate(copies):
-        assert torch.equal(found.cpu(), host(step)["image"])
+    for step, result in enumerate(copies):
+        assert torch.equal(result.cpu(), host(step)["image"])
 
 
 def test_slots_lie_in_pinned_memory_and_are_allocated_once() -> None:

@@ -59,8 +59,8 @@ def test_value_and_gradient(name: str, classes: int, dtype: torch.dtype, last: b
     scores, label = batch(classes, dtype, last, kind)
     assert kernels_take(scores), "Triton does not work here"
     assert fused.by_kernels(scores, label)
-    (found, mine), (wanted, theirs) = outcome(fused, scores, label), outcome(plain, scores, label)
-    assert torch.allclose(found, wanted, rtol=1e-4)
+    (result, mine), (wanted, theirs) = outcome(fused, scores, label), outcome(plain, scores, label)
+    assert torch.allclose(result, wanted, rtol=1e-4)
     assert mine.dtype == dtype
     assert mine.stride() == scores.stride()
     share = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}[dtype]
@@ -93,11 +93,11 @@ def test_deep_supervision_is_captured_in_a_graph(ignored: int | None) -> None:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        result = step()
     with torch.no_grad():
         scores.mul_(0.5)
     graph.replay()
-    for one, other in zip(found, step(), strict=True):
+    for one, other in zip(result, step(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -108,8 +108,8 @@ def test_ignored_voxels_agree_with_the_cpu_and_all_ignored_is_0(name: Any, regio
     scores, label = batch(3, torch.float32, True, torch.uint8)
     label[:, :, ::3] = 255
     host = scores.detach().cpu().requires_grad_()
-    (found, mine), (wanted, theirs) = outcome(loss, scores, label), outcome(loss, host, label.cpu())
-    assert torch.allclose(found.cpu(), wanted, rtol=1e-4)
+    (result, mine), (wanted, theirs) = outcome(loss, scores, label), outcome(loss, host, label.cpu())
+    assert torch.allclose(result.cpu(), wanted, rtol=1e-4)
     assert (mine.cpu() - theirs).abs().max() <= 1e-4 * theirs.abs().max() + 1e-7
     value, gradient = outcome(loss, scores, torch.full_like(label, 255))
     assert abs(float(value)) < 1e-6
@@ -120,6 +120,6 @@ def test_it_compiles_whole() -> None:
     scores, label = batch(3, torch.float32, False, torch.int64)
     loss = LOSSES["dice_ce"]
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    (found, mine), (wanted, theirs) = outcome(compiled, scores, label), outcome(loss, scores, label)  # type: ignore[arg-type]
-    assert torch.allclose(found, wanted, rtol=1e-4)
+    (result, mine), (wanted, theirs) = outcome(compiled, scores, label), outcome(loss, scores, label)  # type: ignore[arg-type]
+    assert torch.allclose(result, wanted, rtol=1e-4)
     assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max() + 1e-7

@@ -35,10 +35,10 @@ def test_the_card_finds_what_the_host_does(loss: nn.Module) -> None:
     scores, target = batch()
     there = scores.detach().cuda().requires_grad_()
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        found = loss(there, target.cuda())
+        value = loss(there, target.cuda())
     wanted = loss(scores, target)
-    assert torch.allclose(found.cpu(), wanted, rtol=1e-5, atol=1e-6)
-    found.backward()
+    assert torch.allclose(value.cpu(), wanted, rtol=1e-5, atol=1e-6)
+    value.backward()
     wanted.backward()
     assert there.grad is not None
     assert scores.grad is not None

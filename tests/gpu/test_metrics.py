@@ -53,6 +53,6 @@ def test_the_card_finds_what_the_host_does_and_waits_for_nothing() -> None:
                 card.aggregate()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        found, wanted = (each[0] if isinstance(each, list) else each for each in (card.aggregate(), host.aggregate()))
-        assert found.is_cuda
-        assert torch.allclose(found.cpu(), wanted, rtol=1e-9)
+        result, wanted = (each[0] if isinstance(each, list) else each for each in (card.aggregate(), host.aggregate()))
+        assert result.is_cuda
+        assert torch.allclose(result.cpu(), wanted, rtol=1e-9)

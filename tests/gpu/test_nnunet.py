@@ -84,14 +84,14 @@ def test_larger_passes_count_the_same(tmp_path: Path) -> None:
     """To float noise: cuDNN may choose another algorithm for another batch size."""
     step, long = step_of(tmp_path, "sgd", "fp32"), setting(tmp_path, iterations=250_000)
     step.network.eval()
-    found = []
+    epochs = []
     for on in (False, True):
         validation = Validation(step, long, partial(hard_counts, regions=False, ignore=None))
         validation.switch, validation._undecided = Switch(on, ""), False
         results = [validation(*each) for each in batches()]
         validation.finish()
-        found.append(results)
-    for one, other in zip(*found, strict=True):
+        epochs.append(results)
+    for one, other in zip(*epochs, strict=True):
         torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(one["counts"].double(), other["counts"].double(), rtol=1e-3, atol=4)
 

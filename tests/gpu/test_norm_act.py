@@ -41,9 +41,9 @@ def leaves_of(shape: tuple[int, ...], dtype: torch.dtype, last: bool, slope: Any
 def outcome(call: Any, leaves: list[Any], groups: int, upstream: Tensor) -> list[Tensor]:
     given = [each.detach().clone().requires_grad_() if torch.is_tensor(each) else each for each in leaves]
     image, weight, bias, slope = given
-    found = call(image, groups, weight, bias, slope, 1e-5)
-    found.backward(upstream.to(found.dtype))
-    return [found.detach(), *(each.grad for each in given if torch.is_tensor(each))]
+    result = call(image, groups, weight, bias, slope, 1e-5)
+    result.backward(upstream.to(result.dtype))
+    return [result.detach(), *(each.grad for each in given if torch.is_tensor(each))]
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
@@ -60,12 +60,12 @@ def test_values_and_gradients(
     leaves = leaves_of(shape, dtype, last, slope, affine)
     assert kernels_take(leaves[0]), "Triton does not work here"
     upstream = torch.randn(shape, device="cuda").to(dtype)
-    found = outcome(group_norm_act, leaves, groups, upstream)
+    result = outcome(group_norm_act, leaves, groups, upstream)
     exact = [each.double() if torch.is_tensor(each) else each for each in leaves]
     wanted = outcome(written_out, exact, groups, upstream)
-    assert found[0].dtype == found[1].dtype == dtype
-    assert found[0].stride() == found[1].stride() == leaves[0].stride()
-    for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+    assert result[0].dtype == result[1].dtype == dtype
+    assert result[0].stride() == result[1].stride() == leaves[0].stride()
+    for place, (one, other) in enumerate(zip(result, wanted, strict=True)):
         apart = (one.double() - other).abs() / other.abs().max()
         # A voxel so near to 0 that rounding changes its sign has the other slope: a few of millions may be off.
         off = (apart > SHARE[dtype]).sum()
@@ -87,13 +87,13 @@ def test_more_than_2_to_the_31_elements() -> None:
     for layout in (torch.contiguous_format, torch.channels_last_3d):
         there = image.contiguous(memory_format=layout)
         there[:, -1, -8:] = 1
-        found = group_norm_act(there, 33, slope=0.0)
+        result = group_norm_act(there, 33, slope=0.0)
         share = torch.tensor(8 / 408)
         wanted = (1 - share) / (share * (1 - share) + 1e-5).sqrt()
-        assert torch.allclose(found[0, -1, -1, -1, -1].float().cpu(), wanted, rtol=1e-2)
-        assert found[:, :-1].abs().max() == 0
-        assert found[0, -1, 0, 0, 0] == 0
-        del there, found
+        assert torch.allclose(result[0, -1, -1, -1, -1].float().cpu(), wanted, rtol=1e-2)
+        assert result[:, :-1].abs().max() == 0
+        assert result[0, -1, 0, 0, 0] == 0
+        del there, result
 
 
 def networks(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
@@ -106,9 +106,11 @@ def networks(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
 
 
 def passes(network: nn.Module, call: Any, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    found = call(image)
-    found.float().square().mean().backward()
-    return found.detach().float(), {key: each.grad for key, each in network.named_parameters() if each.grad is not None}
+    result = call(image)
+    result.float().square().mean().backward()
+    return result.detach().float(), {
+        key: each.grad for key, each in network.named_parameters() if each.grad is not None
+    }
 
 
 @pytest.mark.parametrize("name", ["unet", "unet group", "dynunet"])
@@ -129,9 +131,9 @@ def test_a_network(name: str, how: str) -> None:
         call = torch.compile(other, fullgraph=True, backend="aot_eager")
     with torch.autocast("cuda", torch.bfloat16, enabled=how == "autocast"):
         wanted, theirs = passes(plain, plain, image)
-        found, mine = passes(other, call, image)
+        result, mine = passes(other, call, image)
     share = 5e-2 if how == "autocast" else 1e-3
-    assert (found - wanted).abs().max() <= share * wanted.abs().max()
+    assert (result - wanted).abs().max() <= share * wanted.abs().max()
     largest = max(each.abs().max() for each in theirs.values())
     for key, value in mine.items():
         if how == "known blocks" and key not in theirs:
@@ -156,17 +158,17 @@ def test_it_is_captured_in_a_graph_and_used_twice() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        result = step()
     with torch.no_grad():
         image.mul_(0.5)
     graph.replay()
-    for one, other in zip(found, step(), strict=True):
+    for one, other in zip(result, step(), strict=True):
         assert (one - other).abs().max() <= 2e-2 * other.abs().max() + 1e-4
 
 
 def test_evaluation_keeps_no_graph() -> None:
     plain, network, image = networks("unet")
     with torch.no_grad():
-        found, wanted = network.eval()(image), plain.eval()(image)
-    assert not found.requires_grad
-    assert (found - wanted).abs().max() <= 1e-2 * wanted.abs().max()
+        result, wanted = network.eval()(image), plain.eval()(image)
+    assert not result.requires_grad
+    assert (result - wanted).abs().max() <= 1e-2 * wanted.abs().max()

@@ -34,8 +34,8 @@ def test_the_card_makes_the_hosts_steps(name: str, layout: torch.memory_format) 
         two.grad_scale, two.found_inf = two_scale, torch.zeros((), device="cuda")  # type: ignore[attr-defined]
         two.step()
         del two.grad_scale, two.found_inf  # type: ignore[attr-defined]
-    for found, wanted in zip(card.parameters(), host.parameters(), strict=True):
-        assert torch.allclose(found.cpu(), wanted, rtol=1e-3, atol=1e-4)
+    for result, wanted in zip(card.parameters(), host.parameters(), strict=True):
+        assert torch.allclose(result.cpu(), wanted, rtol=1e-3, atol=1e-4)
 
 
 @ALL
@@ -50,11 +50,11 @@ def test_a_step_waits_for_no_value(name: str, broken: bool) -> None:
     if broken:
         spoil_gradients(net)
     before = [parameter.detach().clone() for parameter in net.parameters()]
-    found = torch.full((), float(broken), device="cuda")
+    result = torch.full((), float(broken), device="cuda")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        optimizer.grad_scale, optimizer.found_inf = None, found  # type: ignore[attr-defined]
+        optimizer.grad_scale, optimizer.found_inf = None, result  # type: ignore[attr-defined]
         optimizer.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -101,8 +101,8 @@ def test_a_captured_step_follows_rate_and_count(name: str) -> None:
         feed(step)
         one.step()
         graph.replay()
-    for found, wanted in zip(other.parameters(), net.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    for result, wanted in zip(other.parameters(), net.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-3, atol=1e-4)
 
 
 def set_gradients_on_card(net: torch.nn.Module, seed: int) -> None:

@@ -69,12 +69,12 @@ def test_the_kernel_reads_what_torch_reads(dims: int, mode: str, padding_mode: s
     for dtype in (torch.float16, torch.float32, torch.bfloat16, torch.uint8, torch.int16):
         for channels in (1, 3):
             given = reading(dims, dtype, channels, displaced=displaced)
-            found, wanted = read_mapped(*given, **how), by_torch(*given, **how)
-            assert found.dtype == wanted.dtype
+            result, wanted = read_mapped(*given, **how), by_torch(*given, **how)
+            assert result.dtype == wanted.dtype
             if mode == "bilinear":
-                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
             # A coordinate within rounding of a voxel's border may take either neighbour.
-            assert (found != wanted).float().mean() < 1e-3 or mode == "bilinear"
+            assert (result != wanted).float().mean() < 1e-3 or mode == "bilinear"
 
 
 def test_random_numbers_are_those_of_the_host() -> None:
@@ -87,8 +87,8 @@ def test_random_numbers_are_those_of_the_host() -> None:
     for count in (1, 3, 40, 5000):
         assert torch.equal(random.random_words(there, 9, count).cpu(), random.random_words(key, 9, count))
         assert torch.equal(random.uniform(there, 9, count).cpu(), random.uniform(key, 9, count))
-        found = random.uniform_in(there, 9, -0.3, 1.1, count).cpu()
-        assert torch.equal(found, random.uniform_in(key, 9, -0.3, 1.1, count))
+        result = random.uniform_in(there, 9, -0.3, 1.1, count).cpu()
+        assert torch.equal(result, random.uniform_in(key, 9, -0.3, 1.1, count))
         torch.testing.assert_close(random.normal(there, 9, count).cpu(), random.normal(key, 9, count))
 
 

@@ -76,9 +76,9 @@ def test_the_allocator_holds_what_was_predicted() -> None:
 def test_a_curve_of_the_card() -> None:
     network, image = unet(), image_of()
     full = occupied(profile_network(network, image), ()).peak
-    found = memory_curve(network, (image, image), squares, [full, int(0.6 * full)])
-    assert found[1].peak < found[0].peak
-    assert found[1].milliseconds > 0
+    result = memory_curve(network, (image, image), squares, [full, int(0.6 * full)])
+    assert result[1].peak < result[0].peak
+    assert result[1].milliseconds > 0
 
 
 def test_a_recomputed_step_can_be_captured() -> None:
@@ -99,8 +99,8 @@ def test_a_recomputed_step_can_be_captured() -> None:
         squares(network(image), image).backward()
     graph.replay()
     torch.cuda.synchronize()
-    found = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
-    for one, other in zip(found, wanted, strict=True):
+    results = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    for one, other in zip(results, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     for name, value in before.items():
         assert dict(network.named_buffers())[name] == value + 1
@@ -120,8 +120,8 @@ def test_the_largest_batch_is_found_by_running_out_of_memory() -> None:
     def step(count: int) -> None:
         torch.empty(count * each, dtype=torch.uint8, device=CUDA)
 
-    found = find_batch_size(step, highest=64)
-    assert 8 <= found.batch_size <= 10
+    result = find_batch_size(step, highest=64)
+    assert 8 <= result.batch_size <= 10
     assert torch.cuda.mem_get_info(CUDA)[0] > 0.9 * free
 
 
@@ -129,9 +129,9 @@ def test_a_network_is_given_its_batch_size() -> None:
     torch.manual_seed(0)
     network = DynUNet(3, 1, 2, [3] * 4, [1, 2, 2, 2], [2, 2, 2], filters=[16, 32, 64, 64]).to(CUDA)
     options = {"num_classes": 2, "device": CUDA, "budget": 4 * 2**30, "learning_rate": 0.01, "reference_batch": 2}
-    found = find_batch_size_for(network, squares, (1, 64, 64, 64), **options)  # type: ignore[arg-type]
-    assert 2 <= found.batch_size < 2**16
-    assert found.learning_rate == pytest.approx(0.005 * found.batch_size)
+    result = find_batch_size_for(network, squares, (1, 64, 64, 64), **options)  # type: ignore[arg-type]
+    assert 2 <= result.batch_size < 2**16
+    assert result.learning_rate == pytest.approx(0.005 * result.batch_size)
     recompute(network, image_of(), 1)
     more = find_batch_size_for(network, squares, (1, 64, 64, 64), **options)  # type: ignore[arg-type]
-    assert more.batch_size > found.batch_size
+    assert more.batch_size > result.batch_size

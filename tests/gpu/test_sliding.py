@@ -41,18 +41,20 @@ def test_scores_are_monais(given: dict[str, Any], shape: tuple[int, int, int]) -
     network, inputs = net(), image(*shape)
     with torch.no_grad():
         expected = Theirs(**SETTINGS, **given)(inputs, network)
-        found = SlidingWindowInferer(**SETTINGS, **given)(inputs, network)
+        actual = SlidingWindowInferer(**SETTINGS, **given)(inputs, network)
         labels = SlidingWindowInferer(**SETTINGS, **given).labels(inputs, network)
-    assert found.device == expected.device == labels.device
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert actual.device == expected.device == labels.device
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
     assert (labels[:, 0] != expected.argmax(1)).float().mean() < 1e-4
 
 
 def test_an_image_on_the_host_goes_through_the_card() -> None:
     network, inputs = net(), image(40, 40, 50, device="cpu")
-    found = SlidingWindowInferer(**SETTINGS, sw_device="cuda")(inputs, network)
-    assert not found.is_cuda
-    torch.testing.assert_close(found, SlidingWindowInferer(**SETTINGS)(inputs.cuda(), network).cpu(), atol=1e-4, rtol=0)
+    result = SlidingWindowInferer(**SETTINGS, sw_device="cuda")(inputs, network)
+    assert not result.is_cuda
+    torch.testing.assert_close(
+        result, SlidingWindowInferer(**SETTINGS)(inputs.cuda(), network).cpu(), atol=1e-4, rtol=0
+    )
 
 
 def test_the_loop_waits_for_no_value() -> None:

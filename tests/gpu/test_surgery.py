@@ -20,8 +20,8 @@ pytestmark = [
 ]
 
 
-def close(found: torch.Tensor, wanted: torch.Tensor, share: float) -> bool:
-    return bool((found - wanted).abs().max() <= share * wanted.abs().max())
+def close(result: torch.Tensor, wanted: torch.Tensor, share: float) -> bool:
+    return bool((result - wanted).abs().max() <= share * wanted.abs().max())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -35,12 +35,12 @@ def test_outputs_and_gradients_are_those_before(name: str, fused: bool, last: bo
     fused_norms(other, fused)
     results = []
     for network in (plain, other):
-        found = network(image)
-        found.square().mean().backward()
+        scores = network(image)
+        scores.square().mean().backward()
         grads = {key: value.grad for key, value in network.named_parameters() if value.grad is not None}
-        results.append((found.detach(), grads))
-    (wanted, theirs), (found, mine) = results
-    assert close(found, wanted, 1e-3)
+        results.append((scores.detach(), grads))
+    (wanted, theirs), (scores, mine) = results
+    assert close(scores, wanted, 1e-3)
     largest = max(value.abs().max() for value in theirs.values())
     for key, value in mine.items():
         assert (value - theirs[key]).abs().max() < 2e-3 * largest, key
@@ -55,9 +55,9 @@ def test_the_forms_of_a_gpu_give_the_same_outputs_and_gradients(name: str, dims:
     wanted = plain(image)
     wanted.square().mean().backward()
     with gpu_forms(takes=lambda tensor: tensor.is_cuda):
-        found = other(image)
-    found.square().mean().backward()
-    assert close(found, wanted, 1e-6)
+        result = other(image)
+    result.square().mean().backward()
+    assert close(result, wanted, 1e-6)
     for one, two in zip(plain.parameters(), other.parameters(), strict=True):
         if one.grad is not None:
             assert two.grad is not None
@@ -93,9 +93,9 @@ def test_a_step_waits_for_no_value_and_is_captured(fused: bool) -> None:
     network.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        result = step()
     graph.replay()
-    assert close(found.detach(), wanted, 1e-3)
+    assert close(result.detach(), wanted, 1e-3)
 
 
 def test_a_norm_without_an_activation_keeps_channels_last() -> None:

@@ -35,8 +35,8 @@ def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
     room = room_of(shop, start, StoredMeasurements.open(tmp_path / "kept", {}, fresh=True))
     for stage in space_of(planned, start, room).stages:
         arms = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
-        found = lab.measure(stage.kind, start, arms, 600.0)
-        assert set(found) == set(arms)
-        for arm, measured in found.items():
+        result = lab.measure(stage.kind, start, arms, 600.0)
+        assert set(result) == set(arms)
+        for arm, measured in result.items():
             assert measured.outcome != "disagreed", (stage.name, arm.apart(start), measured.agreement)
             assert measured.gain is not None or measured.why, (stage.name, arm.apart(start))

@@ -15,8 +15,8 @@ def main(data: str, out: str, *settings: str) -> None:
     callback = HastenCallback(Path(out) / "run", monitor_every=0.1)
     runner = trainer(max_epochs=2, devices=2, strategy="ddp", callbacks=[callback])
     runner.fit(small, datamodule=HastenDataModule(data, [*TINY, *settings]))
-    told = {"seen": small.seen, "validated": small.validated[: len(small.validated) // 2]}
-    (Path(out) / f"rank-{runner.global_rank}.json").write_text(json.dumps(told))
+    results = {"seen": small.seen, "validated": small.validated[: len(small.validated) // 2]}
+    (Path(out) / f"rank-{runner.global_rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -37,18 +37,18 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def fit(data: Path, out: Path, *, ckpt_path: str | None = None, **options: Any) -> tuple[pl.Trainer, list[str]]:
-    told: list[str] = []
-    callback = HastenCallback(out, log_every=2, monitor_every=0.05, tell=told.append)
+    messages: list[str] = []
+    callback = HastenCallback(out, log_every=2, monitor_every=0.05, tell=messages.append)
     callbacks = [callback, *options.pop("callbacks", [])]
     model = options.pop("model", None) or Small()
     runner = trainer(callbacks=callbacks, **options)
     runner.fit(model, datamodule=HastenDataModule(data, TINY), ckpt_path=ckpt_path, weights_only=False)
-    return runner, told
+    return runner, messages
 
 
 def test_a_run_directory_that_watch_and_report_read(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    runner, told = fit(data, out, max_epochs=4)
+    runner, message = fit(data, out, max_epochs=4)
     assert runner.global_step == 8  # 3 cases, 2 in a batch
     run = read_run(out)
     assert (run.status, run.steps, run.num_processes) == ("finished", 8, 1)
@@ -67,7 +67,7 @@ def test_a_run_directory_that_watch_and_report_read(data: Path, tmp_path: Path) 
     assert "8 of 8" in watched.output or "8/8" in watched.output
     reported = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert reported.exit_code == 0, reported.output
-    assert any(line.startswith("The training is ") for line in told)
+    assert any(line.startswith("The training is ") for line in message)
 
 
 def test_the_verdict_adds_up(data: Path, tmp_path: Path) -> None:
@@ -94,9 +94,11 @@ class Slow(torch.utils.data.Dataset):
 
 
 def test_ones_own_loader_is_judged_and_the_trainers_profiler_still_listens(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     profiler = SimpleProfiler()
-    runner = trainer(max_epochs=1, callbacks=[HastenCallback(tmp_path / "run", tell=told.append)], profiler=profiler)
+    runner = trainer(
+        max_epochs=1, callbacks=[HastenCallback(tmp_path / "run", tell=messages.append)], profiler=profiler
+    )
     runner.fit(Small(), DataLoader(Slow(), batch_size=1))
     assert runner.profiler is profiler
     assert len(profiler.recorded_durations["run_training_batch"]) == 12
@@ -131,9 +133,9 @@ def test_a_training_that_fails_is_told(data: Path, tmp_path: Path) -> None:
 def test_a_score_under_another_name(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runner = trainer(max_epochs=2, callbacks=[HastenCallback(tmp_path, dice="dsc", tell=lambda line: None)])
     runner.fit(Small(), datamodule=HastenDataModule(data, TINY))
-    told = [record.message for record in caplog.records if "dsc" in record.message]
-    assert len(told) == 1
-    assert "val_dice" in told[0]
+    results = [record.message for record in caplog.records if "dsc" in record.message]
+    assert len(results) == 1
+    assert "val_dice" in results[0]
     assert not read_run(tmp_path).validations
 
 

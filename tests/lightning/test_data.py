@@ -167,7 +167,7 @@ def test_a_second_training_begins_at_the_first_batch(data: Path, sums: list[floa
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["train.accumulate=2", "sample.batch_size=2"], r"train\.accumulate: .*accumulate_grad_batches"),
         (["sample.fit_batch=true"], r"sample\.fit_batch"),
@@ -176,8 +176,8 @@ def test_a_second_training_begins_at_the_first_batch(data: Path, sums: list[floa
         (["sample.patches=[16, 16, 16]"], r"did you mean sample\.patch"),
     ],
 )
-def test_settings_that_lightning_decides(data: Path, settings: list[str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_settings_that_lightning_decides(data: Path, settings: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         HastenDataModule(data, settings)
 
 

@@ -64,8 +64,8 @@ class Odd(nn.Module):
         image = self.norm(self.first(image))
         image = image + 0 if self.use_early else self.act(image)
         for number, (step, norm) in enumerate(zip(self.steps, self.norms, strict=True)):
-            found = functional.relu(norm(step(image))) if number else self.shared(norm(step(image)))
-            image = found + self.skip(image)
+            result = functional.relu(norm(step(image))) if number else self.shared(norm(step(image)))
+            image = result + self.skip(image)
         seen = self.seen(image)
         image = self.shared(seen) * torch.sigmoid(seen)
         return self.last(image)

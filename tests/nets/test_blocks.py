@@ -16,8 +16,8 @@ class Block(nn.Module):
         self.conv, self.act = nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.act(self.conv(image))
-        return found
+        result: Tensor = self.act(self.conv(image))
+        return result
 
 
 class Skip(nn.Module):
@@ -28,8 +28,8 @@ class Skip(nn.Module):
         self.inner = inner
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.inner(image)
-        return image + found
+        result: Tensor = self.inner(image)
+        return image + result
 
 
 def network() -> nn.Module:

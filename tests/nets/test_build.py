@@ -111,10 +111,10 @@ def batch(classes: int, dims: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("name", "kind"), [("dice_ce", DiceCELoss), ("dice_focal", DiceFocalLoss), ("dice", DiceLoss)])
 def test_a_loss_is_monais(name: Any, kind: Any, dims: int, classes: int, include: bool, over_batch: bool) -> None:
     output, label = batch(classes, dims)
-    found = build_loss(LossConfig(name=name, include_background=include, batch=over_batch))(output, label)
+    result = build_loss(LossConfig(name=name, include_background=include, batch=over_batch))(output, label)
     wanted = kind(include_background=include, to_onehot_y=True, softmax=True, batch=over_batch)(output, label.long())
-    assert found.shape == ()
-    assert abs(found - wanted) <= 1e-6
+    assert result.shape == ()
+    assert abs(result - wanted) <= 1e-6
 
 
 def test_the_default_loss_by_hand() -> None:
@@ -131,10 +131,10 @@ def test_the_default_loss_by_hand() -> None:
 def test_a_short_float_is_lifted_before_the_loss(name: Any) -> None:
     output, label = batch(3, 3)
     short = output.to(torch.bfloat16).requires_grad_()
-    found = build_loss(LossConfig(name=name))(short, label)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, build_loss(LossConfig(name=name))(short.detach().float(), label))
-    found.backward()
+    result = build_loss(LossConfig(name=name))(short, label)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, build_loss(LossConfig(name=name))(short.detach().float(), label))
+    result.backward()
     assert short.grad is not None
     assert short.grad.dtype == torch.bfloat16
     assert short.grad.any()
@@ -168,13 +168,13 @@ def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: i
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "told"),
+    ("name", "count", "message"),
     [
         ("unet", 1, "has no such setting (given 1); leave it out, or use one of dynunet"),
         ("dynunet", 3, "2 or less"),
         ("segresnetds", 3, "2 or less"),
     ],
 )
-def test_deep_supervision_that_is_not_there_is_told(name: str, count: int, told: str) -> None:
+def test_deep_supervision_that_is_not_there_is_told(name: str, count: int, message: str) -> None:
     config = NetworkConfig(name=name, channels=(4, 8, 8, 8), strides=((2, 2, 2),) * 3, deep_supervision=count)  # type: ignore[arg-type]
-    assert told in str(network_mistake(config, 3))
+    assert message in str(network_mistake(config, 3))

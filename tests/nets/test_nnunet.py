@@ -48,8 +48,8 @@ def ours(
 
 
 def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(RECORDED.read_text())[name]
-    return found
+    result: dict[str, Any] = json.loads(RECORDED.read_text())[name]
+    return result
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -85,8 +85,8 @@ def test_weights_go_both_ways_and_outputs_are_equal(name: str) -> None:
                 drawn.append(output if isinstance(output, list) else [output])
             # nnU-Net's give all outputs in evaluation too, where it does not switch them off.
             assert len(drawn[1]) == (2 if training else 1)
-            for found, wanted in zip(drawn[1], drawn[0], strict=False):
-                assert torch.allclose(found, wanted, atol=1e-5)
+            for result, wanted in zip(drawn[1], drawn[0], strict=False):
+                assert torch.allclose(result, wanted, atol=1e-5)
 
 
 @installed
@@ -120,12 +120,12 @@ def test_outputs_that_the_loss_does_not_look_at_are_not_trained(residual: bool, 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_settings_of_a_state_dict_build_its_network(name: str) -> None:
     state = {key: torch.empty(shape) for key, shape in recorded(name)["shapes"].items()}
-    found = nnunet_settings(state)
+    result = nnunet_settings(state)
     if EXAMPLES[name].get("dropout"):  # its state dict numbers the layers in another way, and has no rate
-        assert found is None
+        assert result is None
         return
-    assert found is not None
-    settings = [f"network.{key}={value}" for key, value in found.items()]
+    assert result is not None
+    settings = [f"network.{key}={value}" for key, value in result.items()]
     network = build_network(
         load_run(None, settings).network, num_channels=CHANNELS, num_classes=CLASSES,
         spatial_dims=EXAMPLES[name]["dims"],

@@ -69,13 +69,13 @@ def test_other_classes_and_channels(name: str, norm: str, image: int, classes: i
 @given(given_channels=st.integers(1, 5), channels=st.integers(1, 7), dims=st.integers(1, 3))
 def test_equal_channels_give_what_they_gave(given_channels: int, channels: int, dims: int) -> None:
     filters = torch.randn(3, given_channels, *(2,) * dims, dtype=torch.float64)
-    found = shared_channels(filters, channels)
-    assert found.shape == (3, channels, *(2,) * dims)
-    torch.testing.assert_close(found.sum(1), filters.sum(1))
+    result = shared_channels(filters, channels)
+    assert result.shape == (3, channels, *(2,) * dims)
+    torch.testing.assert_close(result.sum(1), filters.sum(1))
     if channels == given_channels:
-        assert torch.equal(found, filters)
+        assert torch.equal(result, filters)
     if channels % given_channels == 0:
-        torch.testing.assert_close(found[:, :given_channels] * (channels // given_channels), filters)
+        torch.testing.assert_close(result[:, :given_channels] * (channels // given_channels), filters)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -83,13 +83,13 @@ def test_equal_channels_give_what_they_gave(given_channels: int, channels: int, 
 @given(old=st.integers(1, 4), new=st.integers(2, 5))
 def test_positions_are_interpolated(dims: int, token: int, old: int, new: int) -> None:
     saved = torch.randn(1, token + old**dims, 3)
-    found = resized_grid(saved, (1, token + new**dims, 3), dims)
-    assert found is not None
-    assert found.shape == (1, token + new**dims, 3)
+    result = resized_grid(saved, (1, token + new**dims, 3), dims)
+    assert result is not None
+    assert result.shape == (1, token + new**dims, 3)
     if token and (new**dims + 1, old**dims + 1) != (1, 1) and not _ambiguous(old, new, dims):
-        assert torch.equal(found[:, 0], saved[:, 0])
+        assert torch.equal(result[:, 0], saved[:, 0])
     if old == new:
-        torch.testing.assert_close(found, saved)
+        torch.testing.assert_close(result, saved)
     flat = torch.ones(1, old**dims, 3)
     torch.testing.assert_close(resized_grid(flat, (1, new**dims, 3), dims), torch.ones(1, new**dims, 3))
 
@@ -101,10 +101,10 @@ def _ambiguous(old: int, new: int, dims: int) -> bool:
 
 def test_positions_by_hand_and_no_grid() -> None:
     saved = torch.arange(4.0).view(1, 4, 1)
-    found = resized_grid(saved, (1, 16, 1), 2)
+    actual = resized_grid(saved, (1, 16, 1), 2)
     expected = functional.interpolate(saved.view(1, 1, 2, 2), size=(4, 4), mode="bilinear")
-    assert found is not None
-    assert torch.equal(found.view(4, 4), expected[0, 0])
+    assert actual is not None
+    assert torch.equal(actual.view(4, 4), expected[0, 0])
     assert resized_grid(saved, (1, 15, 1), 2) is None
     assert resized_grid(saved, (1, 16, 2), 2) is None
     here = {"vit.pos_embed": torch.zeros(1, 16, 1), "vit.line.weight": torch.zeros(9, 9)}
@@ -178,5 +178,5 @@ def test_no_other_pair_of_prefixes_is_better(here: dict[str, Tensor], saved: dic
         parts = [name.split(".") for name in side]
         starts.append(["", *(".".join(each[:count]) + "." for each in parts for count in range(1, len(each)))])
     best = max(score(here, saved, (theirs, ours)) for theirs in starts[0] for ours in starts[1])
-    found = score(here, saved, common_prefixes(here, saved))
-    assert found == best if best[1] else found[1] == 0
+    result = score(here, saved, common_prefixes(here, saved))
+    assert result == best if best[1] else result[1] == 0

@@ -34,10 +34,10 @@ def starts(crop: NnunetCrop, shape: Shape, sets: list[list[tuple[int, int, int]]
 def test_patches_lie_in_their_case_or_their_case_in_them(shape: Shape, patch: Shape, grown: int) -> None:
     initial = (patch[0] + grown, patch[1] + grown, patch[2] + grown)
     crop = NnunetCrop(size=patch, initial_size=initial, batch_size=2, forced=0)
-    found = starts(crop, shape, [[(0, 0, 0)]], 200)
+    corners = starts(crop, shape, [[(0, 0, 0)]], 200)
     slack = torch.tensor(shape) - torch.tensor(patch)
-    assert (found >= slack.clamp(max=0) - 1).all()
-    assert (found <= slack.clamp(min=0) + 1).all()
+    assert (corners >= slack.clamp(max=0) - 1).all()
+    assert (corners <= slack.clamp(min=0) + 1).all()
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_it_is_nnunets(shape: Shape, patch: Shape, initial: Shape, ignore: bool,
     labels = SimpleNamespace(all_labels=[0, 1, 2], has_ignore_label=ignore)
     peer = loaders.nnUNetDataLoader(data, 3, initial, patch, labels, oversample_foreground_percent=0.33)
     crop = NnunetCrop(size=patch, initial_size=initial, batch_size=3, forced=1, annotated=ignore)
-    found = starts(crop, shape, classes + every).numpy()
+    result = starts(crop, shape, classes + every).numpy()
     np.random.seed(0)  # noqa: NPY002 - nnU-Net draws from it
     for number in range(3):
         forced = peer.get_do_oversample(number)
         assert forced == (number == 2)
         boxes = [peer.get_bbox(np.array(shape), forced, locations)[0] for _ in range(COUNT // 3)]
         wanted = np.array(boxes) + np.array(initial) // 2 - np.array(patch) // 2
-        own = found[number::3][: COUNT // 3]
+        own = result[number::3][: COUNT // 3]
         for axis in range(3):
             one, other = (np.unique(each[:, axis], return_counts=True) for each in (own, wanted))
             assert one[0].tolist() == other[0].tolist()
@@ -76,12 +76,12 @@ def test_it_is_nnunets(shape: Shape, patch: Shape, initial: Shape, ignore: bool,
 def test_foreground_by_chance() -> None:
     """nnU-Net's `probabilistic_oversampling`."""
     crop = NnunetCrop(size=(4, 4, 4), initial_size=(4, 4, 4), batch_size=2, forced=1, forced_prob=0.25)
-    found = starts(crop, (40, 40, 40), [[(20, 20, 20)]])
-    share = (found == 18).all(1).float().mean()
+    corners = starts(crop, (40, 40, 40), [[(20, 20, 20)]])
+    share = (corners == 18).all(1).float().mean()
     assert abs(float(share) - 0.25) < 0.03
 
 
 def test_batches_have_one_place_for_foreground() -> None:
     crop = NnunetCrop(size=(4, 4, 4), initial_size=(4, 4, 4), batch_size=4, forced=2)
-    found = (starts(crop, (400, 40, 40), [[(200, 20, 20)]], 80) == torch.tensor([198, 18, 18])).all(1)
-    assert found.tolist() == list(itertools.islice(itertools.cycle([False, False, True, True]), 80))
+    result = (starts(crop, (400, 40, 40), [[(200, 20, 20)]], 80) == torch.tensor([198, 18, 18])).all(1)
+    assert result.tolist() == list(itertools.islice(itertools.cycle([False, False, True, True]), 80))

@@ -58,8 +58,8 @@ def trained(step: TrainStep, call: Any) -> tuple[list[Tensor], list[Tensor]]:
 def assert_as_plain(tmp_path: Path, step: TrainStep, call: Any, optimizer: str = "sgd") -> None:
     plain = step_of(tmp_path, optimizer)
     wanted = trained(plain, lambda image, target: plain(image, target, 0))
-    for found, expected in zip(trained(step, call), wanted, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    for results, expected in zip(trained(step, call), wanted, strict=True):
+        torch.testing.assert_close(results, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])

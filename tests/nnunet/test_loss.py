@@ -99,5 +99,5 @@ def test_counts_are_nnunets(regions: bool, ignored: bool) -> None:
         predicted = torch.zeros_like(scores).scatter_(1, scores.argmax(1, keepdim=True), 1)
         truth = label.masked_fill(label == 3, 0)
     wanted = torch.stack(get_tp_fp_fn_tn(predicted, truth, axes=[0, 2, 3, 4], mask=mask)[:3])
-    found = hard_counts(scores, target, regions=regions, ignore=ignore)
-    torch.testing.assert_close(found.float(), wanted if regions else wanted[:, 1:])
+    result = hard_counts(scores, target, regions=regions, ignore=ignore)
+    torch.testing.assert_close(result.float(), wanted if regions else wanted[:, 1:])

@@ -52,9 +52,9 @@ class Cases:
 
 def test_variants_are_found_under_their_names(module: Any) -> None:
     for name in ("_1epoch", "_10epochs", "_250epochs_NoMirroring", "NoMirroring", "_onlyMirror01", "Adam"):
-        found = getattr(module, f"nnUNetTrainerHasten{name}")
-        assert found.__name__ == f"nnUNetTrainerHasten{name}"
-        assert found.__mro__[1:3] == (
+        result = getattr(module, f"nnUNetTrainerHasten{name}")
+        assert result.__name__ == f"nnUNetTrainerHasten{name}"
+        assert result.__mro__[1:3] == (
             module.nnUNetTrainerHasten, module.recursive_find_python_class(
                 str(Path(module.nnunetv2.__path__[0]) / "training/nnUNetTrainer"), f"nnUNetTrainer{name}",
                 "nnunetv2.training.nnUNetTrainer",

@@ -49,8 +49,8 @@ def outputs(each: module.Validation) -> list[dict[str, Tensor]]:
     return results
 
 
-def assert_same(found: list[dict[str, Tensor]], wanted: list[dict[str, Tensor]]) -> None:
-    for left, right in zip(found, wanted, strict=True):
+def assert_same(results: list[dict[str, Tensor]], wanted: list[dict[str, Tensor]]) -> None:
+    for left, right in zip(results, wanted, strict=True):
         assert torch.equal(left["counts"], right["counts"])
         torch.testing.assert_close(left["loss"], right["loss"], rtol=1e-5, atol=1e-5)
 

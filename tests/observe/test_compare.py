@@ -24,38 +24,38 @@ def arms(**series):
 
 
 def test_a_clear_gain_stops_after_the_least_rounds():
-    found = compare(arms(old=[2.0, 2.1], new=[1.0, 1.05]), base="old", meter=FakeMeter())
-    assert found.arms["new"].verdict == "faster"
-    assert 1.8 < found.arms["new"].low <= found.arms["new"].gain <= found.arms["new"].high < 2.2
-    assert len(found.seconds["old"]) == 6
+    comparison = compare(arms(old=[2.0, 2.1], new=[1.0, 1.05]), base="old", meter=FakeMeter())
+    assert comparison.arms["new"].verdict == "faster"
+    assert 1.8 < comparison.arms["new"].low <= comparison.arms["new"].gain <= comparison.arms["new"].high < 2.2
+    assert len(comparison.seconds["old"]) == 6
 
 
 def test_a_loss_and_no_difference():
-    found = compare(arms(old=[1.0], worse=[1.3], even=[1.001]), base="old", meter=FakeMeter())
-    assert (found.arms["worse"].verdict, found.arms["even"].verdict) == ("slower", "same")
+    comparison = compare(arms(old=[1.0], worse=[1.3], even=[1.001]), base="old", meter=FakeMeter())
+    assert (comparison.arms["worse"].verdict, comparison.arms["even"].verdict) == ("slower", "same")
 
 
 def test_noise_is_not_a_gain():
     draw = random.Random(0)
     noisy = {name: (lambda: draw.choice([1.0, 3.0, 9.0])) for name in ("old", "new")}
-    found = compare(noisy, base="old", meter=FakeMeter())
-    assert found.arms["new"].verdict == "unclear"
-    assert "spread too much" in found.arms["new"].why
-    assert len(found.seconds["old"]) == 24
+    comparison = compare(noisy, base="old", meter=FakeMeter())
+    assert comparison.arms["new"].verdict == "unclear"
+    assert "spread too much" in comparison.arms["new"].why
+    assert len(comparison.seconds["old"]) == 24
 
 
 def test_a_busy_machine_gives_no_verdict_however_clear_the_times():
-    found = compare(arms(old=[9.0], new=[1.0]), base="old", meter=FakeMeter(1.0))
-    assert found.busy
-    assert found.arms["new"].verdict == "unclear"
-    assert "other programs used 1.0 cores" in found.arms["new"].why
+    comparison = compare(arms(old=[9.0], new=[1.0]), base="old", meter=FakeMeter(1.0))
+    assert comparison.busy
+    assert comparison.arms["new"].verdict == "unclear"
+    assert "other programs used 1.0 cores" in comparison.arms["new"].why
 
 
 def test_the_time_limit_leaves_few_rounds_and_so_no_verdict():
     clock = itertools.count(step=10).__next__
-    found = compare(arms(old=[2.0], new=[1.0]), base="old", meter=FakeMeter(), clock=clock, seconds=5.0)
-    assert len(found.seconds["old"]) == 1
-    assert found.arms["new"].verdict == "unclear"
+    comparison = compare(arms(old=[2.0], new=[1.0]), base="old", meter=FakeMeter(), clock=clock, seconds=5.0)
+    assert len(comparison.seconds["old"]) == 1
+    assert comparison.arms["new"].verdict == "unclear"
 
 
 def test_turns_are_reversed_every_other_round_and_warm_up_is_not_recorded():
@@ -64,9 +64,9 @@ def test_turns_are_reversed_every_other_round_and_warm_up_is_not_recorded():
     def arm(name):
         return lambda: called.append(name) or 1.0
 
-    found = compare({"a": arm("a"), "b": arm("b")}, base="a", meter=FakeMeter(), rounds=(3, 3))
+    comparison = compare({"a": arm("a"), "b": arm("b")}, base="a", meter=FakeMeter(), rounds=(3, 3))
     assert called == ["a", "b", "b", "a", "a", "b", "b", "a"]
-    assert len(found.seconds["a"]) == 3
+    assert len(comparison.seconds["a"]) == 3
 
 
 @pytest.mark.parametrize("n", [5, 6, 9, 12, 20, 24])
@@ -86,10 +86,10 @@ def test_fewer_than_five_rounds_say_nothing():
 
 
 def test_a_hopeless_arm_is_timed_twice():
-    found = compare(arms(old=[4.0], worse=[9.0], new=[2.0]), base="old", meter=FakeMeter(), hopeless=2.0)
-    assert {name: len(times) for name, times in found.seconds.items()} == {"old": 6, "worse": 2, "new": 6}
-    assert found.arms["new"].verdict == "faster"
-    assert found.arms["worse"].gain < 1
+    comparison = compare(arms(old=[4.0], worse=[9.0], new=[2.0]), base="old", meter=FakeMeter(), hopeless=2.0)
+    assert {name: len(times) for name, times in comparison.seconds.items()} == {"old": 6, "worse": 2, "new": 6}
+    assert comparison.arms["new"].verdict == "faster"
+    assert comparison.arms["worse"].gain < 1
 
 
 @pytest.mark.parametrize(("calls", "rounds"), [(2, 1), (3, 1), (7, 2), (8, 3)], ids=["warmup", "", "half a round", "3"])
@@ -105,8 +105,12 @@ def test_what_was_timed_before_the_time_was_over_is_an_answer_too(calls, rounds)
 
         return call
 
-    found = compare({"old": timed(2.0), "new": timed(1.0)}, base="old", meter=FakeMeter())
-    assert (len(found.seconds["old"]), found.arms["new"].gain, found.arms["new"].verdict) == (rounds, 2.0, "unclear")
+    comparison = compare({"old": timed(2.0), "new": timed(1.0)}, base="old", meter=FakeMeter())
+    assert (len(comparison.seconds["old"]), comparison.arms["new"].gain, comparison.arms["new"].verdict) == (
+        rounds,
+        2.0,
+        "unclear",
+    )
 
 
 def test_less_than_a_round_of_all_is_no_answer():

@@ -66,9 +66,11 @@ def test_a_live_run_is_named_and_a_killed_one_is_followed_at_once(tmp_path: Path
     out = tmp_path / "run"
     process = start(HOLD, out)
     assert line(process) == "held"
-    told = rf"run: another run \(pid {process.pid} on host .+, started ....-..-.. ..:..\) is training there; wait for"
+    message = (
+        rf"run: another run \(pid {process.pid} on host .+, started ....-..-.. ..:..\) is training there; wait for"
+    )
     for _ in range(2):
-        with pytest.raises(ValueError, match=told), run_lock(out, resume=False):
+        with pytest.raises(ValueError, match=message), run_lock(out, resume=False):
             raise AssertionError
     process.send_signal(signal.SIGKILL)
     # Not waited for: to the system the dead process is a zombie, whose number is still taken.
@@ -122,8 +124,10 @@ def test_without_flock_another_container_is_told_by_its_renewals(
 def test_a_fresh_owner_on_another_host_is_refused(tmp_path: Path) -> None:
     write_owner(tmp_path / LOCK, age_s=100)
     before = (tmp_path / LOCK).read_bytes()
-    told = r"pid 4321 on host node7, started .+; wait for it, .* \(its last sign came 10\d s ago; after 180 s it counts"
-    with pytest.raises(ValueError, match=told), run_lock(tmp_path, resume=False):
+    message = (
+        r"pid 4321 on host node7, started .+; wait for it, .* \(its last sign came 10\d s ago; after 180 s it counts"
+    )
+    with pytest.raises(ValueError, match=message), run_lock(tmp_path, resume=False):
         raise AssertionError
     assert (tmp_path / LOCK).read_bytes() == before
 
@@ -179,12 +183,12 @@ def test_of_many_claimants_one_wins(tmp_path: Path, stale: bool) -> None:
     for process in processes:
         assert line(process) == "ready"
     signal_file.touch()
-    told = [line(process) for process in processes]
+    results = [line(process) for process in processes]
     for process in processes:
         process.communicate()
-    assert told.count("won") == 1, told
-    winner = processes[told.index("won")].pid
-    assert sum(f"another run (pid {winner} " in each for each in told) == 7, told
+    assert results.count("won") == 1, results
+    winner = processes[results.index("won")].pid
+    assert sum(f"another run (pid {winner} " in each for each in results) == 7, results
     assert not out.exists() or not any(out.iterdir())
 
 
@@ -261,12 +265,12 @@ def test_a_lock_makes_no_folder_a_used_one(tmp_path: Path) -> None:
 
 def test_what_is_no_place_for_a_run_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for out, resume, told in (
+    for out, resume, message in (
         (tmp_path / "file", False, "is a file"),
         (tmp_path / "file" / "below", False, "cannot be written to"),
         (tmp_path / "none", True, rf"holds no run to resume \({RUN_YAML}"),
     ):
-        with pytest.raises(ValueError, match=told), run_lock(out, resume=resume):
+        with pytest.raises(ValueError, match=message), run_lock(out, resume=resume):
             raise AssertionError
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -26,9 +26,9 @@ from hasten.observe.ranges import Range, nvtx_wanted, ranges_on
 
 def seen(call: Callable[[], object]) -> dict[str, int]:
     """How often each name is recorded."""
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as result:
         call()
-    return {event.key: event.count for event in found.key_averages()}
+    return {event.key: event.count for event in result.key_averages()}
 
 
 class Double:
@@ -66,8 +66,8 @@ def test_a_range_is_a_context() -> None:
         with Range("outer"), Range("inner"):
             torch.ones(3).sum()
 
-    found = seen(nested)
-    assert found["outer"] == found["inner"] == 1
+    result = seen(nested)
+    assert result["outer"] == result["inner"] == 1
     assert not ranges_on()
 
 
@@ -86,10 +86,10 @@ def test_one_range_may_be_entered_again_inside_itself() -> None:
 def test_functions_methods_and_generators_are_decorated() -> None:
     assert Worker().work(1) == 2
     assert Worker.work.__doc__ == "Adds one."
-    found = seen(lambda: (Worker().work(1), Worker().named_by_itself(), list(counted(2))))
-    assert found["worked"] == 1
-    assert found["Worker.named_by_itself"] == 1
-    assert found["counted"] == 3  # two numbers, and the end
+    result = seen(lambda: (Worker().work(1), Worker().named_by_itself(), list(counted(2))))
+    assert result["worked"] == 1
+    assert result["Worker.named_by_itself"] == 1
+    assert result["counted"] == 3  # two numbers, and the end
     assert seen(lambda: Range()(functools.partial(Worker().work, 1))())["Worker.work"] == 1
 
 
@@ -120,9 +120,9 @@ def test_a_range_ends_with_an_error() -> None:
         with Range("after"):
             pass
 
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as result:
         run()
-    after = next(event for event in found.events() if event.name == "after")
+    after = next(event for event in result.events() if event.name == "after")
     assert after.cpu_parent is None
 
 
@@ -193,9 +193,9 @@ def test_handlers_are_marked_where_their_engine_calls_them() -> None:
     handler = Range("told")(StatsHandler(name="quiet", output_transform=lambda _: 1.0))
     engine = Engine(lambda *_: 1.0)
     handler.attach(engine)
-    found = seen(lambda: engine.run([0, 1], max_epochs=1))
-    assert found["told.iteration_completed"] == 2
-    assert found["told.epoch_completed"] == 1
+    result = seen(lambda: engine.run([0, 1], max_epochs=1))
+    assert result["told.iteration_completed"] == 2
+    assert result["told.epoch_completed"] == 1
     saver = CheckpointSaver(save_dir="nowhere", save_dict={"net": nn.Linear(1, 1)})
     assert set(ranges._marked_names(Range(), saver)) == {
         "completed", "exception_raised", "metrics_completed", "interval_completed",
@@ -204,13 +204,13 @@ def test_handlers_are_marked_where_their_engine_calls_them() -> None:
 
 def test_monai_s_arguments() -> None:
     marked = Range("net", methods=("forward", "extra_repr"))(nn.Linear(1, 1))
-    found = seen(lambda: (marked(torch.ones(1, 1)), repr(marked)))
-    assert found["net.forward"] == found["net.extra_repr"] == 1
+    result = seen(lambda: (marked(torch.ones(1, 1)), repr(marked)))
+    assert result["net.forward"] == result["net.extra_repr"] == 1
     single = Range("net", methods="forward", append_method_name=True)(nn.Linear(1, 1))
     assert seen(lambda: single(torch.ones(1, 1)))["net.forward"] == 1
     chain = Range("all", recursive=True)(Compose([Flip(0), ScaleIntensity(), Flip(1)]))
-    found = seen(lambda: chain(torch.arange(4.0).view(1, 2, 2)))
-    assert [found[name] for name in ("all", "Flip", "Flip_2", "ScaleIntensity")] == [1, 1, 1, 1]
+    result = seen(lambda: chain(torch.arange(4.0).view(1, 2, 2)))
+    assert [result[name] for name in ("all", "Flip", "Flip_2", "ScaleIntensity")] == [1, 1, 1, 1]
     assert len(Range(recursive=True)([Flip(0), Flip(1)])) == 2
 
 
@@ -237,13 +237,13 @@ def test_nvtx_is_told_in_a_process_that_nsight_looks_at(monkeypatch: pytest.Monk
     assert nvtx_wanted({"HASTEN_NVTX": "1"})
     assert nvtx_wanted({"NSYS_PROFILING_SESSION_ID": "17"})
     assert nvtx_wanted({"NVTX_INJECTION64_PATH": "/lib.so"})
-    told: list[str] = []
-    fake = SimpleNamespace(rangePushA=told.append, rangePop=lambda: told.append("end"))
+    messages: list[str] = []
+    fake = SimpleNamespace(rangePushA=messages.append, rangePop=lambda: messages.append("end"))
     monkeypatch.setattr(torch._C, "_nvtx", fake, raising=False)
     monkeypatch.setattr(ranges, "NVTX", True)
     with Range("step"):
         Range("flip")(Double())(1)
-    assert told == ["step", "flip", "end", "end"]
+    assert messages == ["step", "flip", "end", "end"]
     monkeypatch.setattr(torch._C, "_nvtx", None, raising=False)  # a build without CUDA
     with Range("step"):
         pass

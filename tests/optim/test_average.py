@@ -33,9 +33,9 @@ def test_the_average_is_the_one_by_hand(decay: float, last: bool) -> None:
         wanted = [
             keep * old + (1 - keep) * new.detach().double() for old, new in zip(wanted, net.parameters(), strict=True)
         ]
-    for found, value, stride in zip(average.parameters(), wanted, strides, strict=True):
-        assert torch.allclose(found.double(), value, rtol=1e-4, atol=1e-4)
-        assert found.stride() == stride
+    for result, value, stride in zip(average.parameters(), wanted, strides, strict=True):
+        assert torch.allclose(result.double(), value, rtol=1e-4, atol=1e-4)
+        assert result.stride() == stride
     assert average[0].weight.is_contiguous(memory_format=torch.channels_last_3d) == last  # type: ignore[index, union-attr]
 
 
@@ -59,9 +59,9 @@ def test_buffers_are_copied_and_stay_their_own() -> None:
     net(torch.randn(2, 2, 4, 4, 4))
     assert not torch.equal(average[1].running_mean, net[1].running_mean)  # type: ignore[index, union-attr]
     update_average(NetworkTensors.of(average), NetworkTensors.of(net), 0.1)
-    for found, own in zip(average.buffers(), net.buffers(), strict=True):
-        assert torch.equal(found, own)
-        assert found.data_ptr() != own.data_ptr()
+    for result, own in zip(average.buffers(), net.buffers(), strict=True):
+        assert torch.equal(result, own)
+        assert result.data_ptr() != own.data_ptr()
 
 
 class Replacing(nn.Module):
@@ -107,5 +107,5 @@ def test_a_share_on_the_device_is_the_same_share() -> None:
     disturb(net, 1)
     update_average(NetworkTensors.of(one), NetworkTensors.of(net), 0.3)
     update_average(NetworkTensors.of(other), NetworkTensors.of(net), torch.tensor(0.3))
-    for found, wanted in zip(other.parameters(), one.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted)
+    for result, wanted in zip(other.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(result, wanted)

@@ -53,25 +53,25 @@ def masked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def amp_step(optimizer: torch.optim.Optimizer, *, scale: float | None, found: float) -> None:
+def amp_step(optimizer: torch.optim.Optimizer, *, scale: float | None, overflow: float) -> None:
     optimizer.grad_scale = None if scale is None else torch.tensor(scale)  # type: ignore[attr-defined]
-    optimizer.found_inf = torch.tensor(found)  # type: ignore[attr-defined]
+    optimizer.found_inf = torch.tensor(overflow)  # type: ignore[attr-defined]
     optimizer.step()
     del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def everything(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Copies of the weights and of every tensor in the optimizer's state_dict."""
-    found = [parameter.detach().clone() for parameter in net.parameters()]
+    results = [parameter.detach().clone() for parameter in net.parameters()]
 
     def walk(value: Any) -> None:
         if isinstance(value, Tensor):
-            found.append(value.clone())
+            results.append(value.clone())
         for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             walk(child)
 
     walk(optimizer.state_dict())
-    return found
+    return results
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -98,14 +98,14 @@ def test_a_skipped_step_changes_nothing(
         set_gradients(net, step)
         optimizer.step()
     before = everything(net, optimizer)
-    for found in (1.0, 2.0):
+    for result in (1.0, 2.0):
         set_gradients(net, 9)
         spoil_gradients(net)
-        amp_step(optimizer, scale=scale, found=found)
+        amp_step(optimizer, scale=scale, overflow=result)
     assert same(before, everything(net, optimizer))
     assert all(each.isfinite().all() for each in before)
     set_gradients(net, 10)
-    amp_step(optimizer, scale=None, found=0.0)
+    amp_step(optimizer, scale=None, overflow=0.0)
     assert not same(before, everything(net, optimizer))
 
 
@@ -119,12 +119,12 @@ def test_the_first_step_can_be_skipped(name: str, on_gpu: bool) -> None:
     start = [parameter.detach().clone() for parameter in net.parameters()]
     set_gradients(net, 0)
     spoil_gradients(net)
-    amp_step(one, scale=None, found=1.0)
+    amp_step(one, scale=None, overflow=1.0)
     assert same(start, [parameter.detach() for parameter in net.parameters()])
     for step in range(4):
         for each, optimizer in ((net, one), (other, two)):
             set_gradients(each, step)
-            amp_step(optimizer, scale=None, found=0.0)
+            amp_step(optimizer, scale=None, overflow=0.0)
     assert same(everything(net, one), everything(other, two))
 
 
@@ -138,10 +138,10 @@ def test_scaled_gradients_make_the_unscaled_step(name: str, on_gpu: bool) -> Non
     for step in range(6):
         set_gradients(net, step, scale=1024.0)
         set_gradients(other, step)
-        amp_step(one, scale=1024.0, found=0.0)
+        amp_step(one, scale=1024.0, overflow=0.0)
         two.step()
-    for found, wanted in zip(everything(net, one), everything(other, two), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for result, wanted in zip(everything(net, one), everything(other, two), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-4, atol=1e-5)
 
 
 @ALL
@@ -161,8 +161,8 @@ def test_a_grad_scaler_leaves_out_a_broken_step(name: str) -> None:
         scaler.step(one)
         scaler.update()
     assert scaler.get_scale() == 128.0
-    for found, wanted in zip(everything(net, one), everything(other, two), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for result, wanted in zip(everything(net, one), everything(other, two), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-4, atol=1e-5)
 
 
 @ALL
@@ -197,9 +197,9 @@ def test_a_rate_may_be_a_tensor(name: str, on_gpu: bool) -> None:
     for step in range(5):
         for each, optimizer in ((net, one), (other, two)):
             set_gradients(each, step)
-            amp_step(optimizer, scale=None, found=0.0)
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+            amp_step(optimizer, scale=None, overflow=0.0)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-6)
     assert all(isinstance(group["lr"], Tensor) for group in two.param_groups)
 
 
@@ -214,8 +214,8 @@ def test_both_ways_agree_in_either_memory_format(name: str, on_gpu: bool) -> Non
         for each, optimizer in ((plain, one), (last, two)):
             set_gradients(each, step, missing=True)
             optimizer.step()
-    for found, wanted in zip(last.parameters(), plain.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-5)
+    for result, wanted in zip(last.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=2e-4, atol=2e-5)
     for optimizer in (two, getattr(two, "inner", two)):
         for parameter, state in optimizer.state.items():
             for value in state.values():
@@ -232,8 +232,8 @@ def test_a_change_of_memory_format_is_followed(name: str) -> None:
         for each, optimizer in ((net, one), (other, two)):
             set_gradients(each, step)
             optimizer.step()
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-5)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=2e-4, atol=2e-5)
 
 
 @ALL
@@ -249,8 +249,8 @@ def test_a_gradient_in_another_memory_format_counts_as_it_is(name: str) -> None:
                 assert parameter.grad is not None
                 parameter.grad = parameter.grad.contiguous()
             optimizer.step()
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-5)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=2e-4, atol=2e-5)
 
 
 @ALL
@@ -280,9 +280,9 @@ def test_weights_that_do_not_fill_their_memory_move_as_others(name: str) -> None
         for step in range(3):
             set_gradients(one, step)
             optimizer.step()
-    for found, wanted in zip(apart.parameters(), net.parameters(), strict=True):
-        assert found.stride()[-1:] in [(2,), ()]
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for result, wanted in zip(apart.parameters(), net.parameters(), strict=True):
+        assert result.stride()[-1:] in [(2,), ()]
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

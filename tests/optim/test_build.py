@@ -32,7 +32,7 @@ def test_one_cycle_rises_to_its_peak_and_falls(steps: int, peak: float, warmup_f
 
     rates = [rate(step) for step in range(steps)]
     warmup = max(1, round(steps * warmup_fraction))
-    assert all(0 < found <= peak * (1 + 1e-12) for found in rates)
+    assert all(0 < result <= peak * (1 + 1e-12) for result in rates)
     rise, fall = rates[: warmup + 1], rates[warmup:]
     assert all(later > earlier for earlier, later in pairwise(rise))
     assert all(later < earlier for earlier, later in pairwise(fall))
@@ -45,10 +45,10 @@ def test_one_cycle_rises_to_its_peak_and_falls(steps: int, peak: float, warmup_f
 
 
 def test_one_cycle_by_hand() -> None:
-    found = [one_cycle(step, steps=12, peak=1.0, warmup_fraction=1 / 3) for step in range(12)]
+    results = [one_cycle(step, steps=12, peak=1.0, warmup_fraction=1 / 3) for step in range(12)]
     rise = [0.04, 0.28, 0.52, 0.76]
     fall = [0.001 + 0.999 * (1 + math.cos(math.pi * part / 8)) / 2 for part in range(8)]
-    assert found == pytest.approx(rise + fall)
+    assert results == pytest.approx(rise + fall)
 
 
 class Everything(nn.Module):
@@ -77,8 +77,8 @@ def test_what_decays_does_not_hang_on_the_optimizer(name: Any, lookahead: int) -
     made = Everything()
     optimizer = build_optimizer(made, config(optimizer=name, weight_decay=0.3, lookahead=lookahead))
     names = {parameter: name for name, parameter in made.named_parameters()}
-    found = {names[each]: group["weight_decay"] for group in optimizer.param_groups for each in group["params"]}
-    assert found == {name: 0.3 * (name in ("conv.weight", "up.weight", "line.weight")) for name in names.values()}
+    results = {names[each]: group["weight_decay"] for group in optimizer.param_groups for each in group["params"]}
+    assert results == {name: 0.3 * (name in ("conv.weight", "up.weight", "line.weight")) for name in names.values()}
     assert all(group["lr"] == 0.1 for group in optimizer.param_groups)
 
 
@@ -135,8 +135,8 @@ def test_a_run_goes_on_in_another_memory_format(name: Any, lookahead: int) -> No
         for each, optimizer in ((net, one), (other, two)):
             set_gradients(each, step)
             optimizer.step()
-    for found, wanted in zip(other.parameters(), net.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    for result, wanted in zip(other.parameters(), net.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_a_step_of_sgd_is_the_textbooks() -> None:
@@ -151,14 +151,14 @@ def test_a_step_of_sgd_is_the_textbooks() -> None:
         for weight, moment, gradient in zip(weights, moments, gradients, strict=True):
             moment.mul_(0.5).add_(gradient)
             weight -= 0.1 * (gradient + 0.5 * moment)
-    for found, wanted in zip(net.parameters(), weights, strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for result, wanted in zip(net.parameters(), weights, strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_the_configs_schedule() -> None:
     given = config(schedule="step", milestones=((0.5, 0.2),), warmup_fraction=0.0)
-    found = build_schedule(given, 10, batch_size=8)
-    assert [found(step) for step in range(10)] == pytest.approx([0.1] * 5 + [0.02] * 5)
+    result = build_schedule(given, 10, batch_size=8)
+    assert [result(step) for step in range(10)] == pytest.approx([0.1] * 5 + [0.02] * 5)
     given = config(schedule="poly", poly_power=2.0, warmup_fraction=0.0)
     assert build_schedule(given, 10, batch_size=8)(5) == pytest.approx(0.1 / 4)
     default = build_schedule(config(), 40, batch_size=8)
@@ -169,12 +169,12 @@ def test_the_configs_schedule() -> None:
 
 def test_the_rate_is_scaled_to_the_batch() -> None:
     given = config(schedule="constant", warmup_fraction=0.5, learning_rate_batch=2)
-    found = build_schedule(given, 10, batch_size=8)
-    assert found == Schedule(
+    result = build_schedule(given, 10, batch_size=8)
+    assert result == Schedule(
         kind="constant", steps=10, peak=0.4, warmup_fraction=0.5, first=0.25, milestones=given.milestones
     )
-    assert found(0) == pytest.approx(0.1)
-    assert found(9) == pytest.approx(0.4)
+    assert result(0) == pytest.approx(0.1)
+    assert result(9) == pytest.approx(0.4)
     assert build_schedule(given, 10, batch_size=1)(9) == pytest.approx(0.05)
 
 

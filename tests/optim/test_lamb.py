@@ -43,20 +43,20 @@ def test_a_layer_moves_by_the_rate_times_its_norm() -> None:
     start = [parameter.detach().clone() for parameter in net.parameters()]
     set_gradients(net, 0)
     Lamb(net.parameters(), lr=0.01, weight_decay=0.0, always_adapt=True).step()
-    for found, before in zip(net.parameters(), start, strict=True):
-        assert norm(found - before) == pytest.approx(0.01 * (norm(before) or found.numel() ** 0.5), rel=1e-3)
+    for result, before in zip(net.parameters(), start, strict=True):
+        assert norm(result - before) == pytest.approx(0.01 * (norm(before) or result.numel() ** 0.5), rel=1e-3)
 
 
 def test_nvlamb_does_not_see_the_size_of_a_gradient() -> None:
-    found = []
+    results = []
     for sizes in ([1.0] * 4, [1.0, 50.0, 0.02, 7.0]):
         net = network()
         optimizer = Lamb(param_groups(net, weight_decay=0.1), lr=0.01, nvlamb=True)
         for step, size in enumerate(sizes):
             set_gradients(net, step, scale=size)
             optimizer.step()
-        found.append([parameter.detach() for parameter in net.parameters()])
-    for one, other in zip(*found, strict=True):
+        results.append([parameter.detach() for parameter in net.parameters()])
+    for one, other in zip(*results, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 

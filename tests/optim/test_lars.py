@@ -44,8 +44,8 @@ def test_without_adaptation_it_is_sgd() -> None:
         set_gradients(other, step)
         ours.step()
         sgd.step()
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_layer_moves_by_its_share() -> None:
@@ -53,6 +53,6 @@ def test_a_layer_moves_by_its_share() -> None:
     start = [parameter.detach().clone() for parameter in net.parameters()]
     set_gradients(net, 0)
     Lars(net.parameters(), lr=1.0, trust=0.01, always_adapt=True).step()
-    for found, before in zip(net.parameters(), start, strict=True):
+    for result, before in zip(net.parameters(), start, strict=True):
         if norm(before) > 0:
-            assert norm(found - before) == pytest.approx(0.01 * norm(before), rel=1e-3)
+            assert norm(result - before) == pytest.approx(0.01 * norm(before), rel=1e-3)

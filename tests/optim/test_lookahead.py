@@ -28,8 +28,8 @@ def test_pulls_are_the_papers(on_gpu: bool, every: int, alpha: float) -> None:
             for parameter, kept in zip(other.parameters(), slow, strict=True):
                 kept += alpha * (parameter.detach() - kept)
                 parameter.data.copy_(kept)
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_skipped_steps_are_not_counted() -> None:
@@ -100,8 +100,8 @@ def test_a_state_without_slow_weights_starts_them_where_the_weights_are() -> Non
     fresh.load_state_dict(state)
     set_gradients(net, 1)
     fresh.step()
-    for found, value in zip(net.parameters(), wanted, strict=True):
-        assert torch.allclose(found, value, rtol=1e-5, atol=1e-6)
+    for result, value in zip(net.parameters(), wanted, strict=True):
+        assert torch.allclose(result, value, rtol=1e-5, atol=1e-6)
 
 
 def test_an_inner_one_that_cannot_skip_is_told_of() -> None:

@@ -15,14 +15,14 @@ from hasten.optim.muon import Muon, is_filter_bank, orthogonal
 
 def published(matrix: Tensor) -> Tensor:
     """K. Jordan's zeropower_via_newtonschulz5, in float64."""
-    found = matrix.double()
-    tall = found.shape[0] > found.shape[1]
-    found = found.T if tall else found
-    found = found / (found.norm() + 1e-7)
+    result = matrix.double()
+    tall = result.shape[0] > result.shape[1]
+    result = result.T if tall else result
+    result = result / (result.norm() + 1e-7)
     for _ in range(5):
-        gram = found @ found.T
-        found = 3.4445 * found + (-4.7750 * gram + 2.0315 * gram @ gram) @ found
-    return found.T if tall else found
+        gram = result @ result.T
+        result = 3.4445 * result + (-4.7750 * gram + 2.0315 * gram @ gram) @ result
+    return result.T if tall else result
 
 
 @given(rows=st.integers(8, 40), columns=st.integers(8, 90), seed=st.integers(0, 99))
@@ -88,8 +88,8 @@ def test_updates_are_those_of_a_textbook_loop(layout: torch.memory_format) -> No
                     update = published(matrix).float() * 0.2 * max(matrix.shape) ** 0.5
                     value.mul_(1 - 0.02 * 0.1).sub_(0.02 * update.reshape(value.shape))
         adam.step()
-    for found, expected in zip(network.parameters(), reference.parameters(), strict=True):
-        assert torch.allclose(found, expected, atol=2e-4)
+    for actual, expected in zip(network.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(actual, expected, atol=2e-4)
 
 
 def test_who_is_whose() -> None:
@@ -141,7 +141,7 @@ def test_a_large_gram_is_the_product() -> None:
 
 def test_transposed_banks_of_either_memory_format_are_added_in_place() -> None:
     torch.manual_seed(0)
-    found = []
+    results = []
     for layout in (torch.contiguous_format, torch.channels_last_3d):
         up = nn.ConvTranspose3d(24, 8, 2, bias=False)
         with torch.no_grad():
@@ -151,5 +151,5 @@ def test_transposed_banks_of_either_memory_format_are_added_in_place() -> None:
             torch.randn(up.weight.shape, generator=torch.Generator().manual_seed(6))
         )
         Muon(up.parameters(), lr=0.1, transposed=[up.weight], weight_decay=0.1).step()
-        found.append(up.weight.detach())
-    assert torch.allclose(*found, atol=1e-5)
+        results.append(up.weight.detach())
+    assert torch.allclose(*results, atol=1e-5)

@@ -49,8 +49,8 @@ def test_it_is_monais(variant: dict) -> None:
         ours.step()
         with torch.no_grad():
             monais.step()
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=2e-6)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=2e-6)
 
 
 def test_monais_state_goes_on_in_ours() -> None:
@@ -69,8 +69,8 @@ def test_monais_state_goes_on_in_ours() -> None:
         ours.step()
         with torch.no_grad():
             monais.step()
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-5, atol=2e-6)
+    for result, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(result, wanted, rtol=1e-5, atol=2e-6)
 
 
 def test_parameters_that_do_not_fill_their_memory_move_as_monais() -> None:
@@ -96,5 +96,5 @@ def test_gradients_of_zero_move_nothing_but_decay() -> None:
     for parameter in net.parameters():
         parameter.grad = torch.zeros_like(parameter)
     Novograd(net.parameters(), lr=0.1, weight_decay=0.5).step()
-    for found, before in zip(net.parameters(), start, strict=True):
-        assert torch.allclose(found, before * 0.95)
+    for result, before in zip(net.parameters(), start, strict=True):
+        assert torch.allclose(result, before * 0.95)

@@ -70,8 +70,8 @@ def test_everything_is_as_before(name: str, trained: int) -> None:
     np.random.set_state(chance[1])  # noqa: NPY002
     torch.set_rng_state(chance[2])
 
-    found = range_test(step, net, optimizer, start=1e-4, end=0.1, steps=12)
-    assert rates[trained:] == pytest.approx([*found.rates])
+    result = range_test(step, net, optimizer, start=1e-4, end=0.1, steps=12)
+    assert rates[trained:] == pytest.approx([*result.rates])
     assert _chance() == wanted
     assert same(before, everything(net, optimizer))
     assert same(buffers, list(net.buffers()))
@@ -132,24 +132,24 @@ def _losses(values: list[float], **more: Any) -> Any:
 
 
 def test_suggestions_by_hand() -> None:
-    found = _losses([5.0, 5.0, 4.9, 4.5, 2.0, 1.0, 0.9, 3.0, 4.0])
+    result = _losses([5.0, 5.0, 4.9, 4.5, 2.0, 1.0, 0.9, 3.0, 4.0])
     rate = rising(start=1e-4, end=1.0, steps=9)
-    assert found.rates == pytest.approx([1e-4 * 10 ** (step / 2) for step in range(9)])
-    assert found.steepest == rate(4)
-    assert found.tenth == pytest.approx(rate(6) / 10)
-    assert not found.diverged
+    assert result.rates == pytest.approx([1e-4 * 10 ** (step / 2) for step in range(9)])
+    assert result.steepest == rate(4)
+    assert result.tenth == pytest.approx(rate(6) / 10)
+    assert not result.diverged
     # A fall after the minimum is noise of a broken network.
     assert _losses([5.0, 4.0, 1.0, 4.9, 4.8, 4.0, 3.0, 1.1, 1.2]).steepest in (rate(0), rate(1))
 
 
 def test_it_stops_where_the_loss_breaks_out() -> None:
-    found = _losses([5.0, 4.0, 1.0, 2.0, 5.1, 9.0, 9.0, 9.0, 9.0])
-    assert found.diverged
-    assert found.losses == (5.0, 4.0, 1.0, 2.0, 5.1)
-    found = _losses([5.0, 4.0, 1.0, float("nan"), 1.0, 1.0, 1.0, 1.0, 1.0])
-    assert found.diverged
-    assert len(found.losses) == len(found.rates) == 4
-    assert len(found.smoothed) == 3
+    result = _losses([5.0, 4.0, 1.0, 2.0, 5.1, 9.0, 9.0, 9.0, 9.0])
+    assert result.diverged
+    assert result.losses == (5.0, 4.0, 1.0, 2.0, 5.1)
+    result = _losses([5.0, 4.0, 1.0, float("nan"), 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert result.diverged
+    assert len(result.losses) == len(result.rates) == 4
+    assert len(result.smoothed) == 3
     # A loss below 0 (a Dice of which something is subtracted) is judged by its distance from the best.
     assert not _losses([-1.0, -2.0, -2.0, -3.0, -1.0, 0.0, 1.0, 2.0, 8.0]).diverged
     assert len(_losses([-1.0, -2.0, -2.0, -3.0, 10.0, 0.0, 0.0, 0.0, 0.0]).losses) == 5
@@ -194,7 +194,7 @@ def test_it_sees_what_monais_finder_sees() -> None:
         optimizer.step()
         return loss.detach()
 
-    found = range_test(step, net, optimizer, start=1e-3, end=10.0, steps=40, smoothing=0.05)
-    assert found.diverged == (len(finder.history["loss"]) < 40)
-    assert list(found.smoothed) == pytest.approx(finder.history["loss"], rel=1e-5)
-    assert found.steepest == pytest.approx(finder.get_steepest_gradient()[0])
+    result = range_test(step, net, optimizer, start=1e-3, end=10.0, steps=40, smoothing=0.05)
+    assert result.diverged == (len(finder.history["loss"]) < 40)
+    assert list(result.smoothed) == pytest.approx(finder.history["loss"], rel=1e-5)
+    assert result.steepest == pytest.approx(finder.get_steepest_gradient()[0])

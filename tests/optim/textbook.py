@@ -67,8 +67,8 @@ def assert_follows(
         set_gradients(net, step, missing=True, scale=scale)
         book.step()
         optimizer.step()
-    for found, wanted in zip(net.parameters(), book.weights, strict=True):
-        assert torch.allclose(found.double(), wanted, rtol=rtol, atol=atol)
+    for result, wanted in zip(net.parameters(), book.weights, strict=True):
+        assert torch.allclose(result.double(), wanted, rtol=rtol, atol=atol)
 
 
 class TextbookNovograd(Textbook):

@@ -36,7 +36,7 @@ def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("tiles.sizes=3", r"override 'tiles.sizes=3': tiles.sizes: no such field .*did you mean tiles.size"),
         ("tiles.size=0", r"tiles.size: must be 1 or more \(given 0\)"),
@@ -51,8 +51,8 @@ def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
         ("observe.monitor_every=-1", r"observe.monitor_every: must be 0 \(off\)"),
     ],
 )
-def test_a_mistake_is_told_with_its_path(override: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_mistake_is_told_with_its_path(override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         load(None, [override])
 
 

@@ -89,9 +89,9 @@ def test_froc_of_slides_is_that_of_monais_lesion_froc(tmp_path: Path) -> None:
         assert downsample == 8
         ours(scores, on_slide(cells, 8.0) / downsample, lesions, excluded)
     theirs = LesionFROC(data, nms_box_size=6, nms_prob_threshold=0.5, image_reader_name="OpenSlide").evaluate()
-    found = ours.aggregate().score
-    assert 0.05 < found < 0.999
-    assert found == pytest.approx(float(theirs), abs=1e-9)
+    result = ours.aggregate().score
+    assert 0.05 < result < 0.999
+    assert result == pytest.approx(float(theirs), abs=1e-9)
 
 
 def test_lesions_of_a_slide_of_unknown_size(tmp_path: Path) -> None:

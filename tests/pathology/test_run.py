@@ -66,11 +66,11 @@ def test_a_heat_map_says_where_it_lies(run: Path) -> None:
 
 def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:
     slides = [phantoms / "slides" / f"phantom_00{number}.tif" for number in (2, 3)]
-    found = predict_slides(run, slides, tmp_path / "out", device="cpu")
+    result = predict_slides(run, slides, tmp_path / "out", device="cpu")
     np.testing.assert_array_equal(
         np.load(tmp_path / "out" / "phantom_002.npy"), np.load(run / "heat_maps" / "phantom_002.npy")
     )
-    with found.open() as file, (run / "detections.csv").open() as other:
+    with result.open() as file, (run / "detections.csv").open() as other:
         ours = [row for row in csv.DictReader(file) if row["slide"] == "phantom_002"]
         assert ours == list(csv.DictReader(other))
     assert {path.suffix for path in (tmp_path / "out").glob("phantom_003*")} == {".npy", ".json", ".png"}

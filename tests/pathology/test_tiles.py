@@ -69,10 +69,10 @@ def test_slides_without_lesions_alone_are_refused(config: DetectionConfig) -> No
 
 def test_both_classes_are_as_many() -> None:
     label = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
-    found = balanced(label)
-    assert len(found) == 12
-    assert label[list(found)].sum() == 6
-    assert set(found) == set(range(8))
+    result = balanced(label)
+    assert len(result) == 12
+    assert label[list(result)].sum() == 6
+    assert set(result) == set(range(8))
 
 
 def test_batches_are_a_function_of_seed_and_step(config: DetectionConfig, picked: list[Picked]) -> None:
@@ -113,7 +113,7 @@ def test_without_augmentation_a_batch_is_its_tiles(config: DetectionConfig, pick
 
 
 def test_a_needed_level_that_a_slide_lacks(config: DetectionConfig) -> None:
-    for settings, told in ((["tiles.level=6"], "has no level 6"), (["tiles.mpp=0.25"], "no level of 0.25 um/pixel")):
+    for settings, message in ((["tiles.level=6"], "has no level 6"), (["tiles.mpp=0.25"], "no level of 0.25 um/pixel")):
         wanted = load(None, settings).tiles
-        with pytest.raises(ValueError, match=rf"phantom_000.tif: .*{told}.*levels are 0: 512 x 512"):
+        with pytest.raises(ValueError, match=rf"phantom_000.tif: .*{message}.*levels are 0: 512 x 512"):
             pick_tiles(find_slides(config.data.source), replace(config, tiles=replace(wanted, tissue_downsample=4)))

@@ -47,17 +47,17 @@ def write_set(folder: Path, num_cases: int = 5, *, channels: int = 1, modality: 
 
 
 def test_facts_of_a_set(tmp_path: Path) -> None:
-    found = take_fingerprint(write_set(tmp_path), num_threads=2)
+    fingerprint = take_fingerprint(write_set(tmp_path), num_threads=2)
     # The file's x runs along A, y along S, z along R: RAS in (D, H, W) is (y, x, z).
-    assert found.shapes == tuple((12, 10 + i, 14) for i in range(5))
-    assert found.spacings == ((1.0, 0.5, 2.0),) * 5
-    assert (found.num_cases, found.sampled_cases) == (5, 5)
-    assert found.class_voxels[5] == pytest.approx(np.mean([60 / ((10 + i) * 12 * 14) for i in range(5)]))
-    assert sum(found.class_voxels.values()) == pytest.approx(1)
-    assert found.intensity["min"] == (-1000,)
+    assert fingerprint.shapes == tuple((12, 10 + i, 14) for i in range(5))
+    assert fingerprint.spacings == ((1.0, 0.5, 2.0),) * 5
+    assert (fingerprint.num_cases, fingerprint.sampled_cases) == (5, 5)
+    assert fingerprint.class_voxels[5] == pytest.approx(np.mean([60 / ((10 + i) * 12 * 14) for i in range(5)]))
+    assert sum(fingerprint.class_voxels.values()) == pytest.approx(1)
+    assert fingerprint.intensity["min"] == (-1000,)
 
     tissue = np.concatenate([np.random.default_rng(i).integers(0, 100, (5, 4, 6, 1)).ravel() for i in range(5)])
-    figures = found.foreground_intensity
+    figures = fingerprint.foreground_intensity
     assert figures["mean"] == pytest.approx((tissue.mean(),))
     assert figures["std"] == pytest.approx((tissue.std(),))
     assert figures["p99_5"] == pytest.approx((np.percentile(tissue, 99.5),))
@@ -73,31 +73,31 @@ def test_crop_fraction_ignores_air_in_ct(tmp_path: Path) -> None:
 
 
 def test_channels_are_kept_apart(tmp_path: Path) -> None:
-    found = take_fingerprint(write_set(tmp_path, 2, channels=2))
+    fingerprint = take_fingerprint(write_set(tmp_path, 2, channels=2))
     values = np.concatenate([np.random.default_rng(i).integers(0, 100, (5, 4, 6, 2)).reshape(-1, 2) for i in range(2)])
-    assert found.foreground_intensity["mean"] == pytest.approx(tuple(values.mean(0)))
+    assert fingerprint.foreground_intensity["mean"] == pytest.approx(tuple(values.mean(0)))
 
 
 def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
     case_set = write_set(tmp_path, 7)
     for i in (0, 2, 3, 4, 6):
         case_set.cases[i].label.write_bytes(b"never read")  # type: ignore[union-attr]
-    found = take_fingerprint(case_set, max_sampled=2)
-    assert found.sampled_cases == 2
-    assert found.num_cases == len(found.shapes) == 7
+    fingerprint = take_fingerprint(case_set, max_sampled=2)
+    assert fingerprint.sampled_cases == 2
+    assert fingerprint.num_cases == len(fingerprint.shapes) == 7
 
 
 def test_without_labels(tmp_path: Path) -> None:
     case_set = write_set(tmp_path, 2)
     bare = replace(case_set, cases=tuple(replace(case, label=None) for case in case_set.cases))
-    found = take_fingerprint(bare)
-    assert found.foreground_intensity == found.intensity
-    assert set(found.class_voxels.values()) == {0.0}
+    fingerprint = take_fingerprint(bare)
+    assert fingerprint.foreground_intensity == fingerprint.intensity
+    assert set(fingerprint.class_voxels.values()) == {0.0}
 
 
 def test_survives_json(tmp_path: Path) -> None:
-    found = take_fingerprint(write_set(tmp_path, 3, channels=2))
-    assert fingerprint_from_dict(json.loads(json.dumps(fingerprint_to_dict(found)))) == found
+    fingerprint = take_fingerprint(write_set(tmp_path, 3, channels=2))
+    assert fingerprint_from_dict(json.loads(json.dumps(fingerprint_to_dict(fingerprint)))) == fingerprint
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -124,16 +124,16 @@ def test_real_case_there_and_back() -> None:
 def test_ignored_voxels_are_no_foreground(tmp_path: Path) -> None:
     case_set = write_set(tmp_path)
     ignoring = replace(case_set, labels={0: "background", 2: "a"}, ignore=5)
-    found = take_fingerprint(ignoring)
+    fingerprint = take_fingerprint(ignoring)
     for case in case_set.cases:  # the same with background in their place
         image = nibabel.load(case.label)
         label = np.asarray(image.dataobj).copy()
         label[label == 5] = 0
         nibabel.save(nibabel.Nifti1Image(label, image.affine), case.label)
     wanted = take_fingerprint(replace(ignoring, ignore=None))
-    assert found.foreground_intensity == wanted.foreground_intensity
-    assert found.class_voxels[2] == wanted.class_voxels[2]
-    assert found.class_voxels[0] < wanted.class_voxels[0]
+    assert fingerprint.foreground_intensity == wanted.foreground_intensity
+    assert fingerprint.class_voxels[2] == wanted.class_voxels[2]
+    assert fingerprint.class_voxels[0] < wanted.class_voxels[0]
 
 
 def test_crop_fraction_takes_each_channel_as_its_name_asks(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_an_unknown_name_tells_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("target: 0.8", "target_: 0.8", r"own\.yaml:4: target_: no such field .* did you mean target\?"),
         ("target: 0.8", "target: high", r"own\.yaml:4: target: must be a valid number"),
@@ -96,10 +96,10 @@ def test_an_unknown_name_tells_the_nearest() -> None:
         ("steps: 5}", "steps: 5}\ntarget: 0.9", r"own\.yaml:7: target: given twice"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_a_remedy(tmp_path: Path, old: str, new: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told) as error:
+def test_a_mistake_is_told_with_its_line_and_a_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
         load_recipe(own(tmp_path, **{old: new}))
-    assert str(error.value).count("own.yaml:") == (3 if "2 mistakes" in told else 1)
+    assert str(error.value).count("own.yaml:") == (3 if "2 mistakes" in message else 1)
 
 
 def test_all_mistakes_are_told_at_once_and_a_recipe_s_only_once(tmp_path: Path) -> None:

@@ -65,10 +65,10 @@ def test_absent_data_say_what_to_fetch_how_large_it_is_and_under_which_licence(t
     for overrides in ([], [f"data.source={tmp_path / 'Task09_Spleen'}"]):
         with pytest.raises(ValueError) as error:
             run_of(load_recipe("spleen"), overrides)
-        told = str(error.value)
-        assert told.startswith(f"{tmp_path / 'Task09_Spleen'}: is not there")
+        output = str(error.value)
+        assert output.startswith(f"{tmp_path / 'Task09_Spleen'}: is not there")
         for part in ("1.5 GiB", "CC-BY-SA 4.0", "hasten recipe data spleen", "data.source=", "HASTEN_DATA"):
-            assert part in told
+            assert part in output
 
 
 def test_a_recipe_without_public_data_says_how_to_get_phantoms(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_labels_that_are_declared_outside_the_recipe_s_classes_are_told(twelve: 
     (tmp_path / "dataset.json").write_text(json.dumps(listing))
     with pytest.raises(ValueError) as error:
         run_of(load_recipe("spleen"), [f"data.source={tmp_path}"])
-    told = str(error.value)
-    assert told.startswith(f"{tmp_path / 'dataset.json'}: declares the label values 2, 7")
-    assert "the recipe spleen has only the classes 0 (background), 1 (spleen)" in told
+    output = str(error.value)
+    assert output.startswith(f"{tmp_path / 'dataset.json'}: declares the label values 2, 7")
+    assert "the recipe spleen has only the classes 0 (background), 1 (spleen)" in output
 
 
 def test_labels_that_voxels_hold_outside_the_recipe_s_classes_are_told_with_the_file(tmp_path: Path) -> None:

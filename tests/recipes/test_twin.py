@@ -21,9 +21,9 @@ def test_phantoms_hold_the_recipe_s_classes_and_a_run_beside_them(name: str, tmp
     recipe = load_recipe(name)
     path = write_twin(recipe, small_twin(recipe), tmp_path / "twin")
     config = load_run(path)
-    found = load_case_set(config.data.source)
-    assert len(found.cases) == 11
-    assert set(found.labels) == set(recipe.labels)
+    cases = load_case_set(config.data.source)
+    assert len(cases.cases) == 11
+    assert set(cases.labels) == set(recipe.labels)
     assert recipe.twin is not None
     assert (config.train.target, config.train.metric) == (recipe.twin.target or recipe.target, recipe.metric)
     assert len(config.data.split.validation) == recipe.validation_last
@@ -76,13 +76,13 @@ def test_what_cannot_be_written_is_told_and_nothing_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [("ct", "twin.options.radius: no such option of these phantoms; they have none"),
      ("cells", "twin.options.size: no such option of these phantoms; valid here: radius, filled, value")],
 )  # fmt: skip
-def test_unknown_options_of_phantoms_are_told(make, told: str, tmp_path: Path) -> None:
+def test_unknown_options_of_phantoms_are_told(make, message: str, tmp_path: Path) -> None:
     options = {"radius": 3} if make == "ct" else {"size": 3}
-    with pytest.raises(ValueError, match=f"own: {told}"):
+    with pytest.raises(ValueError, match=f"own: {message}"):
         write_twin(Recipe(name="own"), TwinSettings(make=make, options=options), tmp_path / "twin")
 
 

@@ -48,10 +48,10 @@ def test_a_rank_never_reads_another_ranks_cases() -> None:
     for rank in range(2):
         own = set(PARTS[2 * rank]) | set(PARTS[2 * rank + 1])
         empty = tuple(part if set(part) <= own else () for part in PARTS)
-        found = segment(Share(rank, 2), parts=empty)
-        assert {case for batch in cases(found, 30) for case in batch} == own
+        result = segment(Share(rank, 2), parts=empty)
+        assert {case for batch in cases(result, 30) for case in batch} == own
         # What it doesn't know of the others changes nothing.
-        assert same(found(7), segment(Share(rank, 2))(7))
+        assert same(result(7), segment(Share(rank, 2))(7))
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -122,9 +122,9 @@ def test_an_order_is_that_of_the_reference_for_the_parts_seed(
 
 
 @pytest.mark.parametrize(
-    ("share", "parts", "told"),
+    ("share", "parts", "message"),
     [(Share(0, 3), PARTS, "4 parts can't be dealt among 3"), (WHOLE, PARTS[:3], r"8 can't be dealt among 3 parts")],
 )
-def test_what_cannot_be_dealt_is_told(share: Share, parts: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_dealt_is_told(share: Share, parts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         segment(share, parts=parts)

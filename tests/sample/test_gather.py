@@ -28,13 +28,13 @@ def test_agrees_with_scipy_at_any_coordinate() -> None:
     store = random_store([(4, 5, 6), (7, 5, 3)], num_channels=2)
     places = torch.rand((3, 2, 1, 1, 200), generator=torch.Generator().manual_seed(0)) * 12 - 3
     start, case = torch.tensor([[1, -2, 0], [0, 1, -1]]), torch.tensor([1, 0])
-    found, label = (gathered(store, key, case, start, tuple(places)) for key in ("image", "label"))
+    actual, label = (gathered(store, key, case, start, tuple(places)) for key in ("image", "label"))
     for sample in range(2):
         at = places[:, sample, 0, 0].double().numpy() + start[sample].numpy()[:, None]
         volume = case_values(store, "image", int(case[sample])).double().numpy()
         for channel in range(2):
             expected = ndimage.map_coordinates(np.pad(volume[channel], 4), at + 4, order=1)
-            np.testing.assert_allclose(found[sample, channel, 0, 0], expected, atol=1e-5)
+            np.testing.assert_allclose(actual[sample, channel, 0, 0], expected, atol=1e-5)
         classes = np.pad(case_values(store, "label", int(case[sample]))[0].numpy(), 8)
         nearest = np.floor(at + 0.5).astype(int) + 8
         np.testing.assert_array_equal(label[sample, 0, 0, 0], classes[tuple(nearest)])
@@ -43,8 +43,8 @@ def test_agrees_with_scipy_at_any_coordinate() -> None:
 def test_whole_coordinates_give_stored_voxels_bit_for_bit() -> None:
     store = random_store([(3, 4, 5)], dtype="float16")
     grid = torch.meshgrid(*[torch.arange(float(size)) for size in (3, 4, 5)], indexing="ij")
-    found = gathered(store, "image", torch.tensor([0]), torch.zeros(1, 3), tuple(axis[None] for axis in grid))
-    assert torch.equal(found[0], case_values(store, "image", 0).float())
+    result = gathered(store, "image", torch.tensor([0]), torch.zeros(1, 3), tuple(axis[None] for axis in grid))
+    assert torch.equal(result[0], case_values(store, "image", 0).float())
 
 
 def test_halves_round_up_to_the_next_label() -> None:
@@ -101,9 +101,9 @@ def test_a_case_beyond_two_billion_voxels_is_found(huge: tuple[torch.Tensor, tor
     label[offset : offset + 120] = small.values["label"][24:]
     large = replace(small, values={"image": image, "label": label}, offset=torch.tensor([0, offset]))
     options: dict[str, Any] = {"affine_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5), "foreground_prob": 0.5}
-    found, expected = (
+    actual, expected = (
         batch_by(renderer, segment_of(store, (3, 4, 5), train_cases=(1,), **options), 0) for store in (large, small)
     )
-    assert torch.equal(found["image"], expected["image"])
-    assert torch.equal(found["label"], expected["label"])
+    assert torch.equal(actual["image"], expected["image"])
+    assert torch.equal(actual["label"], expected["label"])
     assert expected["image"].any()

@@ -32,11 +32,11 @@ PLAN = stage_plan(((0.3, 0.5), (0.6, 0.75)), 64, (8, 8, 4), (2, 2, 2), 2, keep_v
 
 
 def digest(draws: Iterable[Draws]) -> str:
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for each in draws:
-        found.update(each.case.numpy().tobytes())
-        found.update(each.key.numpy().tobytes())
-    return found.hexdigest()[:16]
+        result.update(each.case.numpy().tobytes())
+        result.update(each.key.numpy().tobytes())
+    return result.hexdigest()[:16]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -17,8 +17,8 @@ from tests.augment.stores import random_store, segment_of
     first=st.integers(0, 10**12),
 )
 def test_each_sample_gets_the_case_of_the_reference(seed: int, num_cases: int, batch_size: int, first: int) -> None:
-    found = cases_of(torch.tensor(seed), torch.arange(first, first + batch_size), num_cases)
-    assert found.tolist() == [reference.case_of(seed, first + b, num_cases) for b in range(batch_size)]
+    result = cases_of(torch.tensor(seed), torch.arange(first, first + batch_size), num_cases)
+    assert result.tolist() == [reference.case_of(seed, first + b, num_cases) for b in range(batch_size)]
 
 
 @given(num_cases=st.integers(1, 40), batch_size=st.integers(1, 50))

@@ -27,8 +27,8 @@ def test_words_and_numbers_of_a_key(words: list[tuple[int, int]], stream: int, c
 
     key, salt = torch.tensor(words), random._salt(stream)
     assert torch.equal(random_triton.words(key, salt, count), random.random_words(key, stream, count))
-    found = random_triton.uniforms(key, salt, -0.3, 1.1 - -0.3, count)
-    assert torch.equal(found, random.uniform_in(key, stream, -0.3, 1.1, count))
+    result = random_triton.uniforms(key, salt, -0.3, 1.1 - -0.3, count)
+    assert torch.equal(result, random.uniform_in(key, stream, -0.3, 1.1, count))
     assert torch.equal(random_triton.uniforms(key, salt, 0.0, 1.0, count), random.uniform(key, stream, count))
     # Of one word both are within rounding of sine and logarithm.
     wanted = random.normal(key, stream, count)

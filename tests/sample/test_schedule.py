@@ -21,11 +21,11 @@ def plan(stages: Any = HALVES, steps: int = 10, *, keep_voxels: bool = False, **
 
 
 def test_a_plan_is_what_was_asked_for() -> None:
-    found = plan()
-    assert [(stage.first, stage.last, stage.patch) for stage in found] == [
+    planned = plan()
+    assert [(stage.first, stage.last, stage.patch) for stage in planned] == [
         (0, 3, (4, 4, 2)), (3, 6, (6, 6, 4)), (6, 10, (8, 8, 4)),
     ]  # fmt: skip
-    assert all((stage.batch_size, stage.ahead) == (2, 0) for stage in found)
+    assert all((stage.batch_size, stage.ahead) == (2, 0) for stage in planned)
     assert plan(()) == (PatchStage(first=0, last=10, patch=PATCH, batch_size=2, ahead=0),)
     # What rounds to the same patch is one stage, and a share of no step is none.
     assert len(plan(((0.2, 1.0), (0.4, 0.99)))) == 1
@@ -34,11 +34,11 @@ def test_a_plan_is_what_was_asked_for() -> None:
 
 
 def test_as_many_voxels_are_a_step() -> None:
-    found = plan(((0.5, 0.5),), keep_voxels=True)
-    assert [stage.batch_size for stage in found] == [16, 2]
-    assert [stage.samples for stage in found] == [80, 10]
+    planned = plan(((0.5, 0.5),), keep_voxels=True)
+    assert [stage.batch_size for stage in planned] == [16, 2]
+    assert [stage.samples for stage in planned] == [80, 10]
     # 80 samples are 40 batches of two: the next is number 40, at step 5.
-    assert [stage.ahead for stage in found] == [0, 35]
+    assert [stage.ahead for stage in planned] == [0, 35]
 
 
 @given(
@@ -55,15 +55,15 @@ def test_every_plan_is_sound(
 ) -> None:
     patch = tuple(number * unit for number, unit in zip(multiples, divisor, strict=True))
     shares = list(zip(accumulate(share for share, _ in shares), (factor for _, factor in shares), strict=True))
-    found = stage_plan(shares, steps, patch, divisor, batch_size, keep_voxels, least=least)  # type: ignore[arg-type]
-    assert found[0].first == 0
-    assert found[-1].last == steps
-    for one, other in pairwise(found):
+    result = stage_plan(shares, steps, patch, divisor, batch_size, keep_voxels, least=least)  # type: ignore[arg-type]
+    assert result[0].first == 0
+    assert result[-1].last == steps
+    for one, other in pairwise(result):
         assert one.last == other.first
         # Samples never come twice, and fewer than a batch are left out.
         gap = (other.first + other.ahead) * other.batch_size - (one.last + one.ahead) * one.batch_size
         assert 0 <= gap < other.batch_size
-    for stage in found:
+    for stage in result:
         assert stage.first < stage.last
         for side, full, unit in zip(stage.patch, patch, divisor, strict=True):
             assert side % unit == 0
@@ -81,7 +81,7 @@ def test_a_flat_patch_stays_flat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "told"),
+    ("stages", "message"),
     [
         (((0.0, 0.5),), "above 0"),
         (((0.5, 1.5),), "up to 1"),
@@ -89,8 +89,8 @@ def test_a_flat_patch_stays_flat() -> None:
         (((0.6, 0.5), (0.6, 0.7)), "longer than"),
     ],
 )
-def test_a_plan_that_is_none_is_told(stages: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=rf"sample\.stages: .*{told}"):
+def test_a_plan_that_is_none_is_told(stages: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"sample\.stages: .*{message}"):
         plan(stages)
 
 

@@ -36,8 +36,8 @@ def joined(shares: list[Batch], pieces: int) -> Batch:
     return {key: torch.cat([own[key][piece] for piece in range(pieces) for own in cut]) for key in shares[0]}
 
 
-def same(found: Batch, wanted: Batch) -> bool:
-    return found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+def same(result: Batch, wanted: Batch) -> bool:
+    return result.keys() == wanted.keys() and all(torch.equal(result[key], wanted[key]) for key in wanted)
 
 
 def segment(share: Share = WHOLE, patch: Shape = PATCH, batch_size: int = 8, **binding: Any) -> Segment:
@@ -69,9 +69,9 @@ def test_shares_are_the_batch(kind: str, size: int, pieces: int) -> None:
     for first, last in [(0, 5), (7, 9)]:
         ranks = [KINDS[kind](Share(rank, size, pieces), first, last) for rank in range(size)]
         for batch, *shares in zip(KINDS[kind](WHOLE, first, last), *ranks, strict=True):
-            found = joined(shares, pieces)
+            result = joined(shares, pieces)
             # Rendered on its own a sample rounds otherwise in the last bit, on the device's way alone.
-            torch.testing.assert_close(found, batch, rtol=0, atol=1e-6 if kind == "device" else 0)
+            torch.testing.assert_close(result, batch, rtol=0, atol=1e-6 if kind == "device" else 0)
 
 
 @pytest.mark.parametrize("step", [0, 3, 31, 32, 1000])
@@ -112,7 +112,7 @@ def test_rows_of_any_form_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "accumulate", "size", "parts", "told"),
+    ("batch_size", "accumulate", "size", "parts", "message"),
     [
         (6, 1, 4, 0, r"sample\.batch_size: 6 .* 4 processes; use 4 or 8, or start 3 of them"),
         (6, 2, 2, 0, r"2 processes in each of 2 pieces \(train\.accumulate\); use 4 or 8, or start 1 of them"),
@@ -123,22 +123,22 @@ def test_rows_of_any_form_are_cut() -> None:
         (6, 1, 1, 4, r"use 4 or 8"),
     ],
 )
-def test_what_cannot_be_dealt_is_told(batch_size: int, accumulate: int, size: int, parts: int, told: str) -> None:
-    found = share_mistake(batch_size, accumulate, size, parts)
-    assert found is not None
-    assert re.search(told, found), found
+def test_what_cannot_be_dealt_is_told(batch_size: int, accumulate: int, size: int, parts: int, message: str) -> None:
+    result = share_mistake(batch_size, accumulate, size, parts)
+    assert result is not None
+    assert re.search(message, result), result
 
 
 @given(
     batch_size=st.integers(1, 64), accumulate=st.integers(1, 4), size=st.integers(1, 8), parts=st.integers(0, 3)
 )  # fmt: skip
 def test_what_is_advised_works(batch_size: int, accumulate: int, size: int, parts: int) -> None:
-    found = share_mistake(batch_size, accumulate, size, parts * size)
-    if found is None:
+    result = share_mistake(batch_size, accumulate, size, parts * size)
+    if result is None:
         assert size * parts == 0 or batch_size % (accumulate * size * parts) == 0
         assert size == 1 or batch_size % (accumulate * size) == 0
         return
-    advised, _, fewer = found.partition("use ")[2].partition(", or start ")
+    advised, _, fewer = result.partition("use ")[2].partition(", or start ")
     for number in advised.split(" or "):
         assert share_mistake(int(number), accumulate, size, parts * size) is None
     if fewer:

@@ -59,9 +59,9 @@ FULL = Threads(usable=8, logical=8, physical=8, torch=8)
     ],
 )  # fmt: skip
 def test_threads(changed, wrong):
-    found = check_threads(dataclasses.replace(FULL, **changed))
-    assert {check.name for check in found if check.level != "ok"} == wrong
-    assert all(check.remedy for check in found if check.level != "ok")
+    result = check_threads(dataclasses.replace(FULL, **changed))
+    assert {check.name for check in result if check.level != "ok"} == wrong
+    assert all(check.remedy for check in result if check.level != "ok")
 
 
 def test_the_number_to_set_is_that_of_the_cores_that_are_allowed():
@@ -107,9 +107,9 @@ ROOMY = Homes(cache="/c", cache_free=100 * GIB, ram_total=64 * GIB, ram_availabl
     ],
 )
 def test_homes(changed, name, level):
-    found = levels(check_homes(dataclasses.replace(ROOMY, **changed)))
-    assert found[name] == level
-    assert all(other == "ok" for each, other in found.items() if each != name)
+    result = levels(check_homes(dataclasses.replace(ROOMY, **changed)))
+    assert result[name] == level
+    assert all(other == "ok" for each, other in result.items() if each != name)
 
 
 def test_a_cache_that_is_not_there_yet_has_the_room_of_what_is_above_it(tmp_path: Path):
@@ -196,7 +196,7 @@ def test_a_probe_that_fails_is_told_and_not_raised():
 
     cells = probe_conv3d(CPU, conv=broken, rounds=1)
     assert all(cell.failure == "no such algorithm" and not cell.sound for cell in cells)
-    assert any("no such algorithm" in check.told for check in check_conv3d(cells, "cpu"))
+    assert any("no such algorithm" in check.message for check in check_conv3d(cells, "cpu"))
 
 
 def cell(**changed) -> Cell:
@@ -220,9 +220,9 @@ def test_verdicts_on_cells():
 
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compiler, "find_compiler", lambda: None)
-    (found,) = check_compiler(whole=True)
-    assert found.level == "warn"
-    assert "g++" in found.remedy
+    (result,) = check_compiler(whole=True)
+    assert result.level == "warn"
+    assert "g++" in result.remedy
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_a_compiler_that_does_not_build(script, word, tmp_path: Path, monkeypatc
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
-    (found,) = check_compiler(whole=True, seconds=0.5)
-    assert found.level == "warn"
-    assert word in found.remedy
+    (result,) = check_compiler(whole=True, seconds=0.5)
+    assert result.level == "warn"
+    assert word in result.remedy
 
 
 # The whole
@@ -249,23 +249,23 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_WATCH_SECONDS", 0.02)
     monkeypatch.setattr(doctor, "probe_conv3d", lambda device: cells)
     monkeypatch.setattr(doctor, "measure_rates", lambda *args, **kwargs: Rates(cache_disk=1e9, copy=1e10))
-    monkeypatch.setattr(doctor, "check_compiler", lambda whole: (Check(area="compiler", name="g++", told="ok"),))
+    monkeypatch.setattr(doctor, "check_compiler", lambda whole: (Check(area="compiler", name="g++", message="ok"),))
 
 
 def test_an_examination_as_text_json_and_page(quick, tmp_path: Path):
     said: list[str] = []
-    found = examine(cache=tmp_path / "cache", echo=said.append)
+    result = examine(cache=tmp_path / "cache", echo=said.append)
     assert said
-    text = "\n".join(lines(found))
-    assert all(check.told in text and check.remedy in text for check in found.checks)
-    assert found.level == worst(found.checks)
-    write_json(tmp_path / "doctor.json", found)
+    text = "\n".join(lines(result))
+    assert all(check.message in text and check.remedy in text for check in result.checks)
+    assert result.level == worst(result.checks)
+    write_json(tmp_path / "doctor.json", result)
     content = json.loads((tmp_path / "doctor.json").read_text())
     assert content["cells"][1]["gradient_error"] is None
-    assert content["versions"]["torch"] == found.versions.torch
-    page = write_page(found, tmp_path / "doctor.html").read_text()
+    assert content["versions"]["torch"] == result.versions.torch
+    page = write_page(result, tmp_path / "doctor.html").read_text()
     assert "Threads and affinity" in page
-    assert found.checks[0].told in page
+    assert result.checks[0].message in page
 
 
 def test_a_data_set_that_is_not_there(tmp_path: Path):
@@ -274,18 +274,21 @@ def test_a_data_set_that_is_not_there(tmp_path: Path):
 
 
 def test_the_verdict_counts(quick, tmp_path: Path):
-    found = examine(cache=tmp_path)
-    checks = (Check(area="load", name="a", told=""), Check(area="load", name="b", level="bad", told="", remedy="x"))
-    assert verdict(dataclasses.replace(found, checks=checks[:1])) == "All 1 checks are well."
-    assert verdict(dataclasses.replace(found, checks=checks)) == "Of 2 checks 1 is bad; first to look at: b."
+    result = examine(cache=tmp_path)
+    checks = (
+        Check(area="load", name="a", message=""),
+        Check(area="load", name="b", level="bad", message="", remedy="x"),
+    )
+    assert verdict(dataclasses.replace(result, checks=checks[:1])) == "All 1 checks are well."
+    assert verdict(dataclasses.replace(result, checks=checks)) == "Of 2 checks 1 is bad; first to look at: b."
     assert check_load(0.1).level == "ok"
     assert check_load(1.5).level == "warn"
 
 
 @pytest.mark.slow
 def test_a_real_examination_ends_in_time():
-    found = examine()
-    assert {check.area for check in found.checks} == {
+    result = examine()
+    assert {check.area for check in result.checks} == {
         "versions", "compiler", "conv3d", "rates", "threads", "homes", "load",
     }  # fmt: skip
-    assert found.seconds < 60
+    assert result.seconds < 60

@@ -16,8 +16,8 @@ SOUND = Versions(
 
 
 def amiss(**changed: object) -> set[str]:
-    found = check_versions(dataclasses.replace(SOUND, **changed))  # type: ignore[arg-type]
-    return {check.name for check in found if check.level != "ok"}
+    result = check_versions(dataclasses.replace(SOUND, **changed))  # type: ignore[arg-type]
+    return {check.name for check in result if check.level != "ok"}
 
 
 def test_what_is_sound_is_not_called_amiss():
@@ -90,8 +90,8 @@ def test_every_combination_is_answered_and_every_fault_has_a_remedy():
         (None, "9.1.0", "9.10.2", "9.15", "9.20.0.48"),
     )
     for torch, cudnn, vision in itertools.product(torches, cudnns, (None, "0.24.0", "0.28.0+cu130")):
-        found = check_versions(dataclasses.replace(SOUND, torch=torch, cudnn=cudnn, torchvision=vision))
-        assert all(check.remedy for check in found if check.level != "ok")
+        result = check_versions(dataclasses.replace(SOUND, torch=torch, cudnn=cudnn, torchvision=vision))
+        assert all(check.remedy for check in result if check.level != "ok")
     assert all(rule.source and rule.remedy and rule.spans for rule in RULES)
 
 

@@ -16,8 +16,8 @@ def test_a_part_counts_from_its_share_on(cost_s, named):
 
 def test_the_gain_is_that_of_what_the_cure_leaves_out():
     assert part(0.1, 0.2, 0.1, **WORDS)[0].gain == pytest.approx(2.0)
-    (found,) = part(0.1, 0.2, 0.1, saved_s=0.05, evidence="e", **WORDS)
-    assert (found.cost_s, found.gain, found.evidence) == (0.1, pytest.approx(4 / 3), "e")
+    (result,) = part(0.1, 0.2, 0.1, saved_s=0.05, evidence="e", **WORDS)
+    assert (result.cost_s, result.gain, result.evidence) == (0.1, pytest.approx(4 / 3), "e")
     assert part(0.1, 0.2, 0.1, saved_s=-1.0, **WORDS)[0].gain == 1.0
 
 

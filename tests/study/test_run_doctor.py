@@ -39,8 +39,8 @@ def look(config: RunConfig, **options) -> RunDiagnosis:
     return diagnose_run(config, **{"steps": 3, "seconds": 1.0, **options})
 
 
-def names(found: RunDiagnosis) -> list[str]:
-    return [finding.name for finding in found.findings]
+def names(result: RunDiagnosis) -> list[str]:
+    return [finding.name for finding in result.findings]
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +98,11 @@ def late(feed: Iterable) -> Iterator:
 
 
 def test_a_slow_feed(make: Callable[..., RunConfig]):
-    found = look(make(), wrap_feed=late)
-    assert found.diagnosis.bound == "input"
-    assert found.split.parts["wait"] == pytest.approx(SLOW, rel=0.5)
-    assert (found.split.feed_alone_s or 0) >= SLOW
-    assert found.findings[0].name == "slow-feed"
+    result = look(make(), wrap_feed=late)
+    assert result.diagnosis.bound == "input"
+    assert result.split.parts["wait"] == pytest.approx(SLOW, rel=0.5)
+    assert (result.split.feed_alone_s or 0) >= SLOW
+    assert result.findings[0].name == "slow-feed"
 
 
 def test_a_read_of_the_loss_in_every_step(make: Callable[..., RunConfig]):
@@ -115,51 +115,51 @@ def test_a_read_of_the_loss_in_every_step(make: Callable[..., RunConfig]):
 
         return call
 
-    found = look(make(), wrap_step=wrap)
-    assert found.diagnosis.bound == "sync"
-    assert found.findings[0].name == "device-reads"
-    assert "1.0 reads a step" in found.findings[0].evidence
+    result = look(make(), wrap_step=wrap)
+    assert result.diagnosis.bound == "sync"
+    assert result.findings[0].name == "device-reads"
+    assert "1.0 reads a step" in result.findings[0].evidence
 
 
 def test_work_around_the_step_that_reads_nothing_is_the_interpreters(make: Callable[..., RunConfig]):
     def wrap(step):
         return lambda image, label, index: (time.sleep(SLOW), step(image, label, index))
 
-    found = look(make(), wrap_step=wrap)
-    assert found.diagnosis.bound == "launch"
-    assert found.split.parts["overhead"] >= 0.9 * SLOW
+    result = look(make(), wrap_step=wrap)
+    assert result.diagnosis.bound == "launch"
+    assert result.split.parts["overhead"] >= 0.9 * SLOW
 
 
 def test_validation_at_every_step(make: Callable[..., RunConfig]):
-    found = look(make("train.validate_every=1"))
-    (finding,) = [finding for finding in found.findings if finding.name == "validation-often"]
+    result = look(make("train.validate_every=1"))
+    (finding,) = [finding for finding in result.findings if finding.name == "validation-often"]
     assert finding.where == "train.validate_every"
     setting, _, value = finding.cure.partition("=")
     assert setting == "train.validate_every"
     assert int(value) > 1
     assert (finding.gain or 0) > 1.1
-    assert found.diagnosis.bound == "validation"
+    assert result.diagnosis.bound == "validation"
 
 
 def test_a_slow_disk_before_the_first_step(make: Callable[..., RunConfig]):
     config = make("train.steps=14", "train.validate_every=14", "train.checkpoint_every=14", "prepare.num_threads=1")
-    found = look(config, read_delay_s=SLOW)
-    assert found.diagnosis.bound == "input"
-    assert found.cold is not None
-    assert found.cold.disk_s >= 2 * SLOW
-    assert found.findings[0].name == "slow-disk"
-    assert found.findings[0].where == "data.source"
+    result = look(config, read_delay_s=SLOW)
+    assert result.diagnosis.bound == "input"
+    assert result.cold is not None
+    assert result.cold.disk_s >= 2 * SLOW
+    assert result.findings[0].name == "slow-disk"
+    assert result.findings[0].where == "data.source"
 
 
 def test_a_slow_disk_under_the_batches(make: Callable[..., RunConfig]):
-    found = look(make("cache.home=file"), read_delay_s=0.1)
-    assert found.split.parts["wait"] >= 0.25
-    assert "cases-on-disk" in names(found)
+    result = look(make("cache.home=file"), read_delay_s=0.1)
+    assert result.split.parts["wait"] >= 0.25
+    assert "cases-on-disk" in names(result)
 
 
 def test_a_batch_in_pieces_is_compared_with_a_whole_one(make: Callable[..., RunConfig]):
-    found = look(make("train.accumulate=3"))
-    assert {"fixed", "whole"} <= set(found.arms.seconds)
+    result = look(make("train.accumulate=3"))
+    assert {"fixed", "whole"} <= set(result.arms.seconds)
 
 
 def test_a_cold_cache_that_would_take_too_long_is_filled_in_part(make: Callable[..., RunConfig], tmp_path: Path):

@@ -49,40 +49,40 @@ def test_a_healthy_run_has_no_finding():
 
 def test_validation_gets_a_tenth():
     rare = dataclasses.replace(RARE, validations=100)
-    found = only(facts("train.validate_every=10", rare=rare, split=split(validation=0.1)))
+    result = only(facts("train.validate_every=10", rare=rare, split=split(validation=0.1)))
     # 1 s every N steps of 92 ms is a tenth of the time for N = 98.
-    assert (found.name, found.where, found.cure) == (
+    assert (result.name, result.where, result.cure) == (
         "validation-often",
         "train.validate_every",
         "train.validate_every=100",
     )
-    assert found.gain == pytest.approx(0.192 / 0.102, rel=0.01)
-    assert "52%" in found.evidence
+    assert result.gain == pytest.approx(0.192 / 0.102, rel=0.01)
+    assert "52%" in result.evidence
 
 
 def test_a_single_validation_that_is_too_long_is_made_cheaper():
     rare = dataclasses.replace(RARE, validations=1, validation_s=500.0)
-    found = only(facts("train.validate_every=1000", rare=rare, split=split(validation=0.5)))
-    assert found.where == "infer.overlap"
+    result = only(facts("train.validate_every=1000", rare=rare, split=split(validation=0.5)))
+    assert result.where == "infer.overlap"
 
 
 def test_checkpoints():
     rare = dataclasses.replace(RARE, checkpoints=1000, checkpoint_s=0.05)
-    found = only(facts("train.checkpoint_every=1", rare=rare, split=split(checkpoint=0.05)))
-    assert found.name == "checkpoint-often"
-    setting, _, value = found.cure.partition("=")
+    result = only(facts("train.checkpoint_every=1", rare=rare, split=split(checkpoint=0.05)))
+    assert result.name == "checkpoint-often"
+    setting, _, value = result.cure.partition("=")
     assert (setting, int(value)) == ("train.checkpoint_every", 30)
 
 
 @pytest.mark.parametrize(("doubled", "size"), [(0.1, 8), (0.12, 8), (0.17, None)])
 def test_the_batch(doubled, size):
-    found = findings(facts(arms=Arms(seconds={"fixed": 0.1, "doubled": doubled})))
+    result = findings(facts(arms=Arms(seconds={"fixed": 0.1, "doubled": doubled})))
     if size is None:
-        assert found == []
+        assert result == []
     else:
-        assert found[0].name == "small-batch"
-        assert found[0].cure == "sample.batch_size=32"
-        assert 1 < (found[0].gain or 0) <= 20
+        assert result[0].name == "small-batch"
+        assert result[0].cure == "sample.batch_size=32"
+        assert 1 < (result[0].gain or 0) <= 20
 
 
 def test_a_small_patch_that_is_quick_speaks_against_fixed_costs():
@@ -93,7 +93,7 @@ def test_a_small_patch_that_is_quick_speaks_against_fixed_costs():
 
 def test_a_small_batch_is_not_told_as_launches_too():
     arms = Arms(seconds={"fixed": 0.1, "doubled": 0.11})
-    assert [found.name for found in findings(facts(arms=arms, split=split(overhead=0.1)))] == ["small-batch"]
+    assert [result.name for result in findings(facts(arms=arms, split=split(overhead=0.1)))] == ["small-batch"]
     assert only(facts(split=split(overhead=0.1))).cure == "train.compile=true"
     assert only(facts("train.capture=false", cuda=True, split=split(overhead=0.1))).cure == "train.capture=true"
 
@@ -109,18 +109,18 @@ def test_waiting_for_data():
 def test_the_operation_that_costs_most():
     costs = {"batch": 0.1, "PhysicalAffine": 0.06, "GaussianNoise": 0.01}
     probabilities = {"PhysicalAffine": 0.6, "GaussianNoise": 0.1}
-    found = only(facts(split=split(sample=0.1), operations=costs, probabilities=probabilities))
-    assert (found.where, found.cure) == ("augment", "augment.override='{PhysicalAffine.prob: 0.2}'")
-    assert found.cost_s == pytest.approx(0.04)
-    assert "GaussianNoise: 10.0 ms" in found.evidence
+    result = only(facts(split=split(sample=0.1), operations=costs, probabilities=probabilities))
+    assert (result.where, result.cure) == ("augment", "augment.override='{PhysicalAffine.prob: 0.2}'")
+    assert result.cost_s == pytest.approx(0.04)
+    assert "GaussianNoise: 10.0 ms" in result.evidence
 
 
 def test_a_setting_that_was_made_by_hand_is_compared_with_the_fastest():
     variants = {"bf16": 0.02, "fp32": 0.05}
     given = ("train.precision=fp32",)
-    found = only(facts("train.precision=fp32", given=given, variants=variants, variant="fp32"))
-    assert (found.where, found.cure) == ("train.precision", "train.precision=bf16")
-    assert found.cost_s == pytest.approx(0.048)
+    result = only(facts("train.precision=fp32", given=given, variants=variants, variant="fp32"))
+    assert (result.where, result.cure) == ("train.precision", "train.precision=bf16")
+    assert result.cost_s == pytest.approx(0.048)
     assert findings(facts("train.precision=fp32", variants=variants, variant="fp32")) == []
     assert findings(facts(given=given, variants={"fp32": 0.02, "bf16": 0.0205}, variant="bf16")) == []
     both = only(facts("train.channels_last=true", given=("train.channels_last=true",),
@@ -130,8 +130,8 @@ def test_a_setting_that_was_made_by_hand_is_compared_with_the_fastest():
 
 def test_switches_that_lose():
     seconds = {"fixed": 0.2, "whole": 0.1, "threads": 0.15, "eager": 0.12}
-    found = findings(facts("train.accumulate=4", arms=Arms(seconds=seconds), threads=1, cores=8))
-    assert {one.name: one.cure for one in found} == {
+    result = findings(facts("train.accumulate=4", arms=Arms(seconds=seconds), threads=1, cores=8))
+    assert {one.name: one.cure for one in result} == {
         "needless-accumulate": "train.accumulate=1",
         "few-threads": "export OMP_NUM_THREADS=8",
         "slow-compile": "train.compile=false",
@@ -145,16 +145,16 @@ def test_switches_that_lose():
 def test_a_cold_cache(disk, decode, prepare, isal, name):
     cold = Cold(cases=100, threads=4, disk_s=disk, decode_s=decode, prepare_s=prepare)
     parts = split(read=cold.read_total_s / 1000, prepare=cold.prepare_total_s / 1000)
-    found = only(facts(cold=cold, split=parts, isal=isal, cores=4))
-    assert found.name == name
-    assert "100 cases on 4 threads" in found.evidence
+    result = only(facts(cold=cold, split=parts, isal=isal, cores=4))
+    assert result.name == name
+    assert "100 cases on 4 threads" in result.evidence
     more = findings(facts(cold=cold, split=parts, isal=True, cores=8))[0]
-    assert more.cure == ("prepare.num_threads=8" if name != "slow-disk" else found.cure)
+    assert more.cure == ("prepare.num_threads=8" if name != "slow-disk" else result.cure)
 
 
 def test_a_busy_machine_is_a_note_at_the_end():
-    found = findings(facts(others=1.5, split=split(wait=0.1)))
-    assert [one.level for one in found] == ["finding", "note"]
+    result = findings(facts(others=1.5, split=split(wait=0.1)))
+    assert [one.level for one in result] == ["finding", "note"]
 
 
 def test_round_numbers():
@@ -172,20 +172,20 @@ def ran(**changed) -> Ran:
 
 def test_a_split_adds_up_and_rare_things_are_spread():
     cold = Cold(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
-    found = split_of(ran(), inline=True, rare=RARE, cold=cold, steps=1000)
-    assert found.parts["sample"] == 0.005
-    assert found.parts["overhead"] == pytest.approx(0.005)
-    assert found.parts["validation"] == pytest.approx(0.01)
-    assert found.parts["checkpoint"] == pytest.approx(0.0001)
-    assert found.parts["read"] == pytest.approx(0.01)
-    assert found.parts["prepare"] == pytest.approx(0.01)
-    assert sum(found.parts.values()) == pytest.approx(found.step_s) == pytest.approx(0.1301)
+    result = split_of(ran(), inline=True, rare=RARE, cold=cold, steps=1000)
+    assert result.parts["sample"] == 0.005
+    assert result.parts["overhead"] == pytest.approx(0.005)
+    assert result.parts["validation"] == pytest.approx(0.01)
+    assert result.parts["checkpoint"] == pytest.approx(0.0001)
+    assert result.parts["read"] == pytest.approx(0.01)
+    assert result.parts["prepare"] == pytest.approx(0.01)
+    assert sum(result.parts.values()) == pytest.approx(result.step_s) == pytest.approx(0.1301)
 
 
 def test_a_thread_that_makes_batches_is_waited_for():
-    found = split_of(ran(made_s=0.005, asked_s=0.025, step_s=0.12), inline=True)
-    assert found.parts["wait"] == pytest.approx(0.02)
-    assert found.parts["sample"] == pytest.approx(0.005)
+    result = split_of(ran(made_s=0.005, asked_s=0.025, step_s=0.12), inline=True)
+    assert result.parts["wait"] == pytest.approx(0.02)
+    assert result.parts["sample"] == pytest.approx(0.005)
     other = split_of(ran(made_s=0.02, asked_s=0.02, step_s=0.12), inline=False, copy_s=0.004)
     assert other.parts["wait"] == pytest.approx(0.016)
     assert other.parts["host_to_device"] == pytest.approx(0.004)

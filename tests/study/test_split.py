@@ -30,15 +30,15 @@ def split(more=None, **known):
     ],
 )
 def test_the_largest_part_is_the_verdict(part, bound):
-    found = diagnose(split({part: 0.09}))
-    assert found.bound == bound
-    assert f"{bound}-bound: 51%" in found.sentence
+    result = diagnose(split({part: 0.09}))
+    assert result.bound == bound
+    assert f"{bound}-bound: 51%" in result.sentence
 
 
 def test_what_is_smaller_than_the_compute_is_told_with_it():
-    found = diagnose(split({"wait": 0.02}))
-    assert found.bound == "compute"
-    assert "81% of its time is the step itself; 19% goes into waiting for data" in found.sentence
+    result = diagnose(split({"wait": 0.02}))
+    assert result.bound == "compute"
+    assert "81% of its time is the step itself; 19% goes into waiting for data" in result.sentence
     assert "goes into" not in diagnose(split({"overhead": 0.005})).sentence
 
 
@@ -56,9 +56,9 @@ def test_on_a_cpu_a_second_sample_may_only_fill_idle_cores():
 
 
 def test_the_evidence_gives_both_ablations():
-    told = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
-    assert "fixed batch a step takes 85.0 ms" in told
-    assert "no step a batch takes 200.0 ms" in told
+    output = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
+    assert "fixed batch a step takes 85.0 ms" in output
+    assert "no step a batch takes 200.0 ms" in output
 
 
 def finding(name, **known):

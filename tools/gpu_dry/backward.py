@@ -21,13 +21,13 @@ def backward(root: Tensor, gradient: Tensor | None = None) -> None:
         start: {root.output_nr: torch.ones_like(root) if gradient is None else gradient}
     }
     for node in _sorted(start):
-        found = arriving.pop(node, None)
-        if found is None:
+        result = arriving.pop(node, None)
+        if result is None:
             continue
         if hasattr(node, "variable"):
-            _accumulate(node.variable, found[0])
+            _accumulate(node.variable, result[0])
             continue
-        given = _called(node, [found.get(number) for number in range(len(node._input_metadata))])
+        given = _called(node, [result.get(number) for number in range(len(node._input_metadata))])
         for (after, number), value in zip(node.next_functions, given, strict=False):
             if after is not None and value is not None:
                 slots = arriving.setdefault(after, {})
@@ -37,24 +37,24 @@ def backward(root: Tensor, gradient: Tensor | None = None) -> None:
 
 def _sorted(start: Any) -> Iterator[Any]:
     """Every node before those that it hands its gradients to."""
-    found: list[Any] = []
+    results: list[Any] = []
     seen: set[Any] = set()
     waiting = [(start, False)]
     while waiting:
         node, done = waiting.pop()
         if done:
-            found.append(node)
+            results.append(node)
         elif node not in seen:
             seen.add(node)
             waiting.append((node, True))
             waiting += [(after, False) for after, _ in node.next_functions if after is not None and after not in seen]
-    return reversed(found)
+    return reversed(results)
 
 
 def _called(node: Any, gradients: list[Tensor | None]) -> tuple[Tensor | None, ...]:
     # A node of a torch.autograd.Function is its context, which is no callable.
-    found = node(*gradients) if callable(node) else node.apply(*gradients)
-    return found if isinstance(found, tuple) else (found,)
+    result = node(*gradients) if callable(node) else node.apply(*gradients)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _shaped(gradient: Tensor, metadata: Any, node: Any) -> Tensor:

@@ -47,9 +47,11 @@ def _scores(how: Inference) -> None:
         volume = torch.empty(1, how.patch[0], 40, 30, device=CUDA)
         network = moved(host)
         with NoHostCopies():
-            found = sliding_window(network, volume, how)
+            result = sliding_window(network, volume, how)
     expect(
-        "scores", (found.dtype, found.device, tuple(found.shape)), (torch.float32, CUDA, (CLASSES, *volume.shape[1:]))
+        "scores",
+        (result.dtype, result.device, tuple(result.shape)),
+        (torch.float32, CUDA, (CLASSES, *volume.shape[1:])),
     )
 
 
@@ -61,11 +63,11 @@ def _labels(how: Inference) -> None:
         volumes = [torch.empty(1, depth, side, 16, device=CUDA) for side in (40, 16, 12)]
         network = moved(host)
         with NoHostCopies():
-            found = dict(infer_labels(network, volumes, how))
+            results = dict(infer_labels(network, volumes, how))
     for number, volume in enumerate(volumes):
         shape = (CLASSES, *volume.shape[1:]) if how.overlapping else tuple(volume.shape[1:])
         dtype = torch.bool if how.overlapping else torch.uint8
-        labels = found[number]
+        labels = results[number]
         expect("labels", (labels.dtype, labels.device, tuple(labels.shape)), (dtype, CUDA, shape))
 
 
@@ -78,6 +80,6 @@ def _metric(number: int) -> None:
             update(metric, score, label)
         # MONAI's arithmetic, which this one is made of, copies a constant from the host.
         with nullcontext() if isinstance(metric, ConfusionMatrixMetric) else NoHostCopies():
-            found = metric.aggregate()
-        found = found[0] if isinstance(found, list) else found
-        expect("metric", found.device, CUDA)
+            result = metric.aggregate()
+        result = result[0] if isinstance(result, list) else result
+        expect("metric", result.device, CUDA)

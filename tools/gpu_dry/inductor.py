@@ -42,10 +42,10 @@ class _Written(Exception):
 
 def source_of(function: Callable[..., Any], *arguments: Any) -> str:
     """The module that inductor writes for a call of `function` on fake tensors. Inside `h100` and `fake_cuda`."""
-    found: list[str] = []
+    results: list[str] = []
 
     def keep(graph: GraphLowering) -> None:
-        found.append(graph.codegen()[0].value)
+        results.append(graph.codegen()[0].value)
         raise _Written
 
     torch._dynamo.reset()
@@ -56,9 +56,9 @@ def source_of(function: Callable[..., Any], *arguments: Any) -> str:
         try:
             compiled(*arguments)
         except Exception:
-            if not found:
+            if not results:
                 raise
-    return found[0]
+    return results[0]
 
 
 def rendering_source(segment: Segment) -> str:
@@ -80,11 +80,11 @@ def main() -> int:
     faults: list[str] = []
     for name in CHAINS:
         source = rendering_source(preset_segment(name, 3, SIDE, "float16", batch_size=BATCH))
-        found = traffic_of(source)
-        values = {field: getattr(found, field) for field in ("launches", "volumes", "batches")}
+        result = traffic_of(source)
+        values = {field: getattr(result, field) for field in ("launches", "volumes", "batches")}
         if "--write" in sys.argv:
             written[name] = values
-        faults += [f"{name}: {each}" for each in over_budget(found, written[name])]
+        faults += [f"{name}: {each}" for each in over_budget(result, written[name])]
         table.add_row(name, *map(str, values.values()), " / ".join(map(str, written[name].values())))
     Console().print(table)
     if "--write" in sys.argv:

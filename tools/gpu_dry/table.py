@@ -44,10 +44,10 @@ def _first_line(error: Exception) -> str:
 
 def _place(error: Exception) -> str:
     """The innermost line of Hasten that it went through."""
-    found, trace = "", error.__traceback__
+    result, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if "/hasten/" in file or "/gpu_dry/" in file:
-            found = f"{file.rsplit('/', 2)[-2]}/{file.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+            result = f"{file.rsplit('/', 2)[-2]}/{file.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return result

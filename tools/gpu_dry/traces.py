@@ -47,8 +47,8 @@ def _traced(backend: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*arguments)
 
 
-def _same(found: Any, wanted: Any) -> None:
-    for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True):
+def _same(result: Any, wanted: Any) -> None:
+    for one, other in zip(pytree.tree_leaves(result), pytree.tree_leaves(wanted), strict=True):
         assert one.dtype == other.dtype
         assert one.stride() == other.stride(), f"strides {one.stride()} and {other.stride()}"
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -65,7 +65,7 @@ def _in_place(source: str, call: str, arguments: str) -> list[str]:
     return [value for one, value in zip(parameters, given, strict=False) if one.startswith("in_out_ptr")]
 
 
-def over_budget(found: Traffic, allowed: dict[str, float]) -> list[str]:
+def over_budget(result: Traffic, allowed: dict[str, float]) -> list[str]:
     """What is above it, in words."""
-    values = {name: getattr(found, name) for name in allowed}
+    values = {name: getattr(result, name) for name in allowed}
     return [f"{name}: {values[name]} above {limit}" for name, limit in allowed.items() if values[name] > limit]

@@ -87,9 +87,9 @@ def _loss(name: str, dims: int, precision: str, last: bool, regions: Any) -> Non
         plain = torch.empty(2, channels, *sides_of(dims), dtype=dtype, device=CUDA)
         scores = plain.contiguous(memory_format=memory_format(dims, last)).requires_grad_()
         with NoHostCopies():
-            found = loss(scores, label)
-            found.backward()
-        expect("loss", (found.dtype, found.device, found.shape), (torch.float32, CUDA, ()))
+            value = loss(scores, label)
+            value.backward()
+        expect("loss", (value.dtype, value.device, value.shape), (torch.float32, CUDA, ()))
         assert scores.grad is not None
         expect("gradient", (scores.grad.dtype, scores.grad.stride()), (dtype, scores.stride()))
 
@@ -156,6 +156,6 @@ def _step(config: NetworkConfig, dims: int, precision: str, last: bool, surgery:
         )  # fmt: skip
         step(image, label, 0)
         with NoHostCopies():
-            found = step(image, label, 1)
-        expect("loss", (found.dtype, found.device, found.shape), (torch.float32, CUDA, ()))
+            result = step(image, label, 1)
+        expect("loss", (result.dtype, result.device, result.shape), (torch.float32, CUDA, ()))
         expect("weights", {weight.dtype for weight in network.parameters()}, {torch.float32})

@@ -51,16 +51,16 @@ def hausdorff(one, other):
 def validate(net, volumes):
     net.eval()  # label: validation-share both sure
     for image, label in volumes:
-        found = np.zeros_like(label)
+        result = np.zeros_like(label)
         for index in range(len(image)):
             piece = ndimage.zoom(image[index], 64 / 96, order=0)
             with torch.no_grad():
                 # label: host-read gpu likely; host-metric both sure; validation-share both sure
                 output = net(torch.from_numpy(piece)[None, None].to(device)).argmax(1)[0].cpu().numpy()
             # label: host-metric both sure; validation-share both sure
-            found[index] = ndimage.zoom(output, 96 / 64, order=0)
+            result[index] = ndimage.zoom(output, 96 / 64, order=0)
         for _ in range(3):
-            hausdorff(found > 0, label > 0)  # label: host-metric both sure
+            hausdorff(result > 0, label > 0)  # label: host-metric both sure
     net.train()
 
 

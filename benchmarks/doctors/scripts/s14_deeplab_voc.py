@@ -42,9 +42,9 @@ def validate(net, loader):
     with torch.no_grad():
         for image, mask in loader:
             # label: validation-share both sure; host-metric both likely; host-read gpu maybe
-            found = net(image.to(device)).argmax(1).cpu().numpy()
+            result = net(image.to(device)).argmax(1).cpu().numpy()
             # label: host-metric both likely
-            matrix += np.bincount(2 * mask.numpy().ravel() + found.ravel(), minlength=4).reshape(2, 2)
+            matrix += np.bincount(2 * mask.numpy().ravel() + result.ravel(), minlength=4).reshape(2, 2)
     net.train()
     return matrix
 

@@ -60,10 +60,10 @@ class Branches(nn.Module):
 def step(net, optimizer, image, kind, maps, track):
     image = image.to(device).float().permute(0, 3, 1, 2) / 255
     kind, maps = kind.to(device), maps.to(device)
-    scores, found = net(image)
+    scores, result = net(image)
     losses = {
-        "kind": nn.functional.cross_entropy(scores, kind), "maps": nn.functional.mse_loss(found, maps),
-        "gradient": nn.functional.mse_loss(gradient(found), gradient(maps)),  # label: recreate both sure
+        "kind": nn.functional.cross_entropy(scores, kind), "maps": nn.functional.mse_loss(result, maps),
+        "gradient": nn.functional.mse_loss(gradient(result), gradient(maps)),  # label: recreate both sure
     }  # fmt: skip
     for name, loss in losses.items():
         track[name] = loss.cpu().item()  # label: host-read gpu sure
@@ -74,7 +74,7 @@ def step(net, optimizer, image, kind, maps, track):
     track["total"] = total.cpu().item()  # label: host-read gpu sure
     shown = scores.detach().softmax(1).permute(0, 2, 3, 1).contiguous()
     # label: host-metric both sure; host-read gpu sure
-    track["pictures"] = [each.cpu().numpy() for each in (shown[:2], found[:2].detach(), image[:2], kind[:2])]
+    track["pictures"] = [each.cpu().numpy() for each in (shown[:2], result[:2].detach(), image[:2], kind[:2])]
 
 
 def main():

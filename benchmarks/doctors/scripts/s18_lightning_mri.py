@@ -52,9 +52,9 @@ class Reconstruction(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch, index):
-        found = self.net(batch[0])
+        scores = self.net(batch[0])
         # label: host-read gpu sure; host-metric both sure
-        for one, other in zip(found.cpu().numpy(), batch[1].cpu().numpy(), strict=True):
+        for one, other in zip(scores.cpu().numpy(), batch[1].cpu().numpy(), strict=True):
             for _ in range(8):
                 self.log("ssim", ssim(one[0], other[0]))  # label: host-metric both sure; validation-share both sure
 

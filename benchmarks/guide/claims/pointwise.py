@@ -35,9 +35,9 @@ def _fused_gelu(budget: Budget) -> Outcome:
     # Three calls: TorchScript watches two before it fuses.
     results = {name: [way(x) for _ in range(3)][-1] for name, way in ways.items()}
     arms = {name: repeated(partial(way, x), budget.size(4, 1, cuda=50)) for name, way in ways.items()}
-    found = budget.compare(arms, base="unfused")
+    comparison = budget.compare(arms, base="unfused")
     return judged(
-        found,
+        comparison,
         advised=("TorchScript", "torch.compile"),
         difference=max(apart(results["unfused"], result) for result in results.values()),
         tolerance=1e-5,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged, told
+from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged, with_interval
 from benchmarks.guide.claims.sources import SLIDES, TUNING
 from benchmarks.guide.nets import (
     blocks,
@@ -105,16 +105,16 @@ def _checkpointing(budget: Budget) -> Outcome:
         stack.zero_grad(set_to_none=True)
         memory[name] = peak_bytes(partial(forward_backward, stack, image), budget.device)
     arms = {name: partial(forward_backward, stack, image) for name, stack in stacks.items()}
-    found = budget.compare(arms, base="kept")
+    comparison = budget.compare(arms, base="kept")
     share = memory["recomputed"] / memory["kept"]
     agrees = difference <= budget.within(1e-4)
     return Outcome(
         verdict="holds" if share < _LESS_MEMORY and agrees else "does not hold",
         measured=f"{share:.2f} of the memory, recomputed",
         why="" if agrees else f"the gradients differ by {difference:.1e} of the largest value",
-        note=f"speed {told(found.arms['recomputed'])}; "
+        note=f"speed {with_interval(comparison.arms['recomputed'])}; "
         f"{size_text(memory['kept'])} to {size_text(memory['recomputed'])}",
-        comparison=found,
+        comparison=comparison,
         arm="recomputed",
         difference=difference,
         memory=memory,
@@ -133,13 +133,13 @@ def _no_grad(budget: Budget) -> Outcome:
     difference = apart(*(way() for way in ways.values()))
     memory = {name: peak_bytes(way, budget.device) for name, way in ways.items()}
     arms = {name: repeated(way, budget.size(4, 1)) for name, way in ways.items()}
-    found = judged(
+    verdict = judged(
         budget.compare(arms, base="with gradients"),
         difference=difference,
         tolerance=budget.within(1e-4),
         note=f"memory {size_text(memory['with gradients'])} to {size_text(memory['no_grad'])}",
     )
-    return replace(found, memory=memory)
+    return replace(verdict, memory=memory)
 
 
 @contextmanager

@@ -281,8 +281,8 @@ class _Scorer:
         for case in task.validation:
             image = read_image(as_case(case))
             both = (self.predicted[case.id], self.labelled[case.id])
-            found, label = (prepare_case(image, each, id=case.id, spec=task.prepare).label for each in both)
-            rows.append(case_scores(*(class_masks(torch.from_numpy(each), task) for each in (found, label))))
+            result, label = (prepare_case(image, each, id=case.id, spec=task.prepare).label for each in both)
+            rows.append(case_scores(*(class_masks(torch.from_numpy(each), task) for each in (result, label))))
         mean, _ = mean_score(rows if task.metric == "dice" else [[iou_of(value) for value in row] for row in rows])
         return mean
 
@@ -294,11 +294,11 @@ class _Scorer:
         trainer, task = self.trainer, self.given.task
         data, properties = self._prepared(name)
         logits = predictor.predict_sliding_window_return_logits(torch.from_numpy(data)).cpu()
-        found = convert_predicted_logits_to_segmentation_with_correct_shape(
+        result = convert_predicted_logits_to_segmentation_with_correct_shape(
             logits, trainer.plans_manager, trainer.configuration_manager, trainer.label_manager, properties,
             return_probabilities=trainer.label_manager.has_regions, num_threads_torch=self.given.threads,
         )  # fmt: skip
-        painted, overlapping = found if trainer.label_manager.has_regions else (found, None)
+        painted, overlapping = result if trainer.label_manager.has_regions else (result, None)
         self.predicted[name] = np.ascontiguousarray(painted, np.uint8)
         if overlapping is not None:
             return torch.from_numpy(overlapping) > 0.5

@@ -189,8 +189,8 @@ def _volumes(task: Task) -> Iterator[dict[str, Any]]:
 
     chain = tio.Compose(transforms(task))
     for subject in _subjects(task.validation):
-        found = chain(subject)
-        yield {key: _flat(found[key].data[None], task) for key in ("image", "label")}
+        result = chain(subject)
+        yield {key: _flat(result[key].data[None], task) for key in ("image", "label")}
 
 
 def _flat(values: Any, task: Task) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.public import absent, data_home, public_set
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing
 from hasten.cases.types import CaseSet
 from hasten.config.augment import OF_DEFAULT
 from hasten.config.load import load_run
@@ -46,8 +46,12 @@ def run_of(
     config = load_run(None, [*_as_overrides(tree), *overrides])
     source = _source(recipe, tree, config.data.source, overrides, base)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
-    case_set = load_case_set(source) if not is_url(source) else None
-    if case_set is not None:
+    case_set = None
+    if not is_url(source):
+        from hasten.cache.fingerprint import find_cached_source, get_case_set  # imports torch
+
+        listing = find_listing(source)
+        case_set = get_case_set(listing, None, find_cached_source(listing, config.cache))
         check_labels(recipe, case_set)
     last = recipe.last_of(twin)
     if last and not _is_overridden("data.split", overrides):

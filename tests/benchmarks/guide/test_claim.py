@@ -27,17 +27,17 @@ def compared(others: float = 0.0, rounds: int = 6, **seconds: float) -> Comparis
 
 
 def test_a_clearly_faster_arm_holds_with_its_figure_and_interval():
-    found = judged(compared(old=2.0, new=1.0))
-    assert found.verdict == "holds"
-    assert found.measured == "2.00x (2.00 to 2.00), new"
-    assert found.why == ""
+    verdict = judged(compared(old=2.0, new=1.0))
+    assert verdict.verdict == "holds"
+    assert verdict.measured == "2.00x (2.00 to 2.00), new"
+    assert verdict.why == ""
 
 
 @pytest.mark.parametrize("taken", [1.0, 1.01, 1.5])
 def test_what_is_no_faster_does_not_hold(taken):
-    found = judged(compared(old=1.0, new=taken))
-    assert found.verdict == "does not hold"
-    assert f"{1 / taken:.2f}x" in found.measured
+    verdict = judged(compared(old=1.0, new=taken))
+    assert verdict.verdict == "does not hold"
+    assert f"{1 / taken:.2f}x" in verdict.measured
 
 
 @pytest.mark.parametrize(
@@ -45,30 +45,30 @@ def test_what_is_no_faster_does_not_hold(taken):
     [(1.0, "faster", True), (2.0, "faster", False), (2.5, "slower", True), (2.0, "not slower", True)],
 )
 def test_where_nothing_can_be_told_it_says_what_it_looks_like(taken, wanted, seems):
-    found = judged(compared(others=1.0, old=2.0, new=taken), wanted=wanted)
-    assert (found.verdict, found.seems) == ("can't tell", seems)
-    assert "as the guide says" in found.why or "other than the guide says" in found.why
+    verdict = judged(compared(others=1.0, old=2.0, new=taken), wanted=wanted)
+    assert (verdict.verdict, verdict.seems) == ("can't tell", seems)
+    assert "as the guide says" in verdict.why or "other than the guide says" in verdict.why
     assert judged(compared(old=2.0, new=taken), wanted=wanted).seems is None
 
 
 def test_the_best_of_several_ways_counts_and_the_others_are_told():
-    found = judged(compared(old=1.0, worse=1.2, best=0.4, good=0.5))
-    assert found.verdict == "holds"
-    assert found.measured.endswith(", best")
-    assert "worse: 0.83x" in found.note
-    assert "good: 2.00x" in found.note
+    verdict = judged(compared(old=1.0, worse=1.2, best=0.4, good=0.5))
+    assert verdict.verdict == "holds"
+    assert verdict.measured.endswith(", best")
+    assert "worse: 0.83x" in verdict.note
+    assert "good: 2.00x" in verdict.note
 
 
 def test_only_the_advised_way_counts():
-    found = judged(compared(old=1.0, advised=1.0, other=0.1), advised=("advised",))
-    assert found.verdict == "does not hold"
-    assert "other: 10.00x" in found.note
+    verdict = judged(compared(old=1.0, advised=1.0, other=0.1), advised=("advised",))
+    assert verdict.verdict == "does not hold"
+    assert "other: 10.00x" in verdict.note
 
 
 def test_a_cost_holds_if_the_arm_is_slower():
-    found = judged(compared(old=1.0, costly=3.0, cheap=1.0), wanted="slower")
-    assert found.verdict == "holds"
-    assert found.measured.endswith(", costly")
+    verdict = judged(compared(old=1.0, costly=3.0, cheap=1.0), wanted="slower")
+    assert verdict.verdict == "holds"
+    assert verdict.measured.endswith(", costly")
     assert judged(compared(old=1.0, cheap=0.5), wanted="slower").verdict == "does not hold"
 
 
@@ -80,15 +80,15 @@ def test_as_fast_as(taken, verdict):
 
 
 def test_a_busy_machine_can_not_tell_however_clear_the_times():
-    found = judged(compared(others=1.5, old=9.0, new=1.0))
-    assert found.verdict == "can't tell"
-    assert "other programs used 1.5 cores" in found.why
+    verdict = judged(compared(others=1.5, old=9.0, new=1.0))
+    assert verdict.verdict == "can't tell"
+    assert "other programs used 1.5 cores" in verdict.why
 
 
 def test_too_few_rounds_can_not_tell():
-    found = judged(compared(rounds=2, old=9.0, new=1.0))
-    assert found.verdict == "can't tell"
-    assert found.why.startswith("out of time after 2 rounds; it looks ")
+    verdict = judged(compared(rounds=2, old=9.0, new=1.0))
+    assert verdict.verdict == "can't tell"
+    assert verdict.why.startswith("out of time after 2 rounds; it looks ")
 
 
 def test_noise_beside_no_gain_can_not_tell():
@@ -97,21 +97,21 @@ def test_noise_beside_no_gain_can_not_tell():
         "noisy": itertools.cycle([4.0, 1.0, 1.5]).__next__,
         "even": itertools.cycle([1.0, 2.0, 4.0]).__next__,
     }
-    found = judged(compare(arms, base="old", meter=FakeMeter()))
-    assert found.verdict == "can't tell"
-    assert "spread too much" in found.why
+    verdict = judged(compare(arms, base="old", meter=FakeMeter()))
+    assert verdict.verdict == "can't tell"
+    assert "spread too much" in verdict.why
 
 
 @pytest.mark.parametrize("difference", [0.1, math.inf, math.nan])
 def test_another_result_does_not_hold_however_fast(difference):
-    found = judged(compared(old=9.0, new=1.0), difference=difference, tolerance=1e-3)
-    assert found.verdict == "does not hold"
-    assert "results differ" in found.why
+    verdict = judged(compared(old=9.0, new=1.0), difference=difference, tolerance=1e-3)
+    assert verdict.verdict == "does not hold"
+    assert "results differ" in verdict.why
 
 
 def test_a_difference_within_the_tolerance_is_kept():
-    found = judged(compared(old=9.0, new=1.0), difference=1e-4, tolerance=1e-3)
-    assert (found.verdict, found.difference) == ("holds", 1e-4)
+    verdict = judged(compared(old=9.0, new=1.0), difference=1e-4, tolerance=1e-3)
+    assert (verdict.verdict, verdict.difference) == ("holds", 1e-4)
 
 
 def test_apart():

@@ -30,10 +30,10 @@ def test_every_claim_runs_and_its_ways_agree(guidance):
     if guidance.needs == "lmdb" and not importlib.util.find_spec("lmdb"):
         pytest.skip("without lmdb")
     outcome = guidance.run(Budget(quick=True, device="cpu"))
-    found = outcome.comparison
-    assert found is not None
-    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.seconds.values())
-    assert len(found.seconds) >= 2
+    result = outcome.comparison
+    assert result is not None
+    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in result.seconds.values())
+    assert len(result.seconds) >= 2
     assert "x (" in outcome.measured or "of the memory" in outcome.measured
     if guidance.name in NOTHING_TO_COMPARE:
         assert outcome.difference is None

@@ -143,16 +143,16 @@ def test_a_claim_that_fails_does_not_cost_the_others():
 
 
 @pytest.mark.parametrize(
-    ("found", "times"),
+    ("actual", "times"),
     [(comparison(9, others=1.2), 2), (comparison(3, others=0.0), 2), (comparison(9, others=0.0), 1)],
     ids=["busy", "few rounds", "spread"],
 )
-def test_only_what_others_disturbed_is_measured_again(found, times):
+def test_only_what_others_disturbed_is_measured_again(actual, times):
     asked = []
 
     def run(budget):
         asked.append(budget)
-        return Outcome(verdict="can't tell", comparison=found) if len(asked) == 1 else HELD
+        return Outcome(verdict="can't tell", comparison=actual) if len(asked) == 1 else HELD
 
     (result,) = run_guide([guidance("one", run)], seconds=30.0)
     assert len(asked) == times

@@ -59,10 +59,10 @@ def test_the_table_has_claim_figure_measurement_and_verdict():
 
 def test_json_and_page(tmp_path):
     facts, page = write(tmp_path / "deep" / "out", RESULTS, budget_s=60.0, environment=ENVIRONMENT)
-    told = json.loads(facts.read_text())
-    assert told["budget_s"] == 60.0
-    assert told["environment"]["cpu"] == "a processor"
-    held, failed, lacking = told["claims"]
+    output = json.loads(facts.read_text())
+    assert output["budget_s"] == 60.0
+    assert output["environment"]["cpu"] == "a processor"
+    held, failed, lacking = output["claims"]
     assert held["seconds"] == {"old": [1.0] * 6, "new": [0.5] * 6}
     assert held["arms"]["new"] == {"gain": 2.0, "low": 2.0, "high": 2.0, "verdict": "faster"}
     assert (held["published"], held["others_cores"], held["took_s"]) == ("4.1x", 0.0, 1.5)
@@ -103,6 +103,6 @@ def test_the_drawing_has_a_row_for_each_claim_that_was_timed():
 
 
 def test_a_disturbed_measurement_asks_for_a_quiet_machine():
-    found = compare({"old": lambda: 1.0, "new": lambda: 0.5}, base="old", meter=Busy())
-    assert "quiet machine" in summary([result("disturbed", judged(found))])
+    comparison = compare({"old": lambda: 1.0, "new": lambda: 0.5}, base="old", meter=Busy())
+    assert "quiet machine" in summary([result("disturbed", judged(comparison))])
     assert "quiet machine" not in summary(RESULTS)

@@ -93,8 +93,8 @@ def run_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             "--task", str(tmp_path / "task.json"), "--out", str(out), "--max-seconds", str(seconds), "--threads", "1",
             "--workers", "1", "--device", "cpu", *flags,
         ])  # fmt: skip
-        found: dict[str, Any] = json.loads(out.read_text())
-        return found
+        content: dict[str, Any] = json.loads(out.read_text())
+        return content
 
     yield run
     from monai.data import set_track_meta

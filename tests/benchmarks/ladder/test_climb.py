@@ -44,7 +44,7 @@ def test_rungs_take_turns_over_the_seeds(
     task = make_task()
     wanted = [attempt("regular", seeds=1, cap=30.0), attempt("program"), attempt("hasten", device="cpu")]
     results = climb(task, wanted, tmp_path, tell=SILENT)
-    assert {name: [each["seed"] for each in found] for name, found in results.items()} == {
+    assert {name: [each["seed"] for each in result] for name, result in results.items()} == {
         "regular": [0], "program": [0, 1], "hasten": [0, 1]
     }  # fmt: skip
     order = [(flags["module"].rsplit(".", 1)[1], flags["--seed"]) for flags in launched]

@@ -42,13 +42,13 @@ def by_name(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
 @pytest.mark.usefixtures("no_data")
 def test_the_slow_rungs_have_a_target_and_a_cap_of_their_own(tmp_path: Path) -> None:
     part = driver.hippocampus(given(tmp_path), tmp_path)
-    found = by_name(part.attempts)
-    assert len(found) == 9
-    assert (found["regular"].target, found["regular"].cap, found["regular"].seeds) == (0.85, 300, 1)
-    assert (found["hasten"].target, found["hasten"].cap, found["hasten"].seeds) == (0.88, 500, 3)
+    result = by_name(part.attempts)
+    assert len(result) == 9
+    assert (result["regular"].target, result["regular"].cap, result["regular"].seeds) == (0.85, 300, 1)
+    assert (result["hasten"].target, result["hasten"].cap, result["hasten"].seeds) == (0.88, 500, 3)
     part = driver.hippocampus(given(tmp_path, cap=60.0, seeds_slow=2, rungs=["hasten", "device"]), tmp_path)
-    found = by_name(part.attempts)
-    assert {name: (each.cap, each.seeds) for name, each in found.items()} == {"device": (300, 2), "hasten": (60, 3)}
+    result = by_name(part.attempts)
+    assert {name: (each.cap, each.seeds) for name, each in result.items()} == {"device": (300, 2), "hasten": (60, 3)}
 
 
 @pytest.mark.usefixtures("no_data")
@@ -90,10 +90,10 @@ def test_without_the_real_data_the_phantoms_are_left(tmp_path: Path, monkeypatch
 
 
 def test_a_part_is_written_with_its_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"seconds": {"import": 1.0, "total": 9.0}, "seed": 0}
+    results = {"seconds": {"import": 1.0, "total": 9.0}, "seed": 0}
 
     def climb(task: Task, wanted: Sequence[Attempt], work: Path, **_: Any) -> dict[str, list[dict[str, Any]]]:
-        return {attempt.rung.name: [run((10, 0.9)) | told] * attempt.seeds for attempt in wanted}
+        return {attempt.rung.name: [run((10, 0.9)) | results] * attempt.seeds for attempt in wanted}
 
     monkeypatch.setattr(driver, "climb", climb)
     monkeypatch.setattr("benchmarks.harness.busy_machine", lambda: 0.0)

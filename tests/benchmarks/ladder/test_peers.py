@@ -113,22 +113,22 @@ def run(arm: str, job: Task, folder: Path, *flags: str) -> dict[str, Any]:
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_an_arm_trains(arm: str, workers: str, data: Path, tmp_path: Path) -> None:
     job = task(data)
-    found = run(arm, job, tmp_path, "--max-epochs", "2", "--workers", workers)
-    assert (found["arm"], found["stopped"]) == (arm, "max_epochs")
-    assert [point["epoch"] for point in found["curve"]] == [1, 2]
-    assert found["steps"] == 2 * -(-job.patches_per_epoch // 8)
-    assert len(found["seconds_per_epoch"]) == 2
-    assert all(0 <= point["dice"] <= 1 for point in found["curve"])
-    assert found["seconds"]["cache"] > 0
+    result = run(arm, job, tmp_path, "--max-epochs", "2", "--workers", workers)
+    assert (result["arm"], result["stopped"]) == (arm, "max_epochs")
+    assert [point["epoch"] for point in result["curve"]] == [1, 2]
+    assert result["steps"] == 2 * -(-job.patches_per_epoch // 8)
+    assert len(result["seconds_per_epoch"]) == 2
+    assert all(0 <= point["dice"] <= 1 for point in result["curve"])
+    assert result["seconds"]["cache"] > 0
     assert (tmp_path / "weights.pt").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ["torchio", "lightning"])
 def test_an_arm_that_runs_out_of_time_has_a_last_validation(arm: str, data: Path, tmp_path: Path) -> None:
-    found = run(arm, task(data), tmp_path, "--max-seconds", "1", "--workers", "0")
-    assert found["stopped"] == "max_seconds"
-    assert len(found["curve"]) == 1
+    result = run(arm, task(data), tmp_path, "--max-seconds", "1", "--workers", "0")
+    assert result["stopped"] == "max_seconds"
+    assert len(result["curve"]) == 1
 
 
 @pytest.mark.slow
@@ -152,6 +152,6 @@ def test_an_arm_on_regions(arm: str, tmp_path: Path) -> None:
         regions={"whole": (1, 2), "core": (2,)}, spatial_dims=2, prepare=config.prepare, network=config.network,
         target=1.0, patch=(1, 16, 16), roi=(1, 16, 16), schedule=100, run={},
     )  # fmt: skip
-    found = run(arm, job, tmp_path, "--max-epochs", "1", "--workers", "0")
-    assert found["classes"] == ["whole", "core"]
-    assert len(found["curve"][0]["per_class"]) == 2
+    result = run(arm, job, tmp_path, "--max-epochs", "1", "--workers", "0")
+    assert result["classes"] == ["whole", "core"]
+    assert len(result["curve"][0]["per_class"]) == 2

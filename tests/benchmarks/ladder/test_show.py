@@ -9,19 +9,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from benchmarks.measured.task import Task
 
 from benchmarks.ladder.figure import Bar, ladder
 from benchmarks.ladder.outcome import Time
 from benchmarks.ladder.rungs import rungs_named
 from benchmarks.ladder.show import COLUMNS, Ladder, chart, rows, standalone_chart, verdict, write
-from benchmarks.ladder.task import Task
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
 SECONDS = {"import": 3.0, "cache": 2.0, "wait": 1.0, "train": 6.0, "validate": 1.0, "total": 14.0}
 
 
 @pytest.fixture
-def found(make_task: Callable[..., Task]) -> Ladder:
+def measured(make_task: Callable[..., Task]) -> Ladder:
     cut = run((90, 0.4), (104, None), **CUT_OFF)
     results = {
         "regular": [cut, cut],
@@ -33,8 +33,8 @@ def found(make_task: Callable[..., Task]) -> Ladder:
     return Ladder(task=make_task(), rungs=rungs_named(["regular", "algorithms", "hasten"]), results=results, level=0.9)
 
 
-def test_rows_and_verdict(found: Ladder) -> None:
-    lines = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows(found)}
+def test_rows_and_verdict(measured: Ladder) -> None:
+    lines = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows(measured)}
     plain = {
         name: {column: text.replace("\N{NO-BREAK SPACE}", " ") for column, text in line.items()}
         for name, line in lines.items()
@@ -44,30 +44,30 @@ def test_rows_and_verdict(found: Ladder) -> None:
     assert plain["+ algorithms = MONAI fast"]["Time to target"] == "42 s"
     assert plain["Hasten as it comes"]["Range"] == "10 s to 11 s"
     assert plain["Hasten as it comes"]["CPU"] == "90.0 %"
-    said = verdict(found).replace("\N{NO-BREAK SPACE}", " ")
+    said = verdict(measured).replace("\N{NO-BREAK SPACE}", " ")
     assert said == (
         "Hasten reaches Dice 0.90 in 10 s; MONAI's fast training takes 4.0 times as long, the regular way takes at "
         "least 9.5 times as long."
     )
 
 
-def test_verdict_of_half_a_ladder(found: Ladder) -> None:
+def test_verdict_of_half_a_ladder(measured: Ladder) -> None:
     def of(results: dict[str, Any]) -> str:
-        return verdict(dataclasses.replace(found, results=results)).replace("\N{NO-BREAK SPACE}", " ")
+        return verdict(dataclasses.replace(measured, results=results)).replace("\N{NO-BREAK SPACE}", " ")
 
-    assert of({"regular": found.results["regular"]}) == "Time to Dice 0.90, rung by rung."
-    assert of({"hasten": found.results["regular"]}) == "Hasten did not reach Dice 0.90 within 100 s."
-    assert of({"hasten": found.results["hasten"]}) == "Hasten reaches Dice 0.90 in 10 s."
+    assert of({"regular": measured.results["regular"]}) == "Time to Dice 0.90, rung by rung."
+    assert of({"hasten": measured.results["regular"]}) == "Hasten did not reach Dice 0.90 within 100 s."
+    assert of({"hasten": measured.results["hasten"]}) == "Hasten reaches Dice 0.90 in 10 s."
 
 
-def test_files(found: Ladder, tmp_path: Path) -> None:
-    paths = write(tmp_path / "new", found)
+def test_files(measured: Ladder, tmp_path: Path) -> None:
+    paths = write(tmp_path / "new", measured)
     assert [path.name for path in paths] == ["ladder.json", "ladder.svg", "ladder.html"]
-    told = json.loads(paths[0].read_text())
-    assert [rung["name"] for rung in told["rungs"]] == ["regular", "algorithms", "hasten"]
-    assert told["rungs"][0]["time_to_target"] == {"seconds": 100.0, "reached": False}
-    assert len(told["rungs"][2]["runs"]) == 2
-    assert str(Path(found.task.train[0].label).parent) not in paths[0].read_text()
+    output = json.loads(paths[0].read_text())
+    assert [rung["name"] for rung in output["rungs"]] == ["regular", "algorithms", "hasten"]
+    assert output["rungs"][0]["time_to_target"] == {"seconds": 100.0, "reached": False}
+    assert len(output["rungs"][2]["runs"]) == 2
+    assert str(Path(measured.task.train[0].label).parent) not in paths[0].read_text()
     svg = ElementTree.parse(paths[1]).getroot()
     assert svg.tag.endswith("svg")
     assert "var(" not in paths[1].read_text()
@@ -75,16 +75,16 @@ def test_files(found: Ladder, tmp_path: Path) -> None:
     assert "Hasten as it comes" in html
     assert "What each rung adds" in html
     with pytest.raises(ValueError, match="choose another --out"):
-        write(paths[0], found)
+        write(paths[0], measured)
 
 
-def test_bounds_end_in_an_arrow(found: Ladder) -> None:
-    svg = chart(found)
+def test_bounds_end_in_an_arrow(measured: Ladder) -> None:
+    svg = chart(measured)
     assert svg.count("<path") == 1
     assert svg.count("<circle") == 6
     widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)" height="14"', svg)]
     assert widths == sorted(widths, reverse=True)
-    assert "42" in standalone_chart(found)
+    assert "42" in standalone_chart(measured)
 
 
 def test_a_chart_of_nothing() -> None:

@@ -36,8 +36,8 @@ def test_a_mask_is_read_on_any_level(slides: Path) -> None:
     assert lesion.any()
     with open_slide(slides / "slides" / "phantom_000.tif") as slide:
         for level, step in ((0, 1), (1, 2), (2, 4)):
-            found = read_lesions(slides / "masks" / "phantom_000.tif", slide, level)
-            np.testing.assert_array_equal(found, lesion[::step, ::step])
+            result = read_lesions(slides / "masks" / "phantom_000.tif", slide, level)
+            np.testing.assert_array_equal(result, lesion[::step, ::step])
 
 
 def test_a_mask_without_the_level_is_thinned(slides: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_overlapping_polygons_are_even_odd_and_exclusions_cut(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("<ASAP_Annotations>", "can't be read as XML"),
         ("<Other/>", "begins with <Other>, not <ASAP_Annotations>"),
@@ -93,8 +93,8 @@ def test_overlapping_polygons_are_even_odd_and_exclusions_cut(tmp_path: Path) ->
     ],
     ids=["cut", "other", "corner"],
 )
-def test_xml_that_is_not_asaps_is_refused(tmp_path: Path, content: str, told: str) -> None:
+def test_xml_that_is_not_asaps_is_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "a.xml"
     path.write_text(content)
-    with pytest.raises(ValueError, match=f"a.xml: .*{told}"):
+    with pytest.raises(ValueError, match=f"a.xml: .*{message}"):
         draw_polygons(path, (10, 10), 1.0)

@@ -17,14 +17,14 @@ def folder(tmp_path: Path, slides: list[str], masks: list[str]) -> Path:
 
 
 def test_the_list_of_phantoms_is_read(slides: Path) -> None:
-    found = find_slides(slides)
-    assert [(case.id, case.split) for case in found] == [
+    result = find_slides(slides)
+    assert [(case.id, case.split) for case in result] == [
         ("phantom_000", "train"),
         ("phantom_001", "train"),
         ("phantom_002", "validation"),
     ]
-    assert all(case.mask is not None and case.mask.is_file() for case in found)
-    assert find_slides(slides / "slides.csv") == found
+    assert all(case.mask is not None and case.mask.is_file() for case in result)
+    assert find_slides(slides / "slides.csv") == result
 
 
 def test_a_json_list_is_the_same(slides: Path, tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_a_json_list_is_the_same(slides: Path, tmp_path: Path) -> None:
 
 def test_a_folder_pairs_by_name(tmp_path: Path) -> None:
     made = folder(tmp_path, ["a.tif", "b.svs", "normal_1.tif"], ["a_mask.tif", "b.xml"])
-    found = find_slides(made)
-    assert [(case.id, case.mask.name if case.mask else None) for case in found] == [
+    result = find_slides(made)
+    assert [(case.id, case.mask.name if case.mask else None) for case in result] == [
         ("a", "a_mask.tif"),
         ("b", "b.xml"),
         ("normal_1", None),
@@ -61,7 +61,7 @@ def test_a_folder_without_slides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("slide,mask\n", "names no slides"),
         ("mask\nx\n", "row 1 names no slide"),
@@ -73,10 +73,10 @@ def test_a_folder_without_slides(tmp_path: Path) -> None:
     ],
     ids=["empty", "slide", "mask", "absent", "split", "absent-mask", "twice"],
 )
-def test_a_list_with_a_mistake_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_a_list_with_a_mistake_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "here.tif").touch()
     (tmp_path / "list.csv").write_text(text)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         find_slides(tmp_path / "list.csv")
 
 

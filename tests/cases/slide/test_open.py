@@ -47,10 +47,10 @@ def test_every_backend_gives_the_pixels_that_were_written(slides: Path, level_0:
 def test_a_region_across_the_border_is_white_outside(slides: Path, level_0: np.ndarray, backend: str) -> None:
     skip_unless(backend)
     with open_slide(slides / "slides" / "phantom_000.tif", backend) as slide:
-        found = slide.read_region(0, -30, 480, 100, 90)
-        np.testing.assert_array_equal(found[30:, :32], level_0[:70, 480:])
-        assert (found[:30] == 255).all()
-        assert (found[:, 32:] == 255).all()
+        result = slide.read_region(0, -30, 480, 100, 90)
+        np.testing.assert_array_equal(result[30:, :32], level_0[:70, 480:])
+        assert (result[:30] == 255).all()
+        assert (result[:, 32:] == 255).all()
         assert (slide.read_region(0, 5000, 5000, 8, 8) == 255).all()
 
 
@@ -70,8 +70,8 @@ def test_threads_may_read_at_once(slides: Path, level_0: np.ndarray, backend: st
     skip_unless(backend)
     corners = [(number * 37 % 500, number * 91 % 400) for number in range(60)]
     with open_slide(slides / "slides" / "phantom_000.tif", backend) as slide, ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda at: slide.read_region(0, *at, 64, 64), corners))
-    for (y, x), tile in zip(corners, found, strict=True):
+        results = list(pool.map(lambda at: slide.read_region(0, *at, 64, 64), corners))
+    for (y, x), tile in zip(corners, results, strict=True):
         np.testing.assert_array_equal(tile, level_0[y : y + 64, x : x + 64])
 
 

@@ -44,7 +44,7 @@ def test_coarser_levels_are_means(slides: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"size": (100, 512)}, "needs 256 or more"),
         ({"num_slides": 0}, "needs at least 1"),
@@ -52,6 +52,6 @@ def test_coarser_levels_are_means(slides: Path) -> None:
     ],
     ids=["size", "number", "compression"],
 )
-def test_impossible_phantoms_are_refused(tmp_path: Path, options: dict[str, object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_impossible_phantoms_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         write_phantom_slides(tmp_path, **{"num_slides": 1, **options})  # type: ignore[arg-type]

@@ -45,9 +45,9 @@ def test_glass_alone_has_no_tissue(tmp_path: Path, noise: float) -> None:
 
 def test_shares_of_cells_are_means() -> None:
     mask = np.random.default_rng(0).random((24, 36)) < 0.3
-    found = cell_shares(mask, 2.0, (6, 9), 8.0)
+    actual = cell_shares(mask, 2.0, (6, 9), 8.0)
     expected = mask.reshape(6, 4, 9, 4).mean((1, 3))
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(actual, expected)
     middle = cell_shares(mask, 2.0, (6, 9), 8.0, size=4.0)
     np.testing.assert_allclose(middle, mask.reshape(6, 4, 9, 4)[:, 1:3, :, 1:3].mean((1, 3)))
 

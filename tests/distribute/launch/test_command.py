@@ -43,12 +43,12 @@ def start(
     """Exit code of a job of two, and what its launcher told."""
     job = Job(nproc=2, out=out, max_restarts=restarts, stall_s=stall_s)
     command = ["-m", "hasten.cli.launched", str(RANK), str(out), str(steps), *more]
-    with pytest.MonkeyPatch.context() as patch, own_signals(), redirect_stderr(io.StringIO()) as told:
+    with pytest.MonkeyPatch.context() as patch, own_signals(), redirect_stderr(io.StringIO()) as output:
         for name, value in {"HASTEN_FAULT": faults, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}.items():
             patch.setenv(name, value)
         patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")  # put back as it was
         code = launch(job, command, again="AGAIN", resume="RESUME")
-    return code, told.getvalue().rstrip("\n")
+    return code, output.getvalue().rstrip("\n")
 
 
 @contextmanager
@@ -89,10 +89,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Ten
 
 
 def assert_same(out: Path, wanted: dict[str, torch.Tensor]) -> None:
-    found = weights(out)
-    assert found.keys() == wanted.keys()
+    result = weights(out)
+    assert result.keys() == wanted.keys()
     for name, tensor in wanted.items():
-        assert torch.equal(found[name], tensor), name
+        assert torch.equal(result[name], tensor), name
 
 
 @pytest.mark.timeout(120)
@@ -104,11 +104,11 @@ def test_a_stop_is_no_failure_and_a_killed_rank_is_made_good(
     stopped = {(tmp_path / f"stopped-{rank}").read_text() for rank in range(2)}
     assert stopped == {str(torch.load(tmp_path / "last.pt")["step"])}
 
-    code, told = start(tmp_path, faults="sigterm@1:6,kill@1:14", restarts=1)
+    code, message = start(tmp_path, faults="sigterm@1:6,kill@1:14", restarts=1)
     assert code == 0
-    assert told.startswith("warning: rank 1 on ")
-    assert "was killed by SIGKILL" in told
-    assert told.endswith("all ranks start again (1 of 1)")
+    assert message.startswith("warning: rank 1 on ")
+    assert "was killed by SIGKILL" in message
+    assert message.endswith("all ranks start again (1 of 1)")
     assert_same(tmp_path, undisturbed)
     logs = {path.name for path in tmp_path.glob("logs/*/rank-*.log")}
     assert {"rank-0.0.log", "rank-1.0.log", "rank-0.1.log", "rank-1.1.log"} <= logs
@@ -116,25 +116,25 @@ def test_a_stop_is_no_failure_and_a_killed_rank_is_made_good(
 
 @pytest.mark.timeout(60)
 def test_the_first_failure_is_told_first_with_its_traceback(tmp_path: Path) -> None:
-    code, told = start(tmp_path, faults="error@1:6")
+    code, message = start(tmp_path, faults="error@1:6")
     assert code == 1
-    lines = told.splitlines()
+    lines = message.splitlines()
     assert lines[0].startswith("error: rank 1 of 2 on ")
     assert lines[0].endswith("failed first: it raised RuntimeError: put in after step 6 by HASTEN_FAULT")
-    assert "befall(step)" in told
-    assert told.count("Traceback") == 1
+    assert "befall(step)" in message
+    assert message.count("Traceback") == 1
     assert lines[-3].startswith("rank 0 on ")
     assert lines[-3].endswith(": ended as rank 1 was gone")
     assert lines[-1] == "nothing was saved yet; start again: AGAIN"
     (report,) = tmp_path.glob("logs/*/failure.txt")
-    assert report.read_text() == told + "\n"
+    assert report.read_text() == message + "\n"
     assert "put in after step 6" in (report.parent / "rank-1.0.log").read_text()
 
 
 @pytest.mark.timeout(60)
 def test_a_mistake_is_one_line_and_no_restart_mends_it(tmp_path: Path) -> None:
-    code, told = start(tmp_path, "wrong", restarts=2)
-    assert (code, told) == (2, "error: train.steps: is wrong; put it right")
+    code, message = start(tmp_path, "wrong", restarts=2)
+    assert (code, message) == (2, "error: train.steps: is wrong; put it right")
     assert not list(tmp_path.glob("logs/*/rank-*.1.log"))
 
 
@@ -179,13 +179,13 @@ def test_a_launcher_that_is_told_to_stop_continues_a_stopped_rank(tmp_path: Path
 @pytest.mark.timeout(120)
 def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
     """Rank 0 stands still as well, in a collective."""
-    code, told = start(tmp_path, faults="hang@1:6", stall_s=3.0)
+    code, message = start(tmp_path, faults="hang@1:6", stall_s=3.0)
     assert code == 124
-    lines = told.splitlines()
+    lines = message.splitlines()
     assert "rank 1 of 2" in lines[0]
     assert "made no step after step 5" in lines[0]
     assert lines[1:3] == ["what it was doing:", "  Thread MainThread (most recent call last):"]
-    assert "time.sleep(3600)" in told
+    assert "time.sleep(3600)" in message
     assert lines[-3].endswith(": waited for rank 1 after step 6") or lines[-3].endswith(": ended as rank 1 was gone")
 
 
@@ -193,9 +193,9 @@ def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
 def test_the_rank_that_is_stopped_is_the_one_that_is_named(tmp_path: Path) -> None:
     """It can't end itself, nor does it hear a SIGTERM."""
     before = set(psutil.Process().children())  # of other tests, such as a tracker's server
-    code, told = start(tmp_path, faults="stop@1:6", stall_s=3.0)
+    code, message = start(tmp_path, faults="stop@1:6", stall_s=3.0)
     assert code == 124
-    lines = told.splitlines()
+    lines = message.splitlines()
     assert lines[0].startswith("error: rank 1 of 2 on ")
     assert lines[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")
     assert lines[1].endswith(": ended as rank 1 was gone") or lines[1].endswith(": waited for rank 1 after step 6")
@@ -205,19 +205,19 @@ def test_the_rank_that_is_stopped_is_the_one_that_is_named(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_rank_out_of_memory(tmp_path: Path) -> None:
-    code, told = start(tmp_path, faults="oom@0:6")
+    code, message = start(tmp_path, faults="oom@0:6")
     assert code == 1
-    assert "rank 0 of 2" in told.splitlines()[0]
-    assert told.splitlines()[0].endswith("it ran out of memory")
-    assert "allocate memory" in told
-    assert told.splitlines()[-1].startswith("take a smaller sample.batch_size")
+    assert "rank 0 of 2" in message.splitlines()[0]
+    assert message.splitlines()[0].endswith("it ran out of memory")
+    assert "allocate memory" in message
+    assert message.splitlines()[-1].startswith("take a smaller sample.batch_size")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_rank_that_hangs_is_made_good_too(tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
-    code, told = start(tmp_path, faults="hang@0:9", stall_s=3.0, restarts=1)
-    assert code == 0, told
+    code, message = start(tmp_path, faults="hang@0:9", stall_s=3.0, restarts=1)
+    assert code == 0, message
     assert_same(tmp_path, undisturbed)
 
 

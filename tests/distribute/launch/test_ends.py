@@ -33,12 +33,12 @@ def failure(folder: Path, rank: int, code: int, *, at: int = 10, wrote: Record |
     path = folder / f"rank-{rank}.json"
     if wrote is not None:
         write_record(path, wrote)
-    found = ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file=str(path))
-    found.timestamp = at
-    return found
+    result = ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file=str(path))
+    result.timestamp = at
+    return result
 
 
-def told(
+def ends_of_job(
     folder: Path, failures: dict[int, ProcessFailure], *, stopped: Mapping[int, float] = MappingProxyType({})
 ) -> list[End]:
     logs = {rank: folder / f"rank-{rank}.log" for rank in failures}
@@ -48,8 +48,8 @@ def told(
 def test_a_rank_that_lost_another_is_not_the_first(tmp_path: Path) -> None:
     lost = record("gone", 9.0)
     (tmp_path / "rank-1.log").write_text("step 5\nstep 6\n")
-    ends = told(tmp_path, {0: failure(tmp_path, 0, 1, wrote=lost), 1: failure(tmp_path, 1, -9)})
-    assert [found.how for found in ends] == ["gone", "killed"]
+    ends = ends_of_job(tmp_path, {0: failure(tmp_path, 0, 1, wrote=lost), 1: failure(tmp_path, 1, -9)})
+    assert [result.how for result in ends] == ["gone", "killed"]
     assert first_of(ends).rank == 1
     assert ends[1].traceback == "step 5\nstep 6"
     assert exit_code_of(ends[1]) == 137
@@ -61,20 +61,20 @@ def test_ranks_that_the_launcher_ended_are_not_the_first(tmp_path: Path) -> None
         0: failure(tmp_path, 0, -15, at=10),
         1: failure(tmp_path, 1, -9, at=41),
     }
-    ends = told(tmp_path, failures)
-    assert [found.how for found in ends] == ["ended", "ended", "error"]
+    ends = ends_of_job(tmp_path, failures)
+    assert [result.how for result in ends] == ["ended", "ended", "error"]
     assert first_of(ends).rank == 2
 
 
 def test_a_sigterm_that_came_from_elsewhere_is_the_cause(tmp_path: Path) -> None:
-    ends = told(tmp_path, {1: failure(tmp_path, 1, -15), 0: failure(tmp_path, 0, 1, wrote=record("gone", 10.9))})
+    ends = ends_of_job(tmp_path, {1: failure(tmp_path, 1, -15), 0: failure(tmp_path, 0, 1, wrote=record("gone", 10.9))})
     assert first_of(ends).rank == 1
     assert "SIGTERM" in first_of(ends).in_words
 
 
 def test_of_two_errors_the_earlier_one(tmp_path: Path) -> None:
     wrote = {rank: record("error", time) for rank, time in ((0, 10.7), (1, 10.2))}
-    ends = told(tmp_path, {rank: failure(tmp_path, rank, 1, wrote=wrote[rank]) for rank in wrote})
+    ends = ends_of_job(tmp_path, {rank: failure(tmp_path, rank, 1, wrote=wrote[rank]) for rank in wrote})
     assert first_of(ends).rank == 1
 
 
@@ -90,20 +90,20 @@ def test_of_ranks_that_stand_still_the_one_behind() -> None:
 @pytest.mark.parametrize("others", [{"code": STALLED}, {"code": 1, "wrote": record("gone", 10.1)}])
 def test_a_rank_that_was_stopped_is_why_the_others_ended(tmp_path: Path, others: dict[str, Any]) -> None:
     failures = {0: failure(tmp_path, 0, **others), 1: failure(tmp_path, 1, -9)}
-    first = first_of(told(tmp_path, failures, stopped={1: 10.2}))
+    first = first_of(ends_of_job(tmp_path, failures, stopped={1: 10.2}))
     assert (first.rank, first.in_words) == (1, "was stopped (SIGSTOP) and not continued")
     assert exit_code_of(first) == STALLED
 
 
 def test_an_error_before_a_stopped_rank_was_killed(tmp_path: Path) -> None:
     failures = {0: failure(tmp_path, 0, 1, wrote=record("error", 10.1)), 1: failure(tmp_path, 1, -9)}
-    assert first_of(told(tmp_path, failures, stopped={1: 10.2})).rank == 0
+    assert first_of(ends_of_job(tmp_path, failures, stopped={1: 10.2})).rank == 0
 
 
 def test_a_rank_that_did_not_end_when_told_to(tmp_path: Path) -> None:
     stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=100, step=7, collectives=3))))
     failures = {0: failure(tmp_path, 0, STALLED), 1: failure(tmp_path, 1, -9, at=41)}
-    first = first_of(told(tmp_path, failures))
+    first = first_of(ends_of_job(tmp_path, failures))
     assert (first.rank, first.in_words) == (1, "did not answer, nor end when it was told to")
     assert exit_code_of(first) == STALLED
 
@@ -111,11 +111,11 @@ def test_a_rank_that_did_not_end_when_told_to(tmp_path: Path) -> None:
 def test_what_a_watchdog_left_is_that_of_the_process(tmp_path: Path) -> None:
     stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=100, step=7, collectives=3))))
     stack_file(tmp_path, 0).write_text("pid 100\nThread MainThread\n")
-    (now,) = told(tmp_path, {0: failure(tmp_path, 0, STALLED)})
+    (now,) = ends_of_job(tmp_path, {0: failure(tmp_path, 0, STALLED)})
     assert (now.how, now.step, now.traceback) == ("stalled", 7, "Thread MainThread\n")
     stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=99, step=7, collectives=3))))
     stack_file(tmp_path, 0).write_text("pid 99\nThread MainThread\n")
-    (before,) = told(tmp_path, {0: failure(tmp_path, 0, 1)})
+    (before,) = ends_of_job(tmp_path, {0: failure(tmp_path, 0, 1)})
     assert (before.how, before.step, before.traceback) == ("silent", -1, "")
 
 
@@ -134,8 +134,8 @@ def test_what_a_watchdog_left_is_that_of_the_process(tmp_path: Path) -> None:
     ],
 )
 def test_what_ends_a_rank(error: BaseException, kind: str, code: int) -> None:
-    found = record_of(error, short_of_memory=lambda error: isinstance(error, MemoryError))
-    assert (found.kind, found.exit_code) == (kind, code)
+    result = record_of(error, short_of_memory=lambda error: isinstance(error, MemoryError))
+    assert (result.kind, result.exit_code) == (kind, code)
 
 
 def test_a_record_that_is_none(tmp_path: Path) -> None:

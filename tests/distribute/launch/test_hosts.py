@@ -88,8 +88,8 @@ def started(hosts: tuple[str, ...], out: Path, *arguments: str) -> Iterator[list
 def ended(launchers: list[subprocess.Popen[str]], timeout_s: float) -> list[tuple[int, str]]:
     """Exit code and standard error of each, without the warnings of torch's sockets."""
     until = time.monotonic() + timeout_s
-    told = [launcher.communicate(timeout=max(1.0, until - time.monotonic()))[1] for launcher in launchers]
-    texts = ["\n".join(line for line in text.splitlines() if not line.startswith("[")) for text in told]
+    results = [launcher.communicate(timeout=max(1.0, until - time.monotonic()))[1] for launcher in launchers]
+    texts = ["\n".join(line for line in text.splitlines() if not line.startswith("[")) for text in results]
     return [(launcher.returncode, text) for launcher, text in zip(launchers, texts, strict=True)]
 
 
@@ -98,8 +98,8 @@ def test_two_hosts_train_what_one_trains(hosts: tuple[str, str], tmp_path: Path)
     with started(hosts, two, "12") as launchers:
         assert ended(launchers, 120) == [(0, ""), (0, "")]
     assert start(one, steps=12) == (0, "")
-    found, wanted = (torch.load(out / "last.pt")["network"] for out in (two, one))
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    result, wanted = (torch.load(out / "last.pt")["network"] for out in (two, one))
+    assert all(torch.equal(result[name], wanted[name]) for name in wanted)
     assert {path.name for path in two.glob("logs/*/rank-*.log")} == {"rank-0.0.log", "rank-1.0.log"}
 
 
@@ -117,8 +117,8 @@ def test_a_host_that_is_cut_off_ends_the_job_on_both_sides(hosts: tuple[str, str
     assert "(node 1)" in told_a.splitlines()[0]
     assert told_b.splitlines()[0].startswith("error: lost ")
     assert "(node 0)" in told_b.splitlines()[0]
-    for told in (told_a, told_b):
-        assert "go on from" in told or "start again: AGAIN" in told
+    for message in (told_a, told_b):
+        assert "go on from" in message or "start again: AGAIN" in message
 
 
 def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path:
         patch.setenv("HASTEN_FAULT", "error@1:3")
         with started(hosts, tmp_path, "12") as launchers:
             both = ended(launchers, 120)
-    for code, told in both:
+    for code, message in both:
         assert code == 1
-        assert told.splitlines()[0].startswith("error: rank 1 of 2 on ")
-        assert "RuntimeError: put in after step 3" in told
+        assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
+        assert "RuntimeError: put in after step 3" in message
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -140,10 +140,10 @@ def test_a_launcher_that_is_killed_ends_the_job_on_both_sides(
         wait_for(lambda: (tmp_path / "last.pt").exists())
         ranks = [rank for launcher in launchers for rank in psutil.Process(launcher.pid).children()]
         launchers[node].kill()
-        told = ended(launchers, 120)
+        output = ended(launchers, 120)
         assert len(ranks) == 2
         assert not any(is_alive(rank) for rank in ranks)
-    code, text = told[1 - node]
+    code, text = output[1 - node]
     assert code == 1
     (error,) = (line for line in text.splitlines() if line.startswith("error: "))
     assert error.startswith("error: lost ")
@@ -155,7 +155,7 @@ def test_a_rank_that_is_stopped_is_named_on_both_hosts(hosts: tuple[str, str], t
         patch.setenv("HASTEN_FAULT", "stop@1:3")
         with started(hosts, tmp_path, "12", "slow") as launchers:
             both = ended(launchers, 120)
-    for code, told in both:
+    for code, message in both:
         assert code == 124
-        assert told.splitlines()[0].startswith("error: rank 1 of 2 on ")
-        assert told.splitlines()[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")
+        assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
+        assert message.splitlines()[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")

@@ -130,8 +130,8 @@ def test_nodes_meet_and_tell_how_their_ranks_ended() -> None:
         for rank in (1, 0)
     ]
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(lambda pair: pair[0].exchange([pair[1]]), zip(both, ends, strict=True)))
-    assert told == [(ends[::-1], []), (ends[::-1], [])]
+        output = list(pool.map(lambda pair: pair[0].exchange([pair[1]]), zip(both, ends, strict=True)))
+    assert output == [(ends[::-1], []), (ends[::-1], [])]
 
 
 def test_a_node_that_says_no_more_is_lost() -> None:
@@ -154,11 +154,11 @@ def test_a_launcher_of_an_earlier_job() -> None:
 
 def test_a_number_given_twice() -> None:
     port = free_port()
-    found = met(*(node(rank, port, nnodes=3, join_s=3.0) for rank in (0, 1, 1)))
-    told = sorted(str(error) for error in found)
-    assert [text.startswith("--nnodes 3: node 2 did not come") for text in told] == [True, True, False]
-    assert "--node-rank 1: process" in told[2]
-    assert "has it already" in told[2]
+    result = met(*(node(rank, port, nnodes=3, join_s=3.0) for rank in (0, 1, 1)))
+    output = sorted(str(error) for error in result)
+    assert [text.startswith("--nnodes 3: node 2 did not come") for text in output] == [True, True, False]
+    assert "--node-rank 1: process" in output[2]
+    assert "has it already" in output[2]
 
 
 def test_a_used_port_of_a_job_that_ended_is_free_again() -> None:

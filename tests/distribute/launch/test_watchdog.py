@@ -115,13 +115,13 @@ def test_a_process_that_holds_the_interpreter_is_ended_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("size", "told", "wanted"),
+    ("size", "message", "wanted"),
     [(2, {}, 15.0), (1, {}, None), (1, {VARIABLE: "7"}, 7.0), (2, {VARIABLE: "0"}, None)],
 )
 def test_how_long_a_step_may_take(
-    tmp_path: Path, size: int, told: dict[str, str], wanted: float | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, size: int, message: dict[str, str], wanted: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in told.items():
+    for name, value in message.items():
         monkeypatch.setenv(name, value)
     dog = watchdog_of(World(size=size), tmp_path, timeout_s=30.0)
     assert (dog.stall_s if dog is not None else None) == wanted

@@ -28,7 +28,7 @@ def only_fakes(folder: Path, patch: pytest.MonkeyPatch) -> None:
     shell = folder / "shell"
     shell.mkdir(exist_ok=True)
     for name in ("bash", "sed", "head", "grep", "date", "cat", "echo"):
-        found = next((place for place in ("/bin", "/usr/bin") if Path(place, name).exists()), None)
-        if found is not None and not (shell / name).exists():
-            (shell / name).symlink_to(Path(found, name))
+        result = next((place for place in ("/bin", "/usr/bin") if Path(place, name).exists()), None)
+        if result is not None and not (shell / name).exists():
+            (shell / name).symlink_to(Path(result, name))
     patch.setenv("PATH", os.pathsep.join((str(folder), str(shell))))

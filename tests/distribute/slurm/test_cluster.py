@@ -67,11 +67,11 @@ def log(out: Path, name: str) -> str:
 
 
 def test_a_sweep_is_trained_and_collected(swept: Path) -> None:
-    standing, told = standings(swept, read_jobs(swept))
+    standing, message = standings(swept, read_jobs(swept))
 
     assert [each.state for each in standing] == ["finished", "finished"], log(swept, "tasks-2")
     assert [each.view.steps for each in standing if each.view] == [STEPS, STEPS]
-    assert not [note for note in told.notes if "squeue" in note]
+    assert not [note for note in message.notes if "squeue" in note]
     write_json(swept / RUNS_JSON, collected(standing))
     study = read_logs(swept)
     assert [(each.strategy, each.world, each.mode) for each in study.logs] == [
@@ -119,11 +119,11 @@ def test_a_stopped_job_is_queued_again_and_ends_as_if_undisturbed(
 
     assert slurm.wait_for_end(job) == "completed", log(out, "tasks-2")
 
-    told = log(out, "tasks-2")
-    assert said in told
-    assert "stopped at step 1" in told
-    assert ", start 2," in told
-    assert "== trained" in told
+    output = log(out, "tasks-2")
+    assert said in output
+    assert "stopped at step 1" in output
+    assert ", start 2," in output
+    assert "== trained" in output
     assert_same_run(out / "tasks-2", swept / "tasks-2")
 
 
@@ -150,9 +150,9 @@ def test_a_job_that_saves_nothing_is_not_queued_for_ever(slurm: Slurm, config: R
 
     assert slurm.wait_for_end(job.job_id) == "failed"
 
-    told = log(out, "tasks-2")
-    assert told.count("steps are saved; queued again") == 1
-    assert "not queued again: 2 starts in a row have saved no new step" in told
+    output = log(out, "tasks-2")
+    assert output.count("steps are saved; queued again") == 1
+    assert "not queued again: 2 starts in a row have saved no new step" in output
 
 
 def test_the_time_limit_is_told_to_every_rank(slurm: Slurm, config: RunConfig, tmp_path: Path) -> None:

@@ -83,10 +83,10 @@ def test_jobs_that_left_the_queue_are_asked_of_the_accounting(bin_: Path, tmp_pa
     fake(bin_, "squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     fake(bin_, "sacct", 'echo "12|CANCELLED by 1000"; echo "12.batch|CANCELLED"')
 
-    standing, told = standings(tmp_path, [JOB])
+    standing, message = standings(tmp_path, [JOB])
 
     assert standing[0].state == "cancelled"
-    assert told.notes == ()
+    assert message.notes == ()
 
 
 def test_a_cluster_without_accounting(bin_: Path, tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_cluster_without_accounting(bin_: Path, tmp_path: Path) -> None:
     fake(bin_, "sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
     ran(tmp_path, "interrupted")
 
-    standing, told = standings(tmp_path, [JOB])
+    standing, message = standings(tmp_path, [JOB])
 
     assert standing[0].state == "interrupted"
-    assert told.notes == (
+    assert message.notes == (
         "sacct: Slurm accounting storage is disabled; jobs that have left the queue are told by their files.",
     )
     assert standing_of(tmp_path / "elsewhere").state == "unknown"
@@ -108,9 +108,9 @@ def test_a_controller_that_is_away(bin_: Path, tmp_path: Path) -> None:
         bin_, "squeue", 'echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
     )
 
-    standing, told = standings(tmp_path, [JOB])
+    standing, message = standings(tmp_path, [JOB])
 
-    assert "Unable to contact slurm controller" in told.notes[0]
+    assert "Unable to contact slurm controller" in message.notes[0]
     assert standing[0].state == "unknown"
 
 

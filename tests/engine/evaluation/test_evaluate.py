@@ -48,9 +48,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_scores_of_a_folder_against_a_data_set(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
-    found = hasten.evaluate(predictions, data)
-    assert found.cases == ["c0", "c1", "c2"]
-    assert found.names == ("a", "b")
+    result = hasten.evaluate(predictions, data)
+    assert result.cases == ["c0", "c1", "c2"]
+    assert result.names == ("a", "b")
     by_hand = []
     for number in range(3):
         label = label_of(number)
@@ -58,11 +58,11 @@ def test_scores_of_a_folder_against_a_data_set(folders: tuple[Path, Path]) -> No
         for value in (3, 7):
             one, other = shifted == value, label == value
             by_hand.append(2 * (one & other).sum() / (one.sum() + other.sum()))
-    assert [score.dice for score in found.scores] == pytest.approx(by_hand)
+    assert [score.dice for score in result.scores] == pytest.approx(by_hand)
     # Moved along y, by a voxel of 1.2 mm and by two.
-    assert [score.hd95 for score in found.scores if score.name == "b"] == pytest.approx([0, 1.2, 2.4])
-    assert found.mean() == pytest.approx(np.mean(by_hand))
-    assert found.summary("a", "dice").count == 3
+    assert [score.hd95 for score in result.scores if score.name == "b"] == pytest.approx([0, 1.2, 2.4])
+    assert result.mean() == pytest.approx(np.mean(by_hand))
+    assert result.summary("a", "dice").count == 3
 
 
 def test_ignored_voxels_are_not_scored(folders: tuple[Path, Path]) -> None:
@@ -74,9 +74,9 @@ def test_ignored_voxels_are_not_scored(folders: tuple[Path, Path]) -> None:
         label = label_of(number)
         wrong = np.roll(label, number, 1) != label
         save(data / f"labelsTr/c{number}.nii.gz", np.where(wrong, 9, label).astype(np.uint8))
-    found = hasten.evaluate(predictions, data)
-    assert found.mean("dice") == 1.0 > plain.mean("dice")
-    assert found.names == plain.names
+    result = hasten.evaluate(predictions, data)
+    assert result.mean("dice") == 1.0 > plain.mean("dice")
+    assert result.names == plain.names
     assert hasten.evaluate(predictions, data / "labelsTr").mean("dice") == 1.0
 
 
@@ -90,20 +90,20 @@ def test_a_folder_of_label_maps_takes_the_names_beside_it(folders: tuple[Path, P
 def test_regions_that_a_data_set_declares(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     (data.parent / "regions.json").replace(data / "dataset.json")
-    found = evaluate(predictions, data)
-    assert set(found.names) >= {"tumour", "core"}
-    assert found.main == ("tumour", "core")
+    result = evaluate(predictions, data)
+    assert set(result.names) >= {"tumour", "core"}
+    assert result.main == ("tumour", "core")
     label, shifted = label_of(1) > 0, np.roll(label_of(1), 1, 1) > 0
-    [tumour] = [score for score in found.scores if (score.case, score.name) == ("c1", "tumour")]
+    [tumour] = [score for score in result.scores if (score.case, score.name) == ("c1", "tumour")]
     assert tumour.dice == pytest.approx(2 * (label & shifted).sum() / (label.sum() + shifted.sum()))
 
 
 def test_a_part_of_a_data_set_may_be_predicted_but_not_of_a_folder(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     (predictions / "c1.nii.gz").unlink()
-    found = evaluate(predictions, data, surfaces=False)
-    assert found.cases == ["c0", "c2"]
-    assert found.num_labelled == 3
+    result = evaluate(predictions, data, surfaces=False)
+    assert result.cases == ["c0", "c2"]
+    assert result.num_labelled == 3
     with pytest.raises(ValueError, match=r"c1\.nii\.gz: has no prediction in"):
         evaluate(predictions, data / "labelsTr")
 
@@ -114,9 +114,9 @@ def test_every_case_that_cannot_be_compared_is_listed(folders: tuple[Path, Path]
     save(predictions / "c1.nii.gz", label_of(1), np.diag([1.0, 1.2, 2.6, 1.0]))
     save(predictions / "unknown.nii.gz", label_of(1))
     (predictions / "c2.nii.gz").unlink()
-    with pytest.raises(ValueError, match="4 cases cannot be compared") as told:
+    with pytest.raises(ValueError, match="4 cases cannot be compared") as error:
         evaluate(predictions, data / "labelsTr")
-    text = str(told.value)
+    text = str(error.value)
     assert "unknown.nii.gz: is predicted, but" in text
     assert "c2.nii.gz: has no prediction" in text
     assert "c0.nii.gz: its shape (7, 9, 10) differs from (8, 9, 10)" in text
@@ -127,9 +127,9 @@ def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     for number in range(2):
         save(predictions / f"c{number}.nii.gz", np.full((10, 9, 8), 5, np.uint8))
-    with pytest.raises(ValueError, match=r"2 of 3 cases could not be evaluated") as told:
+    with pytest.raises(ValueError, match=r"2 of 3 cases could not be evaluated") as error:
         evaluate(predictions, data)
-    assert str(told.value).count("holds the label values 5, declared are 0, 3, 7") == 2
+    assert str(error.value).count("holds the label values 5, declared are 0, 3, 7") == 2
 
 
 @pytest.mark.parametrize(
@@ -166,26 +166,26 @@ def test_classes_that_are_empty_are_counted_and_left_out(folders: tuple[Path, Pa
     for folder in (predictions, data / "labelsTr"):
         save(folder / "c0.nii.gz", nothing)
     save(predictions / "c1.nii.gz", nothing)
-    found = evaluate(predictions, data)
-    dice, hd95 = found.summary("a", "dice"), found.summary("a", "hd95")
+    result = evaluate(predictions, data)
+    dice, hd95 = result.summary("a", "dice"), result.summary("a", "hd95")
     assert (dice.count, dice.empty) == (2, 1)
     assert (hd95.count, hd95.empty, hd95.infinite) == (1, 1, 1)
-    assert math.isnan(found.case_means()["c0"])
-    assert found.mean() == pytest.approx(np.nanmean(list(found.case_means().values())))
+    assert math.isnan(result.case_means()["c0"])
+    assert result.mean() == pytest.approx(np.nanmean(list(result.case_means().values())))
 
 
 def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     predictions, data = folders
     save(predictions / "c1.nii.gz", np.zeros((10, 9, 8), np.uint8))
-    found = evaluate(predictions, data, tolerance_mm=2.0)
-    write_evaluation(found, tmp_path / "out")
+    result = evaluate(predictions, data, tolerance_mm=2.0)
+    write_evaluation(result, tmp_path / "out")
     rows = list(csv.DictReader((tmp_path / "out/evaluation.csv").open()))
     assert [(row["case"], row["class"]) for row in rows][:2] == [("c0", "a"), ("c0", "b")]
     assert rows[2]["hd95"] == "inf"
     content = json.loads((tmp_path / "out/evaluation.json").read_text())
-    assert content["classes"]["a"]["dice"]["mean"] == pytest.approx(found.summary("a", "dice").mean)
+    assert content["classes"]["a"]["dice"]["mean"] == pytest.approx(result.summary("a", "dice").mean)
     assert content["scores"][2]["hd95"] is None
-    page = write_evaluation_page(found, tmp_path / "out/evaluation.html").read_text()
+    page = write_evaluation_page(result, tmp_path / "out/evaluation.html").read_text()
     assert "NSD at 2 mm" in page
     assert page.index(">c1<") < page.index(">c0<")
 

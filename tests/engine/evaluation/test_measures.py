@@ -53,15 +53,15 @@ def test_scores_are_those_of_monai(case: tuple[np.ndarray, np.ndarray, Spacing])
 
 def surface(mask: np.ndarray) -> list[tuple[int, ...]]:
     """Voxels with a neighbour outside, by a face."""
-    found = []
+    results = []
     for voxel in map(tuple, np.argwhere(mask)):
         for axis, step in product(range(mask.ndim), (-1, 1)):
             near = tuple(v + step * (a == axis) for a, v in enumerate(voxel))
             inside = all(0 <= v < n for v, n in zip(near, mask.shape, strict=True))
             if not (inside and mask[near]):
-                found.append(voxel)
+                results.append(voxel)
                 break
-    return found
+    return results
 
 
 def distances(one: list[tuple[int, ...]], other: list[tuple[int, ...]], spacing: Spacing) -> list[float]:
@@ -71,14 +71,14 @@ def distances(one: list[tuple[int, ...]], other: list[tuple[int, ...]], spacing:
 @given(pairs())
 def test_surfaces_by_their_definition(case: tuple[np.ndarray, np.ndarray, Spacing]) -> None:
     prediction, label, spacing = case
-    found, truth = prediction > 0, label > 0
-    hd95, nsd = surface_scores(found, truth, spacing=spacing, tolerance_mm=1.5)
-    if not found.any() or not truth.any():
+    result, truth = prediction > 0, label > 0
+    hd95, nsd = surface_scores(result, truth, spacing=spacing, tolerance_mm=1.5)
+    if not result.any() or not truth.any():
         return
-    if len(found) == 1:
-        edges = [[(0, *voxel) for voxel in surface(mask[0])] for mask in (found, truth)]
+    if len(result) == 1:
+        edges = [[(0, *voxel) for voxel in surface(mask[0])] for mask in (result, truth)]
     else:
-        edges = [surface(mask) for mask in (found, truth)]
+        edges = [surface(mask) for mask in (result, truth)]
     there, back = distances(edges[0], edges[1], spacing), distances(edges[1], edges[0], spacing)
     assert hd95 == pytest.approx(max(np.percentile(there, 95), np.percentile(back, 95)), rel=1e-4)
     assert nsd == pytest.approx(np.mean(np.array([*there, *back]) <= 1.5), rel=1e-4)

@@ -89,10 +89,10 @@ def test_a_time_limit_leaves_it_out_where_there_is_no_time(
 def test_scores_are_read_back_as_they_were(data: Path, tmp_path: Path) -> None:
     train(config_of(data, tmp_path / "cache", *RESAMPLED), tmp_path / "run")
     scored = own.score_validation(tmp_path / "run", surfaces=True)
-    found = read_evaluation(tmp_path / "run/validation")
-    assert found is not None
-    assert repr(found.scores) == repr(scored.scores)
-    assert (found.names, found.main, found.surfaces) == (scored.names, scored.main, True)
+    result = read_evaluation(tmp_path / "run/validation")
+    assert result is not None
+    assert repr(result.scores) == repr(scored.scores)
+    assert (result.names, result.main, result.surfaces) == (scored.names, scored.main, True)
     (tmp_path / "run/validation/evaluation.json").write_text("{}")
     assert read_evaluation(tmp_path / "run/validation") is None
 
@@ -118,9 +118,9 @@ def test_ranks_share_the_cases(data: Path, tmp_path: Path, monkeypatch: pytest.M
     )
     for rank in (1, 0):
         world = World(size=2, rank=rank, local_rank=rank, local_size=2)
-        found = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
-        assert ("own_grid" in found) == (rank == 0)
-    assert found["own_grid"] == expected
+        actual = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
+        assert ("own_grid" in actual) == (rank == 0)
+    assert actual["own_grid"] == expected
     assert len(predicted) == 2
     assert not set(predicted[0]) & set(predicted[1])
 
@@ -129,5 +129,5 @@ def test_what_another_rank_does_not_predict_rank_0_does(data: Path, tmp_path: Pa
     out, summary = unscored(data, tmp_path, "distribute.timeout_s=1")
     expected = summary.pop("expected")
     world = World(size=2, rank=0, local_rank=0, local_size=2)
-    found = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
-    assert found["own_grid"] == expected
+    actual = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
+    assert actual["own_grid"] == expected

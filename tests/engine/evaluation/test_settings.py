@@ -29,12 +29,12 @@ def images(run: Path) -> Path:
 
 def test_mirroring_by_confidence_lies_between_none_and_all(run: Path) -> None:
     axes = "infer.flip_axes=[0,1,2]"
-    found = {
+    results = {
         below: evaluate_run(run, overrides=[axes, f"infer.flip_below={below}"], surfaces=False).other
         for below in (0.01, 1.0)
     }
     own = evaluate_run(run, surfaces=False).own
-    none, every = found[0.01], found[1.0]
+    none, every = results[0.01], results[1.0]
     assert none is not None
     assert every is not None
     assert none.passes == own.passes
@@ -88,7 +88,7 @@ def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["elsewhere"], "holds no run"),
         (["RUN", "labels", "infer.overlap=0.25"], "leave out LABELS to evaluate a run"),
@@ -98,7 +98,7 @@ def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture
         (["RUN", "infer.flip_below=2"], "infer.flip_below"),
     ],
 )
-def test_mistakes(run: Path, words: list[str], told: str) -> None:
+def test_mistakes(run: Path, words: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["evaluate", *(str(run) if word == "RUN" else word for word in words)])
     assert result.exit_code != 0
-    assert told in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())

@@ -28,13 +28,13 @@ def make_image(seed: int, *, lesions: bool = True) -> Image:
 def of_monai(images: list[Image], rates: tuple[float, ...]) -> tuple[float, np.ndarray, np.ndarray]:
     from monai.metrics import compute_fp_tp_probs, compute_froc_curve_data, compute_froc_score
 
-    false, found, targets = [], [], 0
+    false, result, targets = [], [], 0
     for scores, points, labels, excluded in images:
         fp, tp, number = compute_fp_tp_probs(scores, points[:, 0], points[:, 1], labels, excluded, 0)
         false.extend(fp)
-        found.extend(tp)
+        result.extend(tp)
         targets += number
-    rate, sensitivity = compute_froc_curve_data(np.array(false), np.array(found), targets, len(images))
+    rate, sensitivity = compute_froc_curve_data(np.array(false), np.array(result), targets, len(images))
     return float(compute_froc_score(rate, sensitivity, rates)), rate, sensitivity
 
 
@@ -71,18 +71,18 @@ def measured(images: list[Image], rates: tuple[float, ...] = RATES) -> Froc:
 def test_score_and_curve_are_those_of_monai(seed: int, number: int) -> None:
     images = [make_image(seed * 10 + index, lesions=index != 1) for index in range(number)]
     score, rate, sensitivity = of_monai(images, RATES)
-    found = measured(images)
-    np.testing.assert_allclose(found.curve_rates, rate)
-    np.testing.assert_allclose(found.curve_sensitivity, sensitivity)
-    assert found.score == pytest.approx(score, abs=1e-12)
+    result = measured(images)
+    np.testing.assert_allclose(result.curve_rates, rate)
+    np.testing.assert_allclose(result.curve_sensitivity, sensitivity)
+    assert result.score == pytest.approx(score, abs=1e-12)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_each_sensitivity_is_that_of_the_definition(seed: int, number: int) -> None:
     images = [make_image(seed * 10 + index) for index in range(number)]
-    found = measured(images)
-    assert found.sensitivity == pytest.approx([slow(images, rate) for rate in RATES], abs=1e-12)
-    assert found.images == number
+    result = measured(images)
+    assert result.sensitivity == pytest.approx([slow(images, rate) for rate in RATES], abs=1e-12)
+    assert result.images == number
 
 
 def test_a_worked_example() -> None:
@@ -90,27 +90,27 @@ def test_a_worked_example() -> None:
     lesions[:3, :3], lesions[6:, 6:] = 1, 2
     scores = np.array([0.9, 0.8, 0.7, 0.6])
     points = np.array([[1, 1], [5, 0], [8, 8], [0, 9]])
-    found = measured([(scores, points, lesions, [])], (0.0, 0.5, 1.0, 8.0))
+    result = measured([(scores, points, lesions, [])], (0.0, 0.5, 1.0, 8.0))
     # Found at 0.9 and 0.7; false at 0.8 and 0.6, the lowest, which is left out.
-    assert found.sensitivity == (0.5, 0.5, 1.0, 1.0)
-    assert (found.lesions, found.images, found.score) == (2, 1, 0.75)
+    assert result.sensitivity == (0.5, 0.5, 1.0, 1.0)
+    assert (result.lesions, result.images, result.score) == (2, 1, 0.75)
 
 
 def test_what_lies_in_an_excluded_lesion_is_neither_found_nor_false() -> None:
     lesions = np.zeros((10, 10), np.int32)
     lesions[:3, :3], lesions[6:, 6:] = 1, 2
     scores, points = np.array([0.9, 0.8]), np.array([[7, 7], [1, 1]])
-    found = measured([(scores, points, lesions, [2])])
-    assert found.lesions == 1
-    assert found.sensitivity == (1.0,) * 6
+    result = measured([(scores, points, lesions, [2])])
+    assert result.lesions == 1
+    assert result.sensitivity == (1.0,) * 6
 
 
 def test_an_image_without_detections_counts() -> None:
     lesions = np.zeros((10, 10), np.int32)
     lesions[:3, :3] = 1
     nothing = (np.zeros(0), np.zeros((0, 2)), lesions * 0, [])
-    found = measured([(np.array([0.9]), np.array([[0, 0]]), lesions, []), nothing])
-    assert (found.images, found.lesions) == (2, 1)
+    result = measured([(np.array([0.9]), np.array([[0, 0]]), lesions, []), nothing])
+    assert (result.images, result.lesions) == (2, 1)
 
 
 def test_without_a_lesion_or_an_image_there_is_no_score() -> None:
@@ -126,12 +126,12 @@ def test_without_a_lesion_or_an_image_there_is_no_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "points", "told"),
+    ("scores", "points", "message"),
     [([0.9, 0.8], [[0, 0]], "do not fit"), ([0.9], [[0, 4]], "some lie outside"), ([0.9], [[-1, 0]], "outside")],
     ids=["number", "beyond", "before"],
 )
-def test_detections_that_do_not_fit_are_refused(scores: list[float], points: list[list[int]], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_detections_that_do_not_fit_are_refused(scores: list[float], points: list[list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         FrocMetric()(np.array(scores), np.array(points), np.ones((4, 4), np.int32))
 
 

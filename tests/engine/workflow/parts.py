@@ -90,7 +90,7 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
         parts = ((*pair, f"{place}[{number}]") for number, pair in enumerate(zip(one, other, strict=True)))
     else:
         return None if type(one) is type(other) and one == other else f"{place}: {one!r} and {other!r}"
-    return next((found for part in parts if (found := difference(*part))), None)
+    return next((result for part in parts if (result := difference(*part))), None)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -68,12 +68,12 @@ class Setting:
 
 def both(use: Callable[[Setting, Path], Any], folder: Path) -> Any:
     """What `use` returns, which must be the same with either kind."""
-    found = []
+    results = []
     for number, kinds in enumerate(KINDS):
         (folder / str(number)).mkdir()
-        found.append(snapshot(use(Setting(kinds), folder / str(number))))
-    assert difference(*found) is None
-    return found[1]
+        results.append(snapshot(use(Setting(kinds), folder / str(number))))
+    assert difference(*results) is None
+    return results[1]
 
 
 def test_stats_handler_logs_the_same_lines(tmp_path: Path) -> None:

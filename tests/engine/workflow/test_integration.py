@@ -58,7 +58,7 @@ def determinism() -> Any:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[dict[str, str]]:
-    found = []
+    results = []
     for number in range(6):
         image, label = create_test_image_3d(
             32, 32, 32, num_objs=4, rad_max=8, num_seg_classes=1, random_state=np.random.RandomState(number)
@@ -66,8 +66,8 @@ def rows(tmp_path: Path) -> list[dict[str, str]]:
         row = {"image": str(tmp_path / f"img{number}.nii.gz"), "label": str(tmp_path / f"seg{number}.nii.gz")}
         for key, values in zip(BOTH, (image, label), strict=True):
             nib.save(nib.Nifti1Image(values, np.eye(4)), row[key])
-        found.append(row)
-    return found
+        results.append(row)
+    return results
 
 
 def small_unet() -> nn.Module:
@@ -124,14 +124,14 @@ def workflow(own: Classes, rows: list[dict[str, str]], folder: Path) -> tuple[li
 
 
 def test_workflows(rows: list[dict[str, str]], tmp_path: Path) -> None:
-    found, wanted = (
+    result, wanted = (
         workflow(own, rows, tmp_path / name) for own, name in ((OURS, "ours"), (MONAIS, "monais"))
     )  # fmt: skip
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(result[0], wanted[0], rtol=1e-3, atol=1e-4)
     for name, weight in wanted[1].items():
-        torch.testing.assert_close(found[1][name], weight, rtol=1e-2, atol=1e-3)
-    assert {name for name in found[2] if ".pt" not in name} == {name for name in wanted[2] if ".pt" not in name}
-    assert len(found[2]) == len(wanted[2])
+        torch.testing.assert_close(result[1][name], weight, rtol=1e-2, atol=1e-3)
+    assert {name for name in result[2] if ".pt" not in name} == {name for name in wanted[2] if ".pt" not in name}
+    assert len(result[2]) == len(wanted[2])
 
 
 def test_unet_2d() -> None:

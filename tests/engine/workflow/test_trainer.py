@@ -144,7 +144,7 @@ def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
             return network(inputs, *args, shift=1.0, **kwargs) * 2
 
     data = [{**one, "scale": torch.full((2, 1, 1, 1), 2.0)} for one in batches(meta=True)]
-    found = []
+    results = []
     for kind in (SupervisedTrainer, MonaiTrainer):
         torch.manual_seed(0)
         net = Scaled()
@@ -153,8 +153,8 @@ def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
             "cpu", 1, data, net, torch.optim.SGD(net.parameters(), lr=0.1), loss, inferer=Twice(),
             prepare_batch=PrepareBatchExtraInput(["scale"]), train_handlers=[witness],
         ).run()  # fmt: skip
-        found.append(witness.seen)
-    assert same(*found)
+        results.append(witness.seen)
+    assert same(*results)
 
 
 def test_a_subclass_may_have_an_iteration_of_its_own() -> None:

@@ -39,17 +39,17 @@ def image_of(shape: tuple[int, ...], dtype: torch.dtype, last: bool) -> Tensor:
 def outcome(call: Callable[..., Tensor], leaves: list[Any], upstream: Tensor) -> list[Tensor]:
     """The output and the gradients of all that has one."""
     leaves = [each.detach().clone().requires_grad_() if torch.is_tensor(each) else each for each in leaves]
-    found = call(*leaves)
-    found.backward(upstream.to(found.dtype))
-    return [found.detach(), *(each.grad for each in leaves if torch.is_tensor(each))]
+    result = call(*leaves)
+    result.backward(upstream.to(result.dtype))
+    return [result.detach(), *(each.grad for each in leaves if torch.is_tensor(each))]
 
 
 def double(each: Any) -> Any:
     return each.double() if torch.is_tensor(each) else each
 
 
-def compare(found: list[Tensor], wanted: list[Tensor], share: float, name: str) -> None:
-    for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+def compare(result: list[Tensor], wanted: list[Tensor], share: float, name: str) -> None:
+    for place, (one, other) in enumerate(zip(result, wanted, strict=True)):
         apart, largest = (one.double() - other).abs().max(), other.abs().max()
         assert apart <= share * largest + 1e-6, f"{name}, {place}: {float(apart):.3g} of {float(largest):.3g}"
 
@@ -61,13 +61,13 @@ def norm(shape: tuple[int, ...], groups: int, dtype: torch.dtype, last: bool, sl
     upstream = normal(*shape[:-1], 2 * shape[-1]).to(dtype)[..., ::2]
     factor = {"one": torch.tensor([0.25]), "each": torch.randn(channels)}.get(slope, slope)
     leaves = [image, torch.randn(channels) if affine else None, torch.randn(channels) if affine else None, factor]
-    found = outcome(lambda x, w, b, s: triton_norm_act(x, groups, w, b, s, 1e-5), leaves, upstream)
+    result = outcome(lambda x, w, b, s: triton_norm_act(x, groups, w, b, s, 1e-5), leaves, upstream)
     wanted = outcome(
         lambda x, w, b, s: written_out(x, groups, w, b, s, 1e-5), [double(each) for each in leaves], upstream.double()
     )
-    assert found[0].dtype == found[1].dtype == dtype
-    assert found[0].stride() == found[1].stride() == image.stride()
-    compare(found, wanted, TOLERANCE[dtype], f"norm {shape} {groups} {dtype} last={last} {slope} affine={affine}")
+    assert result[0].dtype == result[1].dtype == dtype
+    assert result[0].stride() == result[1].stride() == image.stride()
+    compare(result, wanted, TOLERANCE[dtype], f"norm {shape} {groups} {dtype} last={last} {slope} affine={affine}")
 
 
 def norms() -> None:
@@ -87,8 +87,8 @@ def far_from_zero() -> None:
     """A variance that sums of squares would lose, and one voxel that is far from all others."""
     image = torch.randn(1, 2, 40, 80) * 0.1 + 1000
     image[0, 1, 0, 0] = -1e4
-    found = triton_norm_act(image, 2, None, None, None, 0.0)
-    compare([found], [written_out(image.double(), 2, None, None, None, 0.0)], 1e-4, "far from zero")
+    result = triton_norm_act(image, 2, None, None, None, 0.0)
+    compare([result], [written_out(image.double(), 2, None, None, None, 0.0)], 1e-4, "far from zero")
 
 
 def repeats() -> None:
@@ -131,13 +131,13 @@ def loss(scores: Tensor, kind: torch.dtype, surprised: bool, ignored: int | None
     kept: list[Tensor] = []
     one = torch.ones((), dtype=torch.float64)
     options = {"surprised": surprised, "ignore_index": ignored}
-    found = outcome(whole(lambda each: triton_counts(each, label, **options)), [scores], one)  # type: ignore[arg-type]
+    result = outcome(whole(lambda each: triton_counts(each, label, **options)), [scores], one)  # type: ignore[arg-type]
     wanted = outcome(whole(lambda each: _SoftCounts.apply(each, label, surprised, ignored)), [scores.double()], one)
-    assert found[1].dtype == scores.dtype
-    assert found[1].stride() == scores.stride()
+    assert result[1].dtype == scores.dtype
+    assert result[1].stride() == scores.stride()
     name = f"loss {tuple(scores.shape)} {scores.dtype} {kind} surprised={surprised} {ignored}"
     compare([kept[0]], [kept[1]], 1e-5, name)
-    compare(found[1:], wanted[1:], TOLERANCE[scores.dtype], name)
+    compare(result[1:], wanted[1:], TOLERANCE[scores.dtype], name)
 
 
 def wrong_label() -> None:

@@ -33,9 +33,9 @@ def test_the_nearest_voxel_is_torchs(sides: list[tuple[int, int]]) -> None:
     target = label(*[side for side, _ in sides])
     size = [wanted for _, wanted in sides]
     wanted = torch.nn.functional.interpolate(target.float(), size=size, mode="nearest-exact")
-    found = nearest(target, size)
-    assert found.dtype == target.dtype
-    assert torch.equal(found.float(), wanted)
+    result = nearest(target, size)
+    assert result.dtype == target.dtype
+    assert torch.equal(result.float(), wanted)
 
 
 @pytest.mark.parametrize("sizes", [((8, 8, 4),), ((8, 8, 4), (4, 4, 2), (2, 2, 2)), ((9, 7), (4, 3))])
@@ -43,8 +43,8 @@ def test_with_weights_it_is_monais(sizes: tuple[tuple[int, ...], ...]) -> None:
     outputs, target = heads(*sizes), label(*sizes[0])
     weights = [0.7, 0.2, 0.1]
     loss = DiceCELoss(**INDEX)
-    found = DeepSupervisionLoss(loss, weights=weights)(outputs, target)
-    assert torch.allclose(found, Monais(loss, weights=weights)(outputs, target.float()))
+    result = DeepSupervisionLoss(loss, weights=weights)(outputs, target)
+    assert torch.allclose(result, Monais(loss, weights=weights)(outputs, target.float()))
 
 
 @pytest.mark.parametrize("mode", ["exp", "same", "two"])
@@ -68,9 +68,9 @@ def test_as_nnunet_each_depth_weighs_half_of_the_finer_one() -> None:
         loss(output, target[..., step // 2 :: step, step // 2 :: step])
         for output, step in zip(outputs, (1, 2, 4), strict=True)
     ]
-    found = DeepSupervisionLoss(loss, "nnunet")(outputs, target)
-    assert torch.allclose(found, (4 * each[0] + 2 * each[1] + each[2]) / 7)
-    assert torch.allclose(found, Monais(loss)(outputs, target.float()) / 1.75)
+    result = DeepSupervisionLoss(loss, "nnunet")(outputs, target)
+    assert torch.allclose(result, (4 * each[0] + 2 * each[1] + each[2]) / 7)
+    assert torch.allclose(result, Monais(loss)(outputs, target.float()) / 1.75)
 
 
 def test_a_network_with_stacked_heads_and_the_same_in_evaluation() -> None:
@@ -84,9 +84,9 @@ def test_a_network_with_stacked_heads_and_the_same_in_evaluation() -> None:
     assert stacked.shape == (2, 3, 3, 16, 16, 16)
     single = DiceCELoss(include_background=False, batch=True, **INDEX)
     wanted = sum(weight * single(stacked[:, head], target) for head, weight in enumerate([4 / 7, 2 / 7, 1 / 7]))
-    found = loss(stacked, target)
-    assert torch.allclose(found, torch.as_tensor(wanted))
-    found.backward()
+    value = loss(stacked, target)
+    assert torch.allclose(value, torch.as_tensor(wanted))
+    value.backward()
     assert all(head.grad is not None for head in (network.deep_supervision_heads[1].conv.conv.weight,))
     output = network.eval()(image)
     assert torch.equal(loss(output, target), single(output, target))

@@ -29,10 +29,10 @@ def test_value_and_gradient_are_monais(
     scores = (spread * torch.randn(count, classes, *sides, generator=generator, dtype=torch.float64)).requires_grad_()
     label = torch.randint(0, classes, (count, 1, *sides), generator=generator).to(kind)
     loss = DiceCELoss(include_background=include, to_onehot_y=True, softmax=True, batch=batch)
-    found, wanted = dice_ce(scores, label, include_background=include, batch=batch), loss(scores, label.long())
+    result, wanted = dice_ce(scores, label, include_background=include, batch=batch), loss(scores, label.long())
     # MONAI one-hot encodes in float32, so its sums are that exact.
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-6, abs=1e-6)
-    (mine,), (theirs,) = torch.autograd.grad(3 * found, scores), torch.autograd.grad(3 * wanted, scores)
+    assert result.item() == pytest.approx(wanted.item(), rel=1e-6, abs=1e-6)
+    (mine,), (theirs,) = torch.autograd.grad(3 * result, scores), torch.autograd.grad(3 * wanted, scores)
     assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-7)
 
 
@@ -48,9 +48,9 @@ def test_the_written_derivative_is_the_numerical_one(include: bool, batch: bool)
 
 def test_sure_and_wrong_scores_stay_finite() -> None:
     scores = torch.tensor([[[500.0, -500.0], [-500.0, 500.0]]], requires_grad=True)
-    found = dice_ce(scores, torch.tensor([[[1, 0]]]), include_background=False, batch=True)
-    (gradient,) = torch.autograd.grad(found, scores)
-    assert found.item() == pytest.approx(1000 + 1, rel=1e-3)
+    result = dice_ce(scores, torch.tensor([[[1, 0]]]), include_background=False, batch=True)
+    (gradient,) = torch.autograd.grad(result, scores)
+    assert result.item() == pytest.approx(1000 + 1, rel=1e-3)
     assert gradient.isfinite().all()
 
 

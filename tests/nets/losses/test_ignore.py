@@ -49,8 +49,10 @@ def outcome(loss: Any, scores: Any, label: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), gradient
 
 
-def same(found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> bool:
-    return torch.allclose(found[0], wanted[0], rtol=1e-5) and torch.allclose(found[1], wanted[1], rtol=1e-4, atol=1e-7)
+def same(result: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> bool:
+    return torch.allclose(result[0], wanted[0], rtol=1e-5) and torch.allclose(
+        result[1], wanted[1], rtol=1e-4, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("members", [(), REGIONS], ids=["classes", "regions"])
@@ -149,9 +151,9 @@ def test_coarser_heads_ignore_the_voxels_that_they_take() -> None:
     fine, label = example(9, 0.5, (8, 8, 4))
     coarse = example(10, 0.0, (4, 4, 2))[0]
     plain = build_loss(LossConfig())
-    found = build_loss(LossConfig(), ignore_index=IGNORED)([fine, coarse], label)
+    result = build_loss(LossConfig(), ignore_index=IGNORED)([fine, coarse], label)
     wanted = 2 * plain(*others(fine, label)) + plain(*others(coarse, label[..., 1::2, 1::2, 1::2]))
-    assert torch.allclose(found, wanted / 3)
+    assert torch.allclose(result, wanted / 3)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +171,9 @@ def test_what_has_no_ignored_voxels_says_so(loss: nn.Module, scores: Any, target
 
 def test_an_ignored_class_is_left_out_like_another_value() -> None:
     scores, label = example(11, 0.4, (6, 5))
-    found = DiceLoss(softmax=True, to_onehot_y=True, batch=True, ignore_index=2)(scores, label.clamp(max=2))
+    result = DiceLoss(softmax=True, to_onehot_y=True, batch=True, ignore_index=2)(scores, label.clamp(max=2))
     other = DiceLoss(softmax=True, to_onehot_y=True, batch=True, ignore_index=IGNORED)
-    assert torch.allclose(found, other(scores, torch.where(label >= 2, IGNORED, label)))
+    assert torch.allclose(result, other(scores, torch.where(label >= 2, IGNORED, label)))
 
 
 @pytest.mark.parametrize("compiled", [RegionLoss, DiceCELoss])

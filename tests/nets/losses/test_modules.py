@@ -58,11 +58,11 @@ def agree(name: str, scores: Tensor, target: Tensor, **options: Any) -> None:
         warnings.simplefilter("ignore")
         options = {key: torch.tensor(value) if key == "weight" else value for key, value in options.items()}
         wanted = getattr(monai.losses, name)(**options)(scores, target)
-    found = ours(scores, target)
-    assert found.shape == wanted.shape
-    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    slope = torch.linspace(1, 2, found.numel()).reshape(found.shape)
-    (mine,), (theirs,) = (torch.autograd.grad((slope * loss).sum(), scores) for loss in (found, wanted))
+    result = ours(scores, target)
+    assert result.shape == wanted.shape
+    assert torch.allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    slope = torch.linspace(1, 2, result.numel()).reshape(result.shape)
+    (mine,), (theirs,) = (torch.autograd.grad((slope * loss).sum(), scores) for loss in (result, wanted))
     assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()) + 1e-9)
 
 
@@ -203,8 +203,8 @@ def test_a_soft_max_against_one_channel_a_class_is_monais(name: str) -> None:
     scores, target = scores_of(3, 2, 4, [5, 4, 3], 2.0), index_of(1, 2, 4, [5, 4, 3], torch.int64)
     hot = nn.functional.one_hot(target[:, 0], 4).movedim(-1, 1)
     agree(name, scores, hot.float(), softmax=True)
-    found = OURS[name](softmax=True)(scores, hot)
-    assert torch.allclose(found, OURS[name](**INDEX)(scores, target), rtol=1e-5)
+    result = OURS[name](softmax=True)(scores, hot)
+    assert torch.allclose(result, OURS[name](**INDEX)(scores, target), rtol=1e-5)
 
 
 def test_shares_as_they_are_and_another_activation() -> None:
@@ -235,9 +235,9 @@ def test_focal_tversky_and_tversky_with_cross_entropy_by_hand(gamma: float) -> N
         (TverskyCELoss(weight=weight, lambda_ce=0.5, **common), each.mean() + 0.5 * entropy),
     ]
     for loss, wanted in pairs:
-        found = loss(scores, target)
-        assert torch.allclose(found, wanted, rtol=1e-5)
-        (mine,), (theirs,) = (torch.autograd.grad(one, scores, retain_graph=True) for one in (found, wanted))
+        value = loss(scores, target)
+        assert torch.allclose(value, wanted, rtol=1e-5)
+        (mine,), (theirs,) = (torch.autograd.grad(one, scores, retain_graph=True) for one in (value, wanted))
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-7)
 
 
@@ -277,10 +277,10 @@ def test_half_precision_and_autocast_change_nothing_but_the_scores(loss: nn.Modu
     target = index_of(1, 2, 3, [9, 8, 7])
     wanted = loss(short.detach().float(), target)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = loss(short, target)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, wanted)
-    found.backward()
+        value = loss(short, target)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, wanted)
+    value.backward()
     assert short.grad is not None
     assert short.grad.dtype == torch.bfloat16
     assert short.grad.any()
@@ -297,10 +297,10 @@ def test_the_derivative_is_the_numerical_one(loss: nn.Module) -> None:
 def test_it_compiles_whole(loss: nn.Module) -> None:
     torch._dynamo.reset()
     scores, target = scores_of(3, 2, 3, [5, 4, 3], 2.0), index_of(1, 2, 3, [5, 4, 3])
-    found = torch.compile(loss, backend="aot_eager", fullgraph=True)(scores, target)
+    result = torch.compile(loss, backend="aot_eager", fullgraph=True)(scores, target)
     wanted = loss(scores, target)
-    assert torch.allclose(found, wanted, rtol=1e-6)
-    (mine,), (theirs,) = (torch.autograd.grad(one, scores) for one in (found, wanted))
+    assert torch.allclose(result, wanted, rtol=1e-6)
+    (mine,), (theirs,) = (torch.autograd.grad(one, scores) for one in (result, wanted))
     assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-7)
 
 
@@ -309,14 +309,14 @@ def test_monais_tensors_and_channels_last_are_taken(loss: nn.Module) -> None:
     scores, target = scores_of(3, 2, 3, [5, 4, 3], 2.0), index_of(1, 2, 3, [5, 4, 3])
     wanted = loss(scores, target)
     last = scores.detach().contiguous(memory_format=torch.channels_last_3d).requires_grad_()
-    found = loss(last, target)
-    assert torch.allclose(found, wanted)
-    (mine,), (theirs,) = torch.autograd.grad(found, last), torch.autograd.grad(wanted, scores)
+    value = loss(last, target)
+    assert torch.allclose(value, wanted)
+    (mine,), (theirs,) = torch.autograd.grad(value, last), torch.autograd.grad(wanted, scores)
     assert torch.allclose(mine, theirs, atol=1e-7)
     meta = MetaTensor(scores.detach().clone()).requires_grad_()
-    found = loss(meta, MetaTensor(target))
-    assert type(found) is Tensor
-    found.backward()
+    value = loss(meta, MetaTensor(target))
+    assert type(value) is Tensor
+    value.backward()
     assert torch.allclose(torch.as_tensor(meta.grad), theirs, atol=1e-7)
 
 
@@ -324,9 +324,9 @@ def test_sure_and_wrong_scores_stay_finite() -> None:
     target = torch.tensor([[[1, 0]]])
     for loss in ALL[:-1]:
         scores = torch.tensor([[[500.0, -500.0], [-500.0, 500.0]]], requires_grad=True)
-        found = loss(scores, target)
-        (gradient,) = torch.autograd.grad(found, scores)
-        assert found.isfinite()
+        value = loss(scores, target)
+        (gradient,) = torch.autograd.grad(value, scores)
+        assert value.isfinite()
         assert gradient.isfinite().all()
 
 
@@ -377,10 +377,10 @@ def test_what_one_channel_makes_meaningless_is_ignored_with_a_warning_as_in_mona
         argument = {"include_background": False}
     scores, target = torch.rand(2, 1, 5, 4), several_of(3, 2, 1, [5, 4])
     with pytest.warns(UserWarning, match=f"single channel prediction, `{next(iter(argument))}="):
-        found = OURS[name](**argument)(scores, target)
+        result = OURS[name](**argument)(scores, target)
     with pytest.warns(UserWarning, match="single channel"):
         wanted = getattr(monai.losses, name)(**argument)(scores, target)
-    assert torch.allclose(found, wanted, rtol=1e-5)
+    assert torch.allclose(result, wanted, rtol=1e-5)
 
 
 @settings(max_examples=40, deadline=None)

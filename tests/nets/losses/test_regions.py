@@ -28,11 +28,11 @@ Reference = Callable[[Tensor, Tensor], Tensor]
 
 def plain_masks(label: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
     """(B, R, ...): voxel by voxel, as anybody would write it."""
-    found = torch.zeros(len(label), len(members), *label.shape[2:], dtype=torch.bool)
+    result = torch.zeros(len(label), len(members), *label.shape[2:], dtype=torch.bool)
     for region, indices in enumerate(members):
         for index in indices:
-            found[:, region][label[:, 0] == index] = True
-    return found
+            result[:, region][label[:, 0] == index] = True
+    return result
 
 
 def reference(name: str, batch: bool) -> Reference:
@@ -91,10 +91,10 @@ def test_value_and_gradient_are_monais(
     name: str, members: list[list[int]], batch: bool, count: int, sides: list[int], seed: int
 ) -> None:
     scores, label = drawn(seed, 7, count, len(members), sides)
-    found = of_name(name, members, batch=batch)(scores, label)
+    result = of_name(name, members, batch=batch)(scores, label)
     wanted = reference(name, batch)(scores, plain_masks(label, members).float())
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
-    (mine,), (theirs,) = (torch.autograd.grad(2 * each, scores) for each in (found, wanted))
+    assert result.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
+    (mine,), (theirs,) = (torch.autograd.grad(2 * each, scores) for each in (result, wanted))
     assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
@@ -113,9 +113,9 @@ def test_the_written_derivative_is_the_numerical_one(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_sure_and_wrong_scores_stay_finite(name: str) -> None:
     scores = torch.tensor([[[500.0, -500.0]]], requires_grad=True)
-    found = of_name(name, [[1]])(scores, torch.tensor([[[0, 1]]]))
-    (gradient,) = torch.autograd.grad(found, scores)
-    assert found.isfinite()
+    result = of_name(name, [[1]])(scores, torch.tensor([[[0, 1]]]))
+    (gradient,) = torch.autograd.grad(result, scores)
+    assert result.isfinite()
     assert gradient.isfinite().all()
 
 

@@ -38,10 +38,10 @@ class Both(nn.Module):
         self.norm = nn.BatchNorm3d(channels, momentum=None)
 
     def forward(self, image: Tensor, *, again: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found = functional.leaky_relu(self.norm(self.conv(image)), 0.1, inplace=True)
+        result = functional.leaky_relu(self.norm(self.conv(image)), 0.1, inplace=True)
         if again is not None:
-            found = found + again
-        return found, functional.dropout(found, 0.3, training=self.training)
+            result = result + again
+        return result, functional.dropout(result, 0.3, training=self.training)
 
 
 class Own(nn.Module):
@@ -57,8 +57,8 @@ class Own(nn.Module):
         self.head = nn.Conv3d(6, 2, 1)
 
     def forward(self, image: Tensor) -> Tensor:
-        found = self.first(image)
-        one, other = self.both(found)
+        result = self.first(image)
+        one, other = self.both(result)
         one, other = self.again(self.shared(one), again=other)
         return self.head(self.shared(functional.relu(one * other)))
 
@@ -133,10 +133,10 @@ def test_training_is_that_without_it_bit_for_bit(name: str, share: float) -> Non
     report = recompute(saving, image_of(), plain_of(saving, share, image_of()))
     assert report.modules
     assert report.predicted < report.before
-    for wanted, found in zip(trained(name), train(saving), strict=True):
-        assert torch.equal(found[0], wanted[0])
-        assert same(found[1], wanted[1])
-        assert same(found[2], wanted[2])
+    for wanted, result in zip(trained(name), train(saving), strict=True):
+        assert torch.equal(result[0], wanted[0])
+        assert same(result[1], wanted[1])
+        assert same(result[2], wanted[2])
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -169,9 +169,9 @@ def test_norms_that_wait_for_their_activation_are_recomputed_with_it(name: str) 
     report = recompute(saving, image_of(), 1)
     assert report.modules
     assert "not computed yet" in " ".join(report.left_out.values())
-    for wanted, found in zip(train(plain, steps=2), train(saving, steps=2), strict=True):
-        assert torch.equal(found[0], wanted[0])
-        assert same(found[1], wanted[1])
+    for wanted, result in zip(train(plain, steps=2), train(saving, steps=2), strict=True):
+        assert torch.equal(result[0], wanted[0])
+        assert same(result[1], wanted[1])
 
 
 def test_bf16_is_recomputed_in_bf16() -> None:
@@ -180,9 +180,9 @@ def test_bf16_is_recomputed_in_bf16() -> None:
         assert recompute(saving, image_of(), 1).modules
         wanted = next(train(plain))
     with torch.autocast("cpu", torch.bfloat16):
-        found = next(train(saving))
-    assert torch.equal(found[0], wanted[0])
-    assert same(found[1], wanted[1])
+        result = next(train(saving))
+    assert torch.equal(result[0], wanted[0])
+    assert same(result[1], wanted[1])
 
 
 def test_gradients_of_several_passes_add_up() -> None:
@@ -308,9 +308,9 @@ class Around(nn.Module):
             self.within = Unfit(kind)
 
     def forward(self, image: Tensor) -> Tensor:
-        found = self.before(image) + 0
-        output: Tensor = self.within([found] if self.kind == "list" else found)
-        return self.behind(output + found.add_(1) if self.kind == "input changed later" else output)
+        result = self.before(image) + 0
+        output: Tensor = self.within([result] if self.kind == "list" else result)
+        return self.behind(output + result.add_(1) if self.kind == "input changed later" else output)
 
 
 class Unfit(nn.Sequential):
@@ -326,10 +326,10 @@ class Unfit(nn.Sequential):
             image = functional.leaky_relu(image, 0.1, inplace=True)
         if self.kind == "counts":
             self.steps += 1
-        found: Tensor = super().forward(image + 0)
+        result: Tensor = super().forward(image + 0)
         if self.kind == "keeps":
-            self.kept.append(found)
-        return found
+            self.kept.append(result)
+        return result
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ def blocks_of(data: st.DataObject) -> Profile:
     """A chain of saves under a random tree of blocks; a block that begins at 0 takes the network's input."""
     count = data.draw(st.integers(3, 12))
     sizes = (0, *(data.draw(st.integers(1, 9)) * 100 for _ in range(count)))
-    found: list[Block] = []
+    results: list[Block] = []
 
     def divide(begin: int, end: int, name: str) -> None:
-        if end - begin < 2 or len(found) > 8:
+        if end - begin < 2 or len(results) > 8:
             return
         inputs = tuple({begin, data.draw(st.integers(0, begin))})
         seconds = float((end - begin) * data.draw(st.integers(1, 5)))
-        found.append(Block(name=name, call=Call(begin, end, inputs), seconds=seconds))
+        results.append(Block(name=name, call=Call(begin, end, inputs), seconds=seconds))
         cut = data.draw(st.integers(begin, end))
         divide(begin, cut, f"{name}0")
         divide(cut, end, f"{name}1")
@@ -374,7 +374,7 @@ def blocks_of(data: st.DataObject) -> Profile:
         divide(part, min(count, part + 4), str(part))
     # Save number i is of storage i: what a block takes, its first save has too.
     saves = tuple(range(count + 1))
-    return Profile(sizes=sizes, saves=saves, blocks=tuple(found), left_out={}, seconds=1.0)
+    return Profile(sizes=sizes, saves=saves, blocks=tuple(results), left_out={}, seconds=1.0)
 
 
 def brute(profile: Profile, budget: int) -> tuple[float, int]:
@@ -463,16 +463,16 @@ def test_a_curve_falls_and_leaves_the_network_alone() -> None:
     network, image = built("unet"), image_of()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     full = plain_of(network, 1.0, image)
-    found = memory_curve(
+    result = memory_curve(
         network, (image, image), lambda output, _: output.square().mean(), [full, int(0.6 * full), 1], rounds=1
     )
-    assert [point.budget for point in found] == [full, int(0.6 * full), 1]
-    assert [len(point.report.modules) > 0 for point in found] == [False, True, True]
-    predicted = [point.predicted for point in found]
+    assert [point.budget for point in result] == [full, int(0.6 * full), 1]
+    assert [len(point.report.modules) > 0 for point in result] == [False, True, True]
+    predicted = [point.predicted for point in result]
     assert predicted == sorted(predicted, reverse=True)
-    assert found[-1].kept < found[0].kept
-    assert found[-1].peak < found[0].peak
-    assert all(point.milliseconds > 0 for point in found)
+    assert result[-1].kept < result[0].kept
+    assert result[-1].peak < result[0].peak
+    assert all(point.milliseconds > 0 for point in result)
     assert same(dict(network.state_dict()), before)
     assert undo(network) == 0
 
@@ -506,10 +506,10 @@ def test_a_compiled_network_learns_the_same() -> None:
     plain, saving = built("unet instance"), built("unet instance")
     recompute(saving, image_of(), 1)
     wanted = next(train(plain))
-    found = next(train(torch.compile(saving, backend="aot_eager")))  # type: ignore[arg-type]
-    assert torch.allclose(found[0], wanted[0], atol=1e-6)
+    result = next(train(torch.compile(saving, backend="aot_eager")))  # type: ignore[arg-type]
+    assert torch.allclose(result[0], wanted[0], atol=1e-6)
     for name, value in wanted[2].items():
-        assert torch.allclose(found[2][f"_orig_mod.{name}"], value, atol=1e-5), name
+        assert torch.allclose(result[2][f"_orig_mod.{name}"], value, atol=1e-5), name
 
 
 def test_mistakes_are_told() -> None:

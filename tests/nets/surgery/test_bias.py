@@ -50,8 +50,8 @@ IMAGE = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     ],
 )
 def test_a_norm_takes_away_what_is_constant_where_it_takes_the_mean(norm: nn.Module, taken: bool) -> None:
-    found = cancelled_biases(through(conv(), norm, nn.ReLU(), nn.Conv2d(6, 2, 1)), IMAGE)
-    assert [each.layer for each in found] == (["0"] if taken else [])
+    result = cancelled_biases(through(conv(), norm, nn.ReLU(), nn.Conv2d(6, 2, 1)), IMAGE)
+    assert [each.layer for each in result] == (["0"] if taken else [])
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_norm_takes_away_what_is_constant_where_it_takes_the_mean(norm: nn.Mod
 def test_other_convolutions_are_known_too(layer: nn.Module) -> None:
     plain = through(layer, nn.BatchNorm2d(6), nn.Conv2d(6, 2, 1))
     other = copy.deepcopy(plain)
-    found = cancelled_biases(other, IMAGE)
-    assert leave_out(other, found) == ("0",)
+    result = cancelled_biases(other, IMAGE)
+    assert leave_out(other, result) == ("0",)
     assert torch.allclose(other(IMAGE), plain(IMAGE), atol=1e-5)
 
 
@@ -100,13 +100,13 @@ class Flow(nn.Module):
 
 
 def skipped(net: Flow, image: Tensor) -> Tensor:
-    found = net.a(image)
-    return net.last(net.norm(found) + found)
+    result = net.a(image)
+    return net.last(net.norm(result) + result)
 
 
 def returned(net: Flow, image: Tensor) -> tuple[Tensor, Tensor]:
-    found = net.a(image)
-    return net.norm(found), found
+    result = net.a(image)
+    return net.norm(result), result
 
 
 def changed(net: Flow, image: Tensor) -> Tensor:
@@ -118,13 +118,13 @@ def twice(net: Flow, image: Tensor) -> Tensor:
 
 
 def sometimes(net: Flow, image: Tensor) -> Tensor:
-    found = net.norm(net.b(net.a(image)))
-    return found + net.b(found)
+    result = net.norm(net.b(net.a(image)))
+    return result + net.b(result)
 
 
 def measured(net: Flow, image: Tensor) -> Tensor:
-    found = net.a(image)
-    return net.norm(found) * found.mean().item()
+    result = net.a(image)
+    return net.norm(result) * result.mean().item()
 
 
 @pytest.mark.parametrize("forward", [skipped, returned, changed, twice, sometimes, measured])
@@ -134,8 +134,8 @@ def test_an_output_that_goes_elsewhere_keeps_its_bias(forward: Any) -> None:
 
 def test_one_output_may_go_to_two_norms_and_one_norm_follow_two_layers() -> None:
     def both(net: Flow, image: Tensor) -> Tensor:
-        found = net.a(image)
-        return net.last(net.other(net.b(net.norm(found) + net.other(found))))
+        result = net.a(image)
+        return net.last(net.other(net.b(net.norm(result) + net.other(result))))
 
     network = Flow(both)
     assert [each.layer for each in cancelled_biases(network, IMAGE)] == ["a", "b"]
@@ -143,10 +143,10 @@ def test_one_output_may_go_to_two_norms_and_one_norm_follow_two_layers() -> None
 
 def test_looking_at_the_form_of_a_tensor_is_no_use_of_it() -> None:
     def asks(net: Flow, image: Tensor) -> Tensor:
-        found = net.a(image)
-        assert found.shape[1] == 4
-        assert found.dim() == 4
-        return net.norm(found) if found.is_contiguous() else found
+        result = net.a(image)
+        assert result.shape[1] == 4
+        assert result.dim() == 4
+        return net.norm(result) if result.is_contiguous() else result
 
     assert [each.layer for each in cancelled_biases(Flow(asks), IMAGE)] == ["a"]
 
@@ -173,8 +173,8 @@ def test_a_layer_with_a_forward_of_its_own_keeps_its_bias_or_loses_it_for_good()
             return nn.functional.conv2d(image, self.weight, self.bias)
 
     network = through(Own(1, 6, 3), nn.BatchNorm2d(6))
-    found = cancelled_biases(network, IMAGE)
-    assert leave_out(network, found) == ()
+    result = cancelled_biases(network, IMAGE)
+    assert leave_out(network, result) == ()
     assert network[0].bias.requires_grad  # type: ignore[index]
     before = copy.deepcopy(network)(IMAGE)
     drop_biases(network, IMAGE)
@@ -190,11 +190,11 @@ def test_states_are_converted_both_ways(name: str) -> None:
         if value.is_floating_point():
             value.add_(torch.rand_like(value), alpha=0.1)
     bare = copy.deepcopy(plain)
-    found = drop_biases(bare, image)
-    assert found
-    assert all(bare.get_submodule(each.layer).bias is None for each in found)
+    result = drop_biases(bare, image)
+    assert result
+    assert all(bare.get_submodule(each.layer).bias is None for each in result)
     state = plain.state_dict()
-    converted = without_biases(state, found)
+    converted = without_biases(state, result)
     assert list(converted) == list(bare.state_dict())
     assert list(state) == list(plain.state_dict())
     fresh = copy.deepcopy(bare)
@@ -202,7 +202,7 @@ def test_states_are_converted_both_ways(name: str) -> None:
         value.zero_()
     fresh.load_state_dict(converted)
     back = network_of(name, 2)
-    again = with_biases(bare.state_dict(), found)
+    again = with_biases(bare.state_dict(), result)
     assert list(again) == list(state)
     back.load_state_dict(again)
     for training in (False, True):
@@ -215,13 +215,13 @@ def test_states_are_converted_both_ways(name: str) -> None:
 def test_states_with_a_prefix_and_states_of_another_network() -> None:
     network = through(conv(), nn.BatchNorm2d(6))
     state = {f"module.{key}": value for key, value in network.state_dict().items()}
-    found = drop_biases(network, IMAGE)
-    bare = without_biases(state, found, prefix="module.")
+    result = drop_biases(network, IMAGE)
+    bare = without_biases(state, result, prefix="module.")
     assert "module.0.bias" not in bare
     assert torch.equal(bare["module.1.running_mean"], network[1].running_mean)  # type: ignore[index]
-    assert with_biases(bare, found, prefix="module.")["module.0.bias"].shape == (6,)
+    assert with_biases(bare, result, prefix="module.")["module.0.bias"].shape == (6,)
     with pytest.raises(ValueError, match="no weights of"):
-        with_biases({"other": torch.zeros(1)}, found)
+        with_biases({"other": torch.zeros(1)}, result)
 
 
 def test_loading_a_part_moves_its_running_means() -> None:

@@ -18,10 +18,10 @@ def test_matching_modules_and_no_others_run_in_float32() -> None:
     assert keep_fp32(network, ["1", "[23]"]) == ("1", "2", "3")
     kinds = []
     for layer in network:
-        layer.register_forward_hook(lambda _, given, found: kinds.append((given[0].dtype, found.dtype)))
+        layer.register_forward_hook(lambda _, given, result: kinds.append((given[0].dtype, result.dtype)))
     with torch.autocast("cpu", torch.bfloat16):
         network(torch.randn(1, 1, 8, 8))
-    assert [found for _, found in kinds] == [torch.bfloat16, torch.float32, torch.float32, torch.float32]
+    assert [result for _, result in kinds] == [torch.bfloat16, torch.float32, torch.float32, torch.float32]
     assert list(network.state_dict()) == [f"{number}.{name}" for number in (0, 1, 3) for name in ("weight", "bias")]
 
 
@@ -30,10 +30,10 @@ def test_without_autocast_and_in_a_copy_it_is_the_layer_that_it_was() -> None:
     other = copy.deepcopy(network)
     keep_fp32(other, "*")
     image = image_of("unet", 2)
-    found = network(image)
-    assert torch.equal(copy.deepcopy(other)(image), found)
+    scores = network(image)
+    assert torch.equal(copy.deepcopy(other)(image), scores)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(other(image), found)
+        assert torch.equal(other(image), scores)
 
 
 def test_a_pattern_that_matches_nothing_is_refused() -> None:

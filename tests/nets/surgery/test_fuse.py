@@ -43,12 +43,12 @@ def agree(plain: Pair, other: Pair) -> None:
     results = []
     for network in (plain, other):
         image = IMAGE.clone().requires_grad_()
-        found = network(image)
-        found.square().sum().backward()
-        results.append([found, image.grad, *(value.grad for value in network.parameters())])
-    for found, wanted in zip(results[1], results[0], strict=True):
-        assert (found is None) == (wanted is None)
-        assert found is None or torch.allclose(found, wanted, atol=1e-4)
+        scores = network(image)
+        scores.square().sum().backward()
+        results.append([scores, image.grad, *(value.grad for value in network.parameters())])
+    for scores, wanted in zip(results[1], results[0], strict=True):
+        assert (scores is None) == (wanted is None)
+        assert scores is None or torch.allclose(scores, wanted, atol=1e-4)
 
 
 def both_used(net: Pair, image: Tensor) -> Tensor:
@@ -136,9 +136,9 @@ def test_the_seen_flow_is_one_operation(act: nn.Module) -> None:
     agree(plain, other)
     waiting = other.norm(IMAGE)
     assert isinstance(waiting, Deferred)
-    found = other.act(waiting)
-    assert type(found) is Tensor
-    assert "GroupNormAct" in str(found.grad_fn)
+    result = other.act(waiting)
+    assert type(result) is Tensor
+    assert "GroupNormAct" in str(result.grad_fn)
 
 
 @pytest.mark.parametrize("act", [nn.GELU(), nn.SiLU(), nn.ELU(), nn.LeakyReLU(-0.5), nn.Tanh()])
@@ -196,9 +196,9 @@ def test_a_norm_of_any_kind_gives_back_its_format_and_counts_as_before(norm: nn.
     for network in (plain, other):
         network.train(training)
     for _ in range(2):
-        found = other(image)
-        assert torch.allclose(found, plain(image), atol=1e-5)
-    assert found.is_contiguous(memory_format=torch.channels_last)
+        result = other(image)
+        assert torch.allclose(result, plain(image), atol=1e-5)
+    assert result.is_contiguous(memory_format=torch.channels_last)
     for one, another in zip(plain.buffers(), other.buffers(), strict=True):
         assert torch.allclose(one, another)
 
@@ -249,11 +249,11 @@ def test_functional_transforms_run_torchs_own_operations() -> None:
     def loss(values: dict[str, Tensor], image: Tensor) -> Tensor:
         return torch.func.functional_call(other, values, (image,)).square().sum()
 
-    found = torch.func.grad(loss)(parameters, IMAGE)
+    result = torch.func.grad(loss)(parameters, IMAGE)
     other(IMAGE).square().sum().backward()
     for name, value in other.named_parameters():
         assert value.grad is not None
-        assert torch.allclose(found[name], value.grad, atol=1e-4)
+        assert torch.allclose(result[name], value.grad, atol=1e-4)
 
 
 def test_a_traced_network_holds_torchs_own_operations() -> None:

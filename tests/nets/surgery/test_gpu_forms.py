@@ -38,9 +38,9 @@ def test_outputs_and_gradients_are_those_without(name: str, dims: int) -> None:
     wanted = plain(image)
     wanted.square().mean().backward()
     with gpu_forms(takes=always):
-        found = other(image)
-    found.square().mean().backward()
-    torch.testing.assert_close(found, wanted)
+        result = other(image)
+    result.square().mean().backward()
+    torch.testing.assert_close(result, wanted)
     for (key, one), two in zip(plain.named_parameters(), other.parameters(), strict=True):
         if one.grad is not None:
             assert two.grad is not None, key
@@ -59,11 +59,11 @@ def test_a_concatenation_is_one_of_rows_and_keeps_the_format(shape: tuple[int, .
     back = torch.randn(wanted.shape)
     theirs = torch.autograd.grad(wanted, maps, back)
     with gpu_forms(takes=always), Seen() as seen:
-        found = torch.cat(maps, dim=1)
+        result = torch.cat(maps, dim=1)
     assert seen.calls == []
-    assert torch.equal(found, wanted)
-    assert found.is_contiguous(memory_format=layout)
-    for one, two in zip(torch.autograd.grad(found, maps, back), theirs, strict=True):
+    assert torch.equal(result, wanted)
+    assert result.is_contiguous(memory_format=layout)
+    for one, two in zip(torch.autograd.grad(result, maps, back), theirs, strict=True):
         assert torch.equal(one, two)
         assert one.is_contiguous(memory_format=layout)
 
@@ -73,9 +73,9 @@ def test_a_convolution_of_few_channels_gets_channels_of_zeros(channels: int, pad
     conv, image = laid_out(nn.Conv3d(channels, 16, 3), torch.randn(2, channels, 6, 6, 6), last=True)
     wanted = conv(image)
     with gpu_forms(takes=always), Seen() as seen:
-        found = conv(image)
+        result = conv(image)
     assert seen.calls == [("convolution", (2, padded, 6, 6, 6))]
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(result, wanted)
 
 
 def test_what_lies_otherwise_is_left_alone() -> None:

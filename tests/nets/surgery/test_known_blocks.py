@@ -36,8 +36,8 @@ def test_output_and_gradients_are_those_before(dims: int, layout: str, units: in
     assert done.fused > 0
     assert done.biases == done.fused
     wanted, theirs = outcome(plain, dims)
-    found, mine = outcome(operated, dims)
-    assert torch.allclose(found, wanted, atol=1e-4)
+    result, mine = outcome(operated, dims)
+    assert torch.allclose(result, wanted, atol=1e-4)
     assert len(set(theirs) - set(mine)) == done.biases
     for name, gradient in mine.items():
         assert torch.allclose(gradient, theirs[name], atol=1e-4), name

@@ -38,10 +38,10 @@ def test_values_and_gradients_are_torchs(
     factor = torch.tensor([slope], dtype=torch.float64)
     one, other = image.clone().requires_grad_(), image.clone().requires_grad_()
     mine, theirs = factor.clone().requires_grad_(), factor.clone().requires_grad_()
-    found = norm_act(one, mine, 1e-5)
+    result = norm_act(one, mine, 1e-5)
     wanted = functional.prelu(functional.instance_norm(other, eps=1e-5), theirs)
-    assert torch.allclose(found, wanted, atol=1e-9)
-    found.backward(upstream)
+    assert torch.allclose(result, wanted, atol=1e-9)
+    result.backward(upstream)
     wanted.backward(upstream)
     assert one.grad is not None
     assert other.grad is not None
@@ -54,9 +54,9 @@ def test_values_and_gradients_are_torchs(
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
 def test_the_memory_format_is_kept_both_ways(layout: torch.memory_format) -> None:
     image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=layout).requires_grad_()
-    found = norm_act(image, torch.tensor([0.1]), 1e-5)
-    assert found.is_contiguous(memory_format=layout)
-    (gradient,) = torch.autograd.grad(found.sum(), image)
+    result = norm_act(image, torch.tensor([0.1]), 1e-5)
+    assert result.is_contiguous(memory_format=layout)
+    (gradient,) = torch.autograd.grad(result.sum(), image)
     assert gradient.is_contiguous(memory_format=layout)
 
 
@@ -69,8 +69,8 @@ def test_bf16_is_no_further_from_the_truth_than_torchs_own_two() -> None:
     def gradient(image: torch.Tensor, *, fused: bool) -> torch.Tensor:
         image = image.clone().requires_grad_()
         apart = functional.prelu(functional.instance_norm(image), slope.to(image.dtype))
-        found = norm_act(image, slope, 1e-5) if fused else apart
-        return torch.autograd.grad(found, image, upstream.to(image.dtype))[0].float()
+        result = norm_act(image, slope, 1e-5) if fused else apart
+        return torch.autograd.grad(result, image, upstream.to(image.dtype))[0].float()
 
     truth, short = gradient(exact, fused=False), exact.bfloat16()
     errors = {fused: (gradient(short, fused=fused) - truth).norm() for fused in (False, True)}
@@ -158,17 +158,17 @@ def test_groups_of_any_width_are_torchs(
         ]
         if ours:
             keep_output = keep and not learned
-            found = group_norm_act(leaves[0], groups, *leaves[1:], 1e-5, keep_output=keep_output)  # type: ignore[arg-type, misc]
+            result = group_norm_act(leaves[0], groups, *leaves[1:], 1e-5, keep_output=keep_output)  # type: ignore[arg-type, misc]
         else:
-            found = functional.group_norm(leaves[0], groups, leaves[1], leaves[2])  # type: ignore[arg-type]
+            result = functional.group_norm(leaves[0], groups, leaves[1], leaves[2])  # type: ignore[arg-type]
             if learned:
-                found = functional.prelu(found, leaves[3])  # type: ignore[arg-type]
+                result = functional.prelu(result, leaves[3])  # type: ignore[arg-type]
             elif start is not None:
-                found = functional.leaky_relu(found, start)
-        found.backward(upstream)
-        results.append([found, *(each.grad for each in leaves if torch.is_tensor(each))])
-    for found, wanted in zip(*results, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-8)
+                result = functional.leaky_relu(result, start)
+        result.backward(upstream)
+        results.append([result, *(each.grad for each in leaves if torch.is_tensor(each))])
+    for result, wanted in zip(*results, strict=True):
+        assert torch.allclose(result, wanted, atol=1e-8)
 
 
 @pytest.mark.parametrize("groups", [2, 8])
@@ -185,17 +185,17 @@ def test_short_images_have_long_statistics(last: bool) -> None:
     short = exact.bfloat16().contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
     truth = functional.instance_norm(short.float())
     for weight in (None, torch.ones(4), torch.ones(4, dtype=torch.bfloat16)):
-        found = group_norm_act(short, 4, weight)
-        assert found.dtype == torch.bfloat16
-        assert (found - truth).abs().max() < 0.02
+        result = group_norm_act(short, 4, weight)
+        assert result.dtype == torch.bfloat16
+        assert (result - truth).abs().max() < 0.02
 
 
 def test_a_slice_of_a_batch_and_a_strided_gradient_are_taken() -> None:
     whole = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
     image = whole[:, ::2, 1:].requires_grad_()
-    found = group_norm_act(image, 4, None, None, 0.0)
-    (gradient,) = torch.autograd.grad(found.transpose(2, 3).sum() * 2, image)
-    assert torch.allclose(found, functional.instance_norm(image).relu(), atol=1e-5)
+    result = group_norm_act(image, 4, None, None, 0.0)
+    (gradient,) = torch.autograd.grad(result.transpose(2, 3).sum() * 2, image)
+    assert torch.allclose(result, functional.instance_norm(image).relu(), atol=1e-5)
     assert gradient.shape == image.shape
 
 
@@ -217,7 +217,7 @@ def test_a_prelu_alone_is_torchs(slopes: int, dims: int) -> None:
 @pytest.mark.parametrize("slope", [None, 0.0, 0.1, torch.tensor([0.2]), torch.full((4,), 0.2)])
 def test_written_out_it_is_the_same_and_keeps_the_format(groups: int, slope: torch.Tensor | float | None) -> None:
     image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
-    found = written_out(image, groups, torch.ones(4), torch.zeros(4), slope, 1e-5)
-    assert torch.allclose(found, group_norm_act(image, groups, None, None, slope), atol=1e-5)
-    assert found.is_contiguous(memory_format=torch.channels_last_3d)
+    result = written_out(image, groups, torch.ones(4), torch.zeros(4), slope, 1e-5)
+    assert torch.allclose(result, group_norm_act(image, groups, None, None, slope), atol=1e-5)
+    assert result.is_contiguous(memory_format=torch.channels_last_3d)
     assert written_out(image.bfloat16(), groups, None, None, slope, 1e-5).dtype == torch.bfloat16

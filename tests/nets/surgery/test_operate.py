@@ -31,9 +31,9 @@ FOUND = {
 """Pairs and biases of each network: the group norms of a few channels cancel none, nor what is added to a skip."""
 
 
-def close(found: Tensor, wanted: Tensor, share: float = 1e-4) -> bool:
+def close(result: Tensor, wanted: Tensor, share: float = 1e-4) -> bool:
     """To a share of the largest value."""
-    return bool((found - wanted).abs().max() <= share * wanted.abs().max())
+    return bool((result - wanted).abs().max() <= share * wanted.abs().max())
 
 
 def operated(name: str, dims: int) -> tuple[nn.Module, nn.Module, Tensor]:
@@ -57,8 +57,8 @@ def test_outputs_gradients_and_statistics_are_those_before(name: str, dims: int)
     pair = [part.double() for part in operated(name, dims)]
     for last in (False, True):
         (plain, image), (other, _) = (laid_out(network, pair[2], last=last) for network in pair[:2])  # type: ignore[arg-type]
-        (wanted, theirs), (found, mine) = outcome(plain, image), outcome(other, image)
-        assert close(found, wanted, 1e-9)
+        (wanted, theirs), (result, mine) = outcome(plain, image), outcome(other, image)
+        assert close(result, wanted, 1e-9)
         largest = max(float(value.abs().max()) for value in theirs.values())
         for key, value in mine.items():
             assert torch.allclose(value, theirs[key], atol=1e-9 * largest), key
@@ -144,8 +144,8 @@ def test_control_flow_that_was_not_foreseen_changes_nothing() -> None:
     assert isinstance(plain, Odd)
     assert isinstance(other, Odd)
     plain.use_early = other.use_early = True
-    (wanted, theirs), (found, mine) = outcome(plain, image), outcome(other, image)
-    assert torch.allclose(found, wanted, atol=1e-5)
+    (wanted, theirs), (result, mine) = outcome(plain, image), outcome(other, image)
+    assert torch.allclose(result, wanted, atol=1e-5)
     assert all(torch.allclose(value, theirs[key], atol=1e-5) for key, value in mine.items())
 
 
@@ -180,10 +180,10 @@ def test_a_metatensor_stays_one() -> None:
 
     plain, other, image = operated("unet", 2)
     given = MetaTensor(image, meta={"name": "case"})
-    found = other(given)
-    assert isinstance(found, MetaTensor)
-    assert found.meta["name"] == "case"
-    assert torch.allclose(found.as_tensor(), plain(image), atol=1e-5)
+    result = other(given)
+    assert isinstance(result, MetaTensor)
+    assert result.meta["name"] == "case"
+    assert torch.allclose(result.as_tensor(), plain(image), atol=1e-5)
 
 
 def test_a_probe_may_be_all_arguments() -> None:
@@ -200,14 +200,14 @@ def test_a_probe_may_be_all_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "probe", "told"),
+    ("network", "probe", "message"),
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2)), torch.zeros(1, 3, 8, 8), "probe: .*does not run"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2)), torch.zeros(1, 1, 3, 3), "probe: .*does not run"),
     ],
 )
-def test_a_probe_that_does_not_run_is_refused(network: nn.Module, probe: Tensor, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_probe_that_does_not_run_is_refused(network: nn.Module, probe: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         operate(network, probe)
 
 
@@ -222,7 +222,7 @@ def test_a_network_that_cannot_be_copied_is_refused() -> None:
 @pytest.mark.parametrize("name", ["unet", "segresnet"])
 def test_compiled_it_is_what_it_was(name: str) -> None:
     plain, other, image = operated(name, 2)
-    (wanted, theirs), (found, mine) = outcome(plain, image), outcome(torch.compile(other, fullgraph=True), image)  # type: ignore[arg-type]
-    assert close(found, wanted)
+    (wanted, theirs), (result, mine) = outcome(plain, image), outcome(torch.compile(other, fullgraph=True), image)  # type: ignore[arg-type]
+    assert close(result, wanted)
     for key, value in mine.items():
         assert torch.allclose(value, theirs[key.removeprefix("_orig_mod.")], atol=1e-4), key

@@ -82,11 +82,11 @@ def test_statistics_and_gradients_are_those_of_the_whole_batch(tmp_path: Path, o
         for rank in range(2)
     ]
     try:
-        told = [rank.communicate(timeout=120)[1] for rank in ranks]
+        results = [rank.communicate(timeout=120)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert [rank.returncode for rank in ranks] == [0, 0], results
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for _ in range(3):
         loss = (network(image) - target).square().sum() / target.numel()
@@ -96,17 +96,17 @@ def test_statistics_and_gradients_are_those_of_the_whole_batch(tmp_path: Path, o
     network.eval()
     wanted = network(image)
     for rank in range(2):
-        found = torch.load(tmp_path / f"found{rank}.pt", weights_only=True)
-        assert torch.allclose(found["out"], wanted, atol=1e-7)
+        result = torch.load(tmp_path / f"found{rank}.pt", weights_only=True)
+        assert torch.allclose(result["out"], wanted, atol=1e-7)
         for name, value in network.named_parameters():
-            if name in found["grads"]:
+            if name in result["grads"]:
                 assert value.grad is not None
-                assert torch.allclose(found["grads"][name], value.grad, atol=1e-8), name
+                assert torch.allclose(result["grads"][name], value.grad, atol=1e-8), name
         for name, value in network.state_dict().items():
             # An operated network's running means are without the bias that it no longer adds.
             if "running_mean" not in name or order == "never":
                 shown = not name.endswith("bias") or order == "never" or int(name.split(".")[0]) not in (0, 3, 6)
-                assert not shown or torch.allclose(found["state"][name], value, atol=1e-7), name
+                assert not shown or torch.allclose(result["state"][name], value, atol=1e-7), name
 
 
 def test_alone_it_is_a_plain_batch_norm_with_the_same_names() -> None:

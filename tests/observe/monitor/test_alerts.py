@@ -22,10 +22,10 @@ from hasten.observe.monitor.sample import Sample
 from tests.observe.monitor.series import series
 
 
-def told(samples: list[Sample], *, live: bool = False) -> dict[str, Alert]:
-    found = alerts_of(samples, live=live)
-    assert len({(alert.kind, alert.subject) for alert in found}) == len(found)
-    return {alert.kind: alert for alert in found}
+def alerts_by_kind(samples: list[Sample], *, live: bool = False) -> dict[str, Alert]:
+    result = alerts_of(samples, live=live)
+    assert len({(alert.kind, alert.subject) for alert in result}) == len(result)
+    return {alert.kind: alert for alert in result}
 
 
 def noise(t: int) -> random.Random:
@@ -38,13 +38,13 @@ def test_a_sound_run_is_not_told_of() -> None:
         gpu=lambda t: {"util": 5.0 if t % 20 < 4 else 95.0, "used": 8000 + noise(t).gauss(0, 200)},
         host=lambda t: {"rss": 2000 + noise(t).gauss(0, 100), "cpu": 100.0},
     )
-    assert told(samples, live=True) == {}
-    assert told([]) == {}
-    assert told(samples[:1], live=True) == {}
+    assert alerts_by_kind(samples, live=True) == {}
+    assert alerts_by_kind([]) == {}
+    assert alerts_by_kind(samples[:1], live=True) == {}
 
 
 def test_an_idle_gpu_is_told_with_its_time() -> None:
-    alert = told(series(600, gpu=lambda t: {"util": 2.0 if 200 <= t <= 320 else 95.0}))["idle_gpu"]
+    alert = alerts_by_kind(series(600, gpu=lambda t: {"util": 2.0 if 200 <= t <= 320 else 95.0}))["idle_gpu"]
     assert alert.subject == "GPU 0"
     assert alert.since_s == 200
     assert "for 2 min of 10 min" in alert.text
@@ -53,7 +53,9 @@ def test_an_idle_gpu_is_told_with_its_time() -> None:
 
 @pytest.mark.parametrize("every", [1, 5, 30])
 def test_an_idle_gpu_is_told_at_any_period(every: int) -> None:
-    assert set(told(series(900, every=every, gpu=lambda t: {"util": 2.0 if t >= 300 else 95.0}))) == {"idle_gpu"}
+    assert set(alerts_by_kind(series(900, every=every, gpu=lambda t: {"util": 2.0 if t >= 300 else 95.0}))) == {
+        "idle_gpu"
+    }
 
 
 def test_one_gpu_of_two_is_idle() -> None:
@@ -70,9 +72,9 @@ def test_a_gpu_may_wait_before_the_first_step_and_for_less_than_a_minute() -> No
         dataclasses.replace(sample, step=max(0, int(sample.time) - 300))
         for sample in series(600, gpu=lambda t: {"util": 0.0 if t <= 300 else 95.0})
     ]
-    assert told(preparing) == {}
-    assert told(series(600, gpu=lambda t: {"util": 0.0 if 100 <= t < 145 else 95.0})) == {}
-    assert "idle_gpu" in told(series(600, steps=False, gpu=lambda t: {"util": 0.0 if t <= 300 else 95.0}))
+    assert alerts_by_kind(preparing) == {}
+    assert alerts_by_kind(series(600, gpu=lambda t: {"util": 0.0 if 100 <= t < 145 else 95.0})) == {}
+    assert "idle_gpu" in alerts_by_kind(series(600, steps=False, gpu=lambda t: {"util": 0.0 if t <= 300 else 95.0}))
 
 
 def test_a_resumed_run_may_prepare_again() -> None:
@@ -80,28 +82,28 @@ def test_a_resumed_run_may_prepare_again() -> None:
         dataclasses.replace(sample, step=400 + max(0, int(sample.time) - 400))
         for sample in series(400, start=200, process=1, gpu=lambda t: {"util": 0.0 if t <= 400 else 95.0})
     ]
-    assert told(series(200) + second) == {}
+    assert alerts_by_kind(series(200) + second) == {}
     assert len(list(training(series(200) + second))) == 199 + 199
 
 
 def test_figures_that_are_not_known_are_no_trouble() -> None:
     unknown = {"util": None, "used": None, "total": None, "sm_mhz": None, "throttle": None}
     host = {"ram_used": None, "ram_total": None, "rss": None, "cpu": None}
-    assert told(series(900, gpu=lambda t: unknown, host=lambda t: host), live=True) == {}
+    assert alerts_by_kind(series(900, gpu=lambda t: unknown, host=lambda t: host), live=True) == {}
 
 
 def test_memory_that_creeps_is_told_and_its_rate() -> None:
-    found = told(
+    result = alerts_by_kind(
         series(
             1200,
             gpu=lambda t: {"used": 8000 + 0.5 * t + noise(t).gauss(0, 50)},
             host=lambda t: {"rss": 2000 + 1.0 * t + (500 if t % 50 == 0 else 0)},
         )
     )
-    assert set(found) == {"gpu_memory_creep", "memory_creep"}
-    assert "30." in found["gpu_memory_creep"].text or "29." in found["gpu_memory_creep"].text
-    assert "60.0 MiB a minute" in found["memory_creep"].text
-    assert found["memory_creep"].subject == "rank 0"
+    assert set(result) == {"gpu_memory_creep", "memory_creep"}
+    assert "30." in result["gpu_memory_creep"].text or "29." in result["gpu_memory_creep"].text
+    assert "60.0 MiB a minute" in result["memory_creep"].text
+    assert result["memory_creep"].subject == "rank 0"
 
 
 @pytest.mark.parametrize(
@@ -117,31 +119,33 @@ def test_memory_that_creeps_is_told_and_its_rate() -> None:
 )
 def test_memory_that_settles_is_not_told(rss: object) -> None:
     assert callable(rss)
-    assert told(series(1200, host=lambda t: {"rss": rss(t)})) == {}
+    assert alerts_by_kind(series(1200, host=lambda t: {"rss": rss(t)})) == {}
 
 
 def test_throttling_by_heat_is_told_and_a_power_cap_only_with_low_clocks() -> None:
-    hot = told(series(300, gpu=lambda t: {"throttle": ("hw_thermal", "power_cap") if t > 100 else ()}))["throttling"]
+    hot = alerts_by_kind(series(300, gpu=lambda t: {"throttle": ("hw_thermal", "power_cap") if t > 100 else ()}))[
+        "throttling"
+    ]
     assert "hw_thermal" in hot.text
     assert "power_cap" not in hot.text
     assert hot.since_s == 101
-    assert told(series(300, gpu=lambda t: {"throttle": ("power_cap",), "sm_mhz": 1800.0})) == {}
+    assert alerts_by_kind(series(300, gpu=lambda t: {"throttle": ("power_cap",), "sm_mhz": 1800.0})) == {}
     capped = series(300, gpu=lambda t: {"throttle": ("power_cap",), "sm_mhz": 1900.0 if t < 50 else 1200.0})
-    assert "power_cap" in told(capped)["throttling"].text
+    assert "power_cap" in alerts_by_kind(capped)["throttling"].text
 
 
 def test_a_host_without_memory_is_told_at_once() -> None:
-    alert = told(series(100, host=lambda t: {"ram_used": 31_000.0 if t > 80 else 8000.0}))["ram_full"]
+    alert = alerts_by_kind(series(100, host=lambda t: {"ram_used": 31_000.0 if t > 80 else 8000.0}))["ram_full"]
     assert (alert.subject, alert.since_s) == ("host", 81)
     assert "97 % full" in alert.text
 
 
 def test_a_host_that_will_be_full_is_told_live_only() -> None:
     samples = series(200, host=lambda t: {"ram_used": 20_000 + 30.0 * t})
-    assert set(told(samples)) == set()
+    assert set(alerts_by_kind(samples)) == set()
     (alert,) = ram_soon(samples)
     assert "full in 3 min" in alert.text or "full in 4 min" in alert.text  # (32000 - 25970) / 30 = 201 s
-    assert "ram_soon" in told(samples, live=True)
+    assert "ram_soon" in alerts_by_kind(samples, live=True)
     assert ram_soon(series(200, host=lambda t: {"ram_used": 2000 + 30.0 * t})) == []
     assert ram_soon(series(200, host=lambda t: {"ram_used": 26_000 + (t % 7) * 100.0})) == []
 
@@ -168,11 +172,11 @@ def test_ranks_in_lock_step_are_told_apart_by_their_own_work() -> None:
 def test_ranks_are_named_and_the_host_is_told_once() -> None:
     full = {"ram_used": 31_900.0}
     ranks = {rank: series(100, gpu=lambda t: {"util": 0.0}, host=lambda t: full) for rank in range(3)}
-    found = alerts_of_ranks(ranks)
-    assert [alert.kind for alert in found].count("ram_full") == 1
-    idle = [alert.subject for alert in found if alert.kind == "idle_gpu"]
+    result = alerts_of_ranks(ranks)
+    assert [alert.kind for alert in result].count("ram_full") == 1
+    idle = [alert.subject for alert in result if alert.kind == "idle_gpu"]
     assert idle == ["GPU 0 (rank 0)", "GPU 0 (rank 1)", "GPU 0 (rank 2)"]
-    texts = sentences(found)
+    texts = sentences(result)
     assert len(texts) == 2
     assert texts[0].endswith("; likewise GPU 0 (rank 1), GPU 0 (rank 2).")
 

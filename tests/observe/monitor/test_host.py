@@ -91,8 +91,8 @@ class Hand:
 
 def test_rates_are_differences_over_time() -> None:
     clock = Hand()
-    found = Counters(cpu=(10, 100), memory=(1000 * MIB, 400 * MIB), rss=50 * MIB, disk=(0, 0), net=(500, 500))
-    readings = [found]
+    result = Counters(cpu=(10, 100), memory=(1000 * MIB, 400 * MIB), rss=50 * MIB, disk=(0, 0), net=(500, 500))
+    readings = [result]
     probe = HostProbe(counters=lambda: readings[-1], clock=clock)
     first = probe.read()
     assert (first.cpu, first.disk_read, first.net_in, first.own_cores) == (None, None, None, None)

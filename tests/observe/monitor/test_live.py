@@ -52,7 +52,7 @@ class Bench:
     """A monitor whose thread is a test: it turns the clock and asks for the samples."""
 
     def __init__(self, folder: Path, *, nvml: FakeNvml | None = None, **changes: Any) -> None:
-        self.clock, self.told = Hand(), list[str]()
+        self.clock, self.messages = Hand(), list[str]()
         self.host, self.nvml, self.step = FakeHost(self.clock), nvml if nvml is not None else FakeNvml(), 0
         settings: dict[str, Any] = {
             "steps": lambda: self.step,
@@ -61,18 +61,18 @@ class Bench:
             "clock": self.clock,
             "host": lambda: self.host,
             "gpu": lambda: GpuProbe(module=self.nvml, environ={}),
-            "tell": self.told.append,
+            "tell": self.messages.append,
         }
         self.monitor = Monitor(folder, **(settings | changes))
         self.monitor.begin()
 
     def run(self, seconds: int, *, steps: int = 4) -> list[Sample]:
-        found = []
+        results = []
         for _ in range(seconds):
-            found.append(self.monitor.sample())
+            results.append(self.monitor.sample())
             self.clock.now += 1
             self.step += steps
-        return found
+        return results
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -88,12 +88,12 @@ def records(path: Path, kind: str) -> list[dict[str, Any]]:
 def test_a_sample_goes_into_both_files(tmp_path: Path) -> None:
     bench = Bench(tmp_path, nvml=FakeNvml(2), offset_s=20.0)
     samples = bench.run(3)
-    found = rows(tmp_path / "monitor.csv")
-    assert list(found[0]) == list(COLUMNS)
-    assert [(row["time"], row["gpu"], row["gpu_util"]) for row in found] == [
+    result = rows(tmp_path / "monitor.csv")
+    assert list(result[0]) == list(COLUMNS)
+    assert [(row["time"], row["gpu"], row["gpu_util"]) for row in result] == [
         (str(20 + t), str(gpu), str(90 + gpu)) for t in range(3) for gpu in range(2)
     ]
-    assert found[0]["ratio"] == "0.05"
+    assert result[0]["ratio"] == "0.05"
     recording = Recording(tmp_path / "monitor.jsonl")
     recording.poll()
     assert recording.history.samples() == samples
@@ -114,12 +114,12 @@ def test_the_time_of_a_step_is_a_mean_over_ten_at_least(tmp_path: Path) -> None:
     fast = Bench(tmp_path / "none").run(6, steps=20)
     assert [sample.step_s for sample in fast] == [None, None, 0.05, 0.05, 0.05, 0.05]
     slow = Bench(tmp_path / "none")
-    found = []
+    results = []
     for t in range(60):
         slow.step = int(t / 1.5)  # seen as 1 s and 2 s by turns
-        found += slow.run(1, steps=0)
-    assert [sample.step_s for sample in found if sample.step_s is not None][-1] == pytest.approx(1.5, rel=0.1)
-    assert any(sample.step_s is None for sample in found[10:])  # where no step ended
+        results += slow.run(1, steps=0)
+    assert [sample.step_s for sample in results if sample.step_s is not None][-1] == pytest.approx(1.5, rel=0.1)
+    assert any(sample.step_s is None for sample in results[10:])  # where no step ended
 
 
 def test_what_lies_before_the_first_step_is_not_its_time(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_without_a_driver_it_says_so_once_and_records_the_host(tmp_path: Path) -
     nvml.refuse["nvmlInit"] = nvml_error(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     bench = Bench(tmp_path, nvml=nvml)
     bench.run(5)
-    assert bench.told == ["monitor: no GPU is recorded: no NVIDIA driver was found"]
-    assert bench.monitor.note in bench.told[0]
+    assert bench.messages == ["monitor: no GPU is recorded: no NVIDIA driver was found"]
+    assert bench.monitor.note in bench.messages[0]
     assert len(records(tmp_path / "monitor.jsonl", "note")) == 1
-    found = rows(tmp_path / "monitor.csv")
-    assert [(row["gpu_util"], row["used"], row["ratio"], row["cpu"]) for row in found] == [("", "", "", "50")] * 5
+    result = rows(tmp_path / "monitor.csv")
+    assert [(row["gpu_util"], row["used"], row["ratio"], row["cpu"]) for row in result] == [("", "", "", "50")] * 5
 
 
 def test_a_gpu_that_is_lost_is_told_once_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_a_gpu_that_is_lost_is_told_once_and_the_rest_goes_on(tmp_path: Path) ->
     bench.run(2)
     bench.nvml.refuse_all(nvml_error(pynvml.NVML_ERROR_GPU_IS_LOST))
     bench.run(3)
-    assert len(bench.told) == 1
-    assert "GPU 0 does not answer" in bench.told[0]
+    assert len(bench.messages) == 1
+    assert "GPU 0 does not answer" in bench.messages[0]
     assert [row["gpu_util"] for row in rows(tmp_path / "monitor.csv")] == ["90", "90", "", "", ""]
 
 
@@ -211,7 +211,7 @@ def test_an_alert_is_told_and_written_once(tmp_path: Path) -> None:
     assert [alert.kind for alert in bench.monitor.check()] == ["ram_full"]
     bench.run(20)
     assert bench.monitor.check() == []
-    assert len(bench.told) == 1
+    assert len(bench.messages) == 1
     (record,) = records(tmp_path / "monitor.jsonl", "alert")
     assert (record["alert"], record["subject"]) == ("ram_full", "host")
     recording = Recording(tmp_path / "monitor.jsonl")
@@ -225,8 +225,8 @@ def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to("/dev/full")
     bench = Bench(tmp_path)
     bench.run(3)
-    assert len(bench.told) == 1
-    assert "No space left" in bench.told[0]
+    assert len(bench.messages) == 1
+    assert "No space left" in bench.messages[0]
     for name in ("monitor.csv", "monitor.jsonl"):
         (tmp_path / name).unlink()
 
@@ -234,8 +234,8 @@ def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_told_once_and_taken_up_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "gone")
     bench.run(3)
-    assert len(bench.told) == 1
-    assert "cannot be written to" in bench.told[0]
+    assert len(bench.messages) == 1
+    assert "cannot be written to" in bench.messages[0]
     (tmp_path / "gone").mkdir()
     bench.run(2)
     assert len(rows(tmp_path / "gone" / "monitor.csv")) == 2
@@ -291,11 +291,11 @@ def test_the_thread_samples_until_it_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_fails_is_told_once_and_the_thread_goes_on(tmp_path: Path) -> None:
-    host, told = Signalling(5), list[str]()
+    host, message = Signalling(5), list[str]()
     host.failure = RuntimeError("boom")
-    with Monitor(tmp_path, every=0.005, host=lambda: host, gpu=no_gpu, tell=told.append):
+    with Monitor(tmp_path, every=0.005, host=lambda: host, gpu=no_gpu, tell=message.append):
         assert host.enough.wait(30)
-    assert told == ["monitor: a sample failed (RuntimeError: boom); the run goes on"]
+    assert message == ["monitor: a sample failed (RuntimeError: boom); the run goes on"]
 
 
 @pytest.mark.parametrize("broken", ["steps", "host", "gpu", "tell"])
@@ -344,7 +344,7 @@ def test_stop_before_start_and_twice_is_nothing(tmp_path: Path) -> None:
 
 def test_the_real_host_is_read_for_little(tmp_path: Path) -> None:
     """Loosely: it is the order of magnitude that a change for the worse would move."""
-    told: list[str] = []
+    messages: list[str] = []
     enough = threading.Event()
 
     def steps() -> int:
@@ -352,10 +352,10 @@ def test_the_real_host_is_read_for_little(tmp_path: Path) -> None:
             enough.set()
         return monitor.num_samples
 
-    monitor = Monitor(tmp_path, every=0.05, steps=steps, gpu=no_gpu, tell=told.append)
+    monitor = Monitor(tmp_path, every=0.05, steps=steps, gpu=no_gpu, tell=messages.append)
     with monitor:
         assert enough.wait(60)
-    assert told == []
+    assert messages == []
     last = records(tmp_path / "monitor.jsonl", "sample")[-2]["host"]
     assert {"cpu", "own_cores", "ram_used", "ram_total", "rss"} <= set(last)
     assert last["rss"] < last["ram_total"]

@@ -111,9 +111,9 @@ def test_the_tail_is_the_last_whole_samples(tmp_path: Path) -> None:
     path = write(tmp_path / "m.jsonl", series(500), before=[start()])
     with path.open("a") as file:
         file.write('{"kind": "sam')
-    found = tail(path, num_bytes=2000)
-    assert 3 < len(found) < 20
-    assert found == series(500)[-len(found) :]
+    result = tail(path, num_bytes=2000)
+    assert 3 < len(result) < 20
+    assert result == series(500)[-len(result) :]
     assert len(tail(path, num_bytes=1 << 20)) == 500
     assert tail(tmp_path / "none") == []
 
@@ -122,8 +122,8 @@ def test_alerts_of_the_log_are_kept_where_the_samples_say_nothing() -> None:
     def alert(kind: str, text: str, since: float) -> Alert:
         return Alert(kind=kind, subject="host", text=text, since_s=since)
 
-    found, logged = [alert("b", "now", 2)], [alert("b", "then", 1), alert("a", "then", 3)]
-    assert [(item.kind, item.text) for item in merged(found, logged)] == [("b", "now"), ("a", "then")]
+    result, logged = [alert("b", "now", 2)], [alert("b", "then", 1), alert("a", "then", 3)]
+    assert [(item.kind, item.text) for item in merged(result, logged)] == [("b", "now"), ("a", "then")]
 
 
 def test_what_is_written_is_json_that_anyone_reads() -> None:

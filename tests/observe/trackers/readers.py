@@ -58,16 +58,16 @@ def read_mlflow(run: Path) -> Held:
     client = MlflowClient(f"sqlite:///{run.parent / 'mlflow.db'}")
     held = Held()
     for experiment in client.search_experiments():
-        for found in client.search_runs([experiment.experiment_id]):
-            held.ids.add(found.info.run_id)
-            held.config.update(found.data.params)
-            for name in found.data.metrics:
-                history = client.get_metric_history(found.info.run_id, name)
+        for result in client.search_runs([experiment.experiment_id]):
+            held.ids.add(result.info.run_id)
+            held.config.update(result.data.params)
+            for name in result.data.metrics:
+                history = client.get_metric_history(result.info.run_id, name)
                 if name.startswith("summary/"):
                     held.summary[name.removeprefix("summary/")] = history[-1].value
                 else:
                     held.points[name] += [(metric.step, metric.value) for metric in history]
-            for name, value in found.data.tags.items():
+            for name, value in result.data.tags.items():
                 if name.startswith("summary/"):
                     held.summary[name.removeprefix("summary/")] = value
     return held

@@ -62,19 +62,21 @@ def tracking(name: str, run: Path, *, first: int = 0) -> Tracking:
 
 def records(first: int, last: int) -> list[Mapping[str, Any]]:
     """Lines of metrics.jsonl and of the monitor after step `first` up to `last`."""
-    found: list[Mapping[str, Any]] = []
+    results: list[Mapping[str, Any]] = []
     for step in range(first + 10, last + 1, 10):
-        found.append(
+        results.append(
             {"kind": "train", "step": step, "time_s": 0.5 * step, "loss": 4 / step, "lr": 0.003, "samples_per_s": 80.5,
              "wait_share": float("nan")}
         )  # fmt: skip
-        found.append({"kind": "sample", "time": 0.5 * step, "host": {"cpu": 50.5}, "gpus": [{"index": 1, "util": 90}]})
+        results.append(
+            {"kind": "sample", "time": 0.5 * step, "host": {"cpu": 50.5}, "gpus": [{"index": 1, "util": 90}]}
+        )
         if step % 20 == 0:
             dice = {"Anterior": 0.75, CLASSES[1]: 0.5}
-            found.append(
+            results.append(
                 {"kind": "validation", "step": step, "time_s": 0.5 * step, "dice": 0.625, "dice_per_class": dice}
             )
-    return found
+    return results
 
 
 def told_by_hasten(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -142,8 +144,9 @@ def test_what_was_logged_is_read_back_and_a_resumed_run_goes_on(
     assert held.ids == before, "the same run of the tracker"
     # These cannot take back what the killed process sent; MLflow gives points by the time they were taken.
     again = (30, 40) if name in ("mlflow", "wandb") else ()
-    assert {key: sorted(found) for key, found in held.points.items()} == {
-        key: sorted(found, key=lambda point: point[0]) for key, found in points(10, 20, 30, 40, *again, 50, 60).items()
+    assert {key: sorted(actual) for key, actual in held.points.items()} == {
+        key: sorted(actual, key=lambda point: point[0])
+        for key, actual in points(10, 20, 30, 40, *again, 50, 60).items()
     }
     expected = {"status": "target_reached", "best/metric": "mean_dice", "best/value": 0.875, "best/step": 40,
                 "seconds/train": 61.5}  # fmt: skip
@@ -182,8 +185,8 @@ def test_one_that_cannot_write_is_told_once_and_ends_nothing(
     with tracking(name, run) as tracked:
         for record in records(0, 40):
             tracked.log(record)
-    (told,) = told_by_hasten(caplog)
-    assert told.startswith(f"{name}: the run is not tracked there any further (")
+    (message,) = told_by_hasten(caplog)
+    assert message.startswith(f"{name}: the run is not tracked there any further (")
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
@@ -197,9 +200,9 @@ def test_one_that_is_not_installed_is_told_with_its_remedy(
     assert check_trackers([name, "jsonl"]) == [f"observe.trackers: {name} is not installed; {remedy}, or leave it out"]
     with caplog.at_level(logging.WARNING), tracking(name, tmp_path / "run") as tracked:
         tracked.log({"kind": "train", "step": 1, "loss": 0.5})
-    (told,) = told_by_hasten(caplog)
-    assert told.startswith(f"{name}: the run is not tracked there any further (")
-    assert told.endswith(f"; {remedy}")
+    (message,) = told_by_hasten(caplog)
+    assert message.startswith(f"{name}: the run is not tracked there any further (")
+    assert message.endswith(f"; {remedy}")
 
 
 def test_mlflow_keeps_the_files_of_a_run_and_how_it_ended(tmp_path: Path, database: Path) -> None:
@@ -215,9 +218,9 @@ def test_mlflow_keeps_the_files_of_a_run_and_how_it_ended(tmp_path: Path, databa
     attach(["mlflow"], run, run / "report.html")
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'brains'")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert (found.info.run_name, found.info.status) == ("my run", "KILLED")
-    assert [file.path for file in client.list_artifacts(found.info.run_id)] == ["report.html", "run.yaml"]
+    (result,) = client.search_runs([experiment.experiment_id])
+    assert (result.info.run_name, result.info.status) == ("my run", "KILLED")
+    assert [file.path for file in client.list_artifacts(result.info.run_id)] == ["report.html", "run.yaml"]
     (kept,) = (tmp_path / "mlartifacts").rglob("run.yaml")
     assert kept.read_text() == "data:\n  source: https://host/brains.zip\ntrain: {}\n"
     assert not (tmp_path / "mlruns").exists()
@@ -235,8 +238,8 @@ def test_mlflow_goes_where_its_users_send_it(tmp_path: Path, database: Path, mon
     assert not (tmp_path / "mlflow.db").exists()
     client = MlflowClient(elsewhere)
     experiment = client.get_experiment_by_name("brains")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.data.metrics == {"train/loss": 0.5}
+    (result,) = client.search_runs([experiment.experiment_id])
+    assert result.data.metrics == {"train/loss": 0.5}
 
 
 def test_a_package_that_is_only_a_folder_of_that_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_nothing_waits_for_one_that_hangs(
         for step in range(100):
             tracked.log(train(step))
     # The other one may be short of time too on a slow machine, so that only what was said of this one counts.
-    assert [told for told in messages(caplog) if told.startswith("wandb")] == [
+    assert [message for message in messages(caplog) if message.startswith("wandb")] == [
         "wandb: did not finish in time, so that its last records may be missing there"
     ]
     assert not hanging.steps

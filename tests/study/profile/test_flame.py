@@ -44,24 +44,24 @@ def test_calls_of_one_name_under_one_caller_are_one_box() -> None:
 def boxes(svg: str) -> dict[str, tuple[float, float, float]]:
     """(left, top, width) by name."""
     root = ElementTree.fromstring(svg)
-    found = {}
+    results = {}
     for box in root.findall(f"{SVG}svg"):
         title = box.findtext(f"{SVG}title") or ""
         left, width = (float(box.get(name, "").rstrip("%")) for name in ("x", "width"))
-        found[title.rpartition(": ")[0]] = (left, float(box.get("y", "")), width)
-    return found
+        results[title.rpartition(": ")[0]] = (left, float(box.get("y", "")), width)
+    return results
 
 
 def test_a_box_lies_under_its_caller_and_is_as_wide_as_it_took() -> None:
-    found = boxes(flame_svg(flame_of(recording(step(0))), describe="all"))
-    assert found["all"][2] == 100
-    assert found[FORWARD] == (0, found["all"][1] + 22, 40)
-    assert found[BACKWARD][:1] == (40,)
-    assert found["aten::convolution"][2] == 16
+    result = boxes(flame_svg(flame_of(recording(step(0))), describe="all"))
+    assert result["all"][2] == 100
+    assert result[FORWARD] == (0, result["all"][1] + 22, 40)
+    assert result[BACKWARD][:1] == (40,)
+    assert result["aten::convolution"][2] == 16
     for inner, outer in (("conv (Conv3d)", FORWARD), ("MulBackward0", BACKWARD)):
-        assert found[outer][0] <= found[inner][0]
-        assert found[inner][0] + found[inner][2] <= found[outer][0] + found[outer][2] + 0.01
-        assert found[inner][1] == found[outer][1] + 22
+        assert result[outer][0] <= result[inner][0]
+        assert result[inner][0] + result[inner][2] <= result[outer][0] + result[outer][2] + 0.01
+        assert result[inner][1] == result[outer][1] + 22
 
 
 def test_names_are_text_and_slivers_are_left_out() -> None:
@@ -74,10 +74,10 @@ def test_names_are_text_and_slivers_are_left_out() -> None:
 
 
 def test_children_that_overlap_their_caller_s_end_stay_inside() -> None:
-    found = boxes(
+    result = boxes(
         flame_svg(flame_of(recording(node("outer", 0, 100, node("a", 0, 80), node("b", 60, 80)))), describe="")
     )
-    assert found["b"][0] + found["b"][2] <= 100.01
+    assert result["b"][0] + result["b"][2] <= 100.01
 
 
 def test_nothing_is_still_a_drawing() -> None:

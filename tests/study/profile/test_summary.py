@@ -26,17 +26,17 @@ def loop(steps: int) -> Any:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     data = DataLoader(TensorDataset(torch.randn(4 * steps, 1, 8, 8), torch.zeros(4 * steps).long()), batch_size=4)
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as result:
         for image, label in data:
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(image), label).backward()
             optimizer.step()
-    return found
+    return result
 
 
 def test_the_classic_shape_of_a_plain_loop() -> None:
-    found = summarise(loop(3))
-    kinds = found["All Kernels"]
+    result = summarise(loop(3))
+    kinds = result["All Kernels"]
     assert list(kinds) == [ALL, TENSOR, MEMORY, OTHER] == [
         "All kernels", "Kernels using Tensor Cores", "Memory kernels", "All other kernels",
     ]  # fmt: skip
@@ -46,9 +46,9 @@ def test_the_classic_shape_of_a_plain_loop() -> None:
         assert all(type(row[column]) is int for row in kinds.values())
     assert kinds[ALL][CPU] > 0
     assert kinds[ALL][GPU] == 0
-    assert {LOADING, BACKWARD, OPTIMIZER, OUTSIDE} <= set(found["Phases"])
-    assert FORWARD not in found["Phases"]  # nothing marks it here
-    assert sum(row[CPU] for row in found["Phases"].values()) == pytest.approx(found["Wall"][CPU], abs=10)
+    assert {LOADING, BACKWARD, OPTIMIZER, OUTSIDE} <= set(result["Phases"])
+    assert FORWARD not in result["Phases"]  # nothing marks it here
+    assert sum(row[CPU] for row in result["Phases"].values()) == pytest.approx(result["Wall"][CPU], abs=10)
 
 
 def test_what_is_a_kernel_of_a_cpu() -> None:
@@ -77,13 +77,13 @@ def test_who_does_the_work_is_the_kernel_and_not_who_passes_it_on() -> None:
 
 def test_ranges_make_phases_and_transforms() -> None:
     flip = Range("flip")(lambda image: image.flip(0))
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as result:
         for _ in range(2):
             with Range(LOADING):
                 image = flip(flip(torch.ones(4, 4)))
             with Range(FORWARD), Range(FORWARD):
                 image.mul(2).sum()
-    summary = summarise(found)
+    summary = summarise(result)
     assert summary["Transforms"]["flip"][CALLS] == 4
     assert summary["Transforms"]["flip"][CPU] <= summary["Phases"][LOADING][CPU]
     assert {"aten::flip", "aten::mul"} <= set(summary["Kernels"])
@@ -92,8 +92,8 @@ def test_ranges_make_phases_and_transforms() -> None:
 
 
 def test_the_tables_hold_the_largest() -> None:
-    found = loop(2)
-    small, whole = summarise(found, top=3), summarise(found, top=999)
+    result = loop(2)
+    small, whole = summarise(result, top=3), summarise(result, top=999)
     assert len(small["Ops"]) == 3
     times = [row[CPU] for row in whole["Ops"].values()]
     assert times == sorted(times, reverse=True)
@@ -102,10 +102,10 @@ def test_the_tables_hold_the_largest() -> None:
 
 
 def test_a_profile_with_nothing_in_it_is_refused() -> None:
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as result:
         pass
     with pytest.raises(ValueError, match="holds nothing"):
-        summarise(found)
+        summarise(result)
     with pytest.raises(ValueError, match="has not been taken"):
         summarise(profile(activities=[ProfilerActivity.CPU]))
 
@@ -169,8 +169,8 @@ def test_a_recording_of_a_gpu_is_read() -> None:
         event(FORWARD, 15, 19, device="CUDA", is_user_annotation=True),
         event("render", 0, 8, thread=2, scope=7),
     ]  # fmt: skip
-    found = summarise(SimpleNamespace(events=lambda: events))
-    assert found["All Kernels"][ALL] == {KERNELS: 2, CALLS: 2, CPU: 11_000, GPU: 4_000}
-    assert found["Phases"][FORWARD] == {KERNELS: 2, CALLS: 2, CPU: 25_000, GPU: 4_000}
-    assert found["Transforms"]["render"][CPU] == 8_000
-    assert "cudaLaunchKernel" not in found["Ops"]
+    result = summarise(SimpleNamespace(events=lambda: events))
+    assert result["All Kernels"][ALL] == {KERNELS: 2, CALLS: 2, CPU: 11_000, GPU: 4_000}
+    assert result["Phases"][FORWARD] == {KERNELS: 2, CALLS: 2, CPU: 25_000, GPU: 4_000}
+    assert result["Transforms"]["render"][CPU] == 8_000
+    assert "cudaLaunchKernel" not in result["Ops"]

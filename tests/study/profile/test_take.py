@@ -100,9 +100,9 @@ def test_a_folder_that_can_not_be_written_is_said(taken: Taken, tmp_path: Path) 
 
 
 def test_a_run_without_a_profiler_is_marked_only(config: RunConfig) -> None:
-    found = take(config, steps=1, cases=1, with_profiler=False)
-    assert found.profiler is None
-    assert found.plain_s > 0
+    result = take(config, steps=1, cases=1, with_profiler=False)
+    assert result.profiler is None
+    assert result.plain_s > 0
 
 
 def test_names_are_chosen_in_their_order() -> None:

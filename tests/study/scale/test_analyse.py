@@ -12,30 +12,30 @@ REAL = Path(__file__).parents[3].parent / "shared/data/unet_scaling_logs"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="no logs of the UNet study here")
 
 
-def point(found: Analysis, strategy: str, world: int) -> Point:
-    return next(one for one in found.points if (one.strategy, one.world) == (strategy, world))
+def point(result: Analysis, strategy: str, world: int) -> Point:
+    return next(one for one in result.points if (one.strategy, one.world) == (strategy, world))
 
 
 @needs_real
 def test_what_the_original_study_found() -> None:
-    found = analyse(REAL)
-    assert found.epoch == 4
-    native, horovod = point(found, "native", 14), point(found, "horovod", 14)
+    analysis = analyse(REAL)
+    assert analysis.epoch == 4
+    native, horovod = point(analysis, "native", 14), point(analysis, "horovod", 14)
     assert (round(native.speedup or 0, 2), round(horovod.speedup or 0, 2)) == (11.97, 6.01)
     assert (round(native.total_speedup or 0, 2), round(horovod.total_speedup or 0, 2)) == (11.96, 5.98)
-    assert [len(one.points) for one in found.series] == [8, 8]
-    iou = {one.world: round(one.metric.median, 3) for one in found.series[0].points if one.metric is not None}
+    assert [len(one.points) for one in analysis.series] == [8, 8]
+    iou = {one.world: round(one.metric.median, 3) for one in analysis.series[0].points if one.metric is not None}
     assert iou == {1: 0.900, 2: 0.898, 4: 0.884, 6: 0.852, 8: 0.868, 10: 0.781, 12: 0.802, 14: 0.924}
-    told = " ".join(found.verdicts)
-    assert "native wins (one run each): at 14 workers" in told
-    assert "11.97x against 6.01x (total time 11.96x against 5.98x)" in told
-    assert "it is ahead on every count above 1" in told
-    assert "IoU at 10 and 12 workers falls by more than 0.09 against 1 worker" in told
-    assert "one seed: can't be told from noise" in told
-    assert "native: efficiency stays above 80" in told
-    assert "horovod: efficiency is under 80 % from 2 workers on" in told
-    assert "in proportion to the workers" in " ".join(found.notes)
-    assert found.warnings == ()
+    output = " ".join(analysis.verdicts)
+    assert "native wins (one run each): at 14 workers" in output
+    assert "11.97x against 6.01x (total time 11.96x against 5.98x)" in output
+    assert "it is ahead on every count above 1" in output
+    assert "IoU at 10 and 12 workers falls by more than 0.09 against 1 worker" in output
+    assert "one seed: can't be told from noise" in output
+    assert "native: efficiency stays above 80" in output
+    assert "horovod: efficiency is under 80 % from 2 workers on" in output
+    assert "in proportion to the workers" in " ".join(analysis.notes)
+    assert analysis.warnings == ()
 
 
 @needs_real
@@ -44,8 +44,8 @@ def test_other_questions_to_the_same_logs() -> None:
     assert median.epoch is None
     assert point(median, "native", 14).speedup == pytest.approx(11.92, abs=0.01)
     assert point(analyse(REAL, baseline=2), "native", 14).ideal == 7.0
-    told = " ".join(analyse(REAL, drop=0.2).verdicts)
-    assert "IoU is nowhere more than 0.2 below 1 worker" in told
+    output = " ".join(analyse(REAL, drop=0.2).verdicts)
+    assert "IoU is nowhere more than 0.2 below 1 worker" in output
     six = " ".join(analyse(REAL, drop=0.04).verdicts)
     assert "native 0.048, 0.118 and 0.098" in six
     assert "horovod 0.115 and 0.106" in six
@@ -58,11 +58,11 @@ def scaled(folder: Path, name: str, times: dict[int, float], **fields: float) ->
 
 def test_efficiency_that_falls_and_recovers(tmp_path: Path) -> None:
     scaled(tmp_path, "log_{}.csv", {1: 80.0, 2: 55.0, 4: 22.0, 8: 20.0})
-    (told,) = [text for text in analyse(tmp_path).verdicts if "efficiency" in text]
-    assert told.startswith("native: efficiency is under 80 % at 2 and 8 workers")
-    found = analyse(tmp_path)
-    assert point(found, "native", 4).efficiency == pytest.approx(80 / 22 / 4)
-    assert found.verdicts[0] == "native on 8 workers is 4.00x as fast, of 8x (total time 4.00x)."
+    (message,) = [text for text in analyse(tmp_path).verdicts if "efficiency" in text]
+    assert message.startswith("native: efficiency is under 80 % at 2 and 8 workers")
+    analysis = analyse(tmp_path)
+    assert point(analysis, "native", 4).efficiency == pytest.approx(80 / 22 / 4)
+    assert analysis.verdicts[0] == "native on 8 workers is 4.00x as fast, of 8x (total time 4.00x)."
 
 
 def test_more_than_the_ideal_is_doubted(tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_more_than_the_ideal_is_doubted(tmp_path: Path) -> None:
 def test_without_a_run_on_one_worker(tmp_path: Path) -> None:
     scaled(tmp_path, "log_{}.csv", {1: 80.0, 2: 40.0})
     scaled(tmp_path, "log_hvd_{}.csv", {2: 45.0, 4: 25.0})
-    told = r"no log of horovod with 1 worker, .*\(workers there: horovod: 2, 4; native: 1, 2\).* use --baseline 2"
-    with pytest.raises(ValueError, match=told):
+    message = r"no log of horovod with 1 worker, .*\(workers there: horovod: 2, 4; native: 1, 2\).* use --baseline 2"
+    with pytest.raises(ValueError, match=message):
         analyse(tmp_path)
-    found = analyse(tmp_path, baseline=2)
-    assert point(found, "horovod", 4).ideal == 2.0
-    assert point(found, "horovod", 4).speedup == pytest.approx(1.8)
-    assert [one.world for one in found.points if one.strategy == "native"] == [2]
+    analysis = analyse(tmp_path, baseline=2)
+    assert point(analysis, "horovod", 4).ideal == 2.0
+    assert point(analysis, "horovod", 4).speedup == pytest.approx(1.8)
+    assert [one.world for one in analysis.points if one.strategy == "native"] == [2]
     (tmp_path / "log_2.csv").unlink()
     with pytest.raises(ValueError, match="train the strategies on one count that all have"):
         analyse(tmp_path, baseline=2)
@@ -96,17 +96,17 @@ def test_an_epoch_that_is_not_in_every_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "told"),
+    ("times", "message"),
     [
         ((10.0, 20.0), "native wins (one run each): at 2 workers an epoch takes"),
         ((20.0, 10.0), "horovod wins (one run each)"),
         ((10.0, 10.1), "No winner can be told between native and horovod"),
     ],
 )
-def test_the_winner(tmp_path: Path, times: tuple[float, float], told: str) -> None:
+def test_the_winner(tmp_path: Path, times: tuple[float, float], message: str) -> None:
     scaled(tmp_path, "log_{}.csv", {1: 20.0, 2: times[0]})
     scaled(tmp_path, "log_hvd_{}.csv", {1: 20.0, 2: times[1]})
-    assert analyse(tmp_path).verdicts[0].startswith(told)
+    assert analyse(tmp_path).verdicts[0].startswith(message)
 
 
 def seeded(folder: Path, one: list[float], two: list[float]) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def seeded(folder: Path, one: list[float], two: list[float]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "told"),
+    ("one", "two", "message"),
     [
         ([0.90, 0.91, 0.89], [0.80, 0.82, 0.79], "beyond the seeds' noise (chance alone makes it so in 5.0\u00a0% of"),
         ([0.90, 0.91, 0.70], [0.80, 0.82, 0.79], "within the seeds' noise (chance alone makes it so in 35.0\u00a0% of"),
@@ -126,8 +126,8 @@ def seeded(folder: Path, one: list[float], two: list[float]) -> tuple[str, ...]:
         ([0.90, 0.91, 0.92], [0.89, 0.88, 0.90], "IoU is nowhere more than 0.05 below 1 worker."),
     ],
 )
-def test_a_fall_is_judged_by_the_seeds(tmp_path: Path, one: list[float], two: list[float], told: str) -> None:
-    assert told in seeded(tmp_path, one, two)[-1]
+def test_a_fall_is_judged_by_the_seeds(tmp_path: Path, one: list[float], two: list[float], message: str) -> None:
+    assert message in seeded(tmp_path, one, two)[-1]
 
 
 def test_own_runs_share_the_run_of_one_process(tmp_path: Path) -> None:
@@ -136,20 +136,20 @@ def test_own_runs_share_the_run_of_one_process(tmp_path: Path) -> None:
     run_folder(tmp_path / "zero1", samples_per_s=15.0, dice=(0.4, 0.5))
     entries = [entry("one", 1, threads=2), entry("ddp", 2, threads=1), entry("zero1", 2, strategy="zero1", threads=1)]
     list_runs(tmp_path, entries)
-    found = analyse(tmp_path)
-    assert found.epoch is None
-    assert [one.strategy for one in found.series] == ["ddp", "zero1"]
-    assert point(found, "ddp", 2).speedup == pytest.approx(1.8)
-    assert point(found, "ddp", 2).samples_per_s == pytest.approx(18.0)
-    assert point(found, "ddp", 1).speedup == 1.0
-    assert found.target == 0.5
-    assert (point(found, "ddp", 2).target_s, point(found, "zero1", 2).target_s) == (10.0, 20.0)
-    assert "ddp wins" in found.verdicts[0]
-    assert "zero1 0.300" in found.verdicts[-1]
-    shared, *_ = [text for text in found.warnings if "shared one machine of 2 cores" in text]
+    analysis = analyse(tmp_path)
+    assert analysis.epoch is None
+    assert [one.strategy for one in analysis.series] == ["ddp", "zero1"]
+    assert point(analysis, "ddp", 2).speedup == pytest.approx(1.8)
+    assert point(analysis, "ddp", 2).samples_per_s == pytest.approx(18.0)
+    assert point(analysis, "ddp", 1).speedup == 1.0
+    assert analysis.target == 0.5
+    assert (point(analysis, "ddp", 2).target_s, point(analysis, "zero1", 2).target_s) == (10.0, 20.0)
+    assert "ddp wins" in analysis.verdicts[0]
+    assert "zero1 0.300" in analysis.verdicts[-1]
+    shared, *_ = [text for text in analysis.warnings if "shared one machine of 2 cores" in text]
     assert "the hardware allows about 1x" in shared
-    assert "Strong scaling" in " ".join(found.notes)
-    assert len(found.logs) == 3
+    assert "Strong scaling" in " ".join(analysis.notes)
+    assert len(analysis.logs) == 3
     missed = analyse(tmp_path, target=0.9)
     assert (point(missed, "ddp", 2).target_s, point(missed, "ddp", 2).reached) == (None, 0)
 
@@ -160,9 +160,9 @@ def test_what_makes_own_runs_doubtful(tmp_path: Path) -> None:
     run_folder(tmp_path / "four", samples_per_s=18.0)
     entries = [entry("one", 1), entry("two", 2, mode="weak", others_cores=1.2), entry("four", 4)]
     list_runs(tmp_path, entries)
-    told = " ".join(analyse(tmp_path).warnings)
-    assert "4 workers ran on 2 cores: they took turns" in told
-    assert "train.precision was not the same in all runs (fp32 with 1, 4, bf16 with 2 workers)" in told
-    assert "Other programs used more than 0.3 cores beside two" in told
-    assert "strong and weak scaling are mixed" in told
-    assert "hardware allows about 1x" not in told
+    output = " ".join(analyse(tmp_path).warnings)
+    assert "4 workers ran on 2 cores: they took turns" in output
+    assert "train.precision was not the same in all runs (fp32 with 1, 4, bf16 with 2 workers)" in output
+    assert "Other programs used more than 0.3 cores beside two" in output
+    assert "strong and weak scaling are mixed" in output
+    assert "hardware allows about 1x" not in output

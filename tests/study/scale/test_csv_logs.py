@@ -9,7 +9,7 @@ from tests.study.scale.studies import COLUMNS, csv_log
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("log_1.csv", ("native", 1, 0)), ("log_hvd_14.csv", ("horovod", 14, 0)), ("log_ddp_4.csv", ("ddp", 4, 0)),
         ("log_local_sgd_8_seed3.csv", ("local_sgd", 8, 3)), ("log_2_seed1.csv", ("native", 2, 1)),
@@ -17,8 +17,8 @@ from tests.study.scale.studies import COLUMNS, csv_log
         ("log_4.csv.bak", None), ("log_A_4.csv", None),
     ],
 )  # fmt: skip
-def test_the_name_tells_strategy_workers_and_seed(name: str, told: tuple[str, int, int] | None) -> None:
-    assert named(Path(name)) == told
+def test_the_name_tells_strategy_workers_and_seed(name: str, message: tuple[str, int, int] | None) -> None:
+    assert named(Path(name)) == message
 
 
 def test_a_log(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_missing_column_is_named_with_its_file(tmp_path: Path, column: str) ->
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("0,15.0,", "0,fast,", r"log_1\.csv:2: time_per_epoch is 'fast', which is no number"),
         ("0,15.0,", "0,,", r":2: time_per_epoch is '', which is no number"),
@@ -74,12 +74,12 @@ def test_a_missing_column_is_named_with_its_file(tmp_path: Path, column: str) ->
         (",loss,lr,", ",loss,loss,", r"has the column loss more than once"),
     ],
 )  # fmt: skip
-def test_bad_rows(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_bad_rows(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = csv_log(tmp_path, "log_1.csv", 10.0)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         read_csv(path)
 
 

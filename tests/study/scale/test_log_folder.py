@@ -16,10 +16,10 @@ def test_logs_of_all_kinds(tmp_path: Path) -> None:
     csv_log(tmp_path, "log_first.csv", 10.0)
     (tmp_path / "notes.csv").write_text("a,b\n")
     (tmp_path / "pictures").mkdir()
-    found = read_logs(tmp_path)
-    assert [(log.strategy, log.world) for log in found.logs] == [("horovod", 2), ("native", 1)]
-    assert len(found.notes) == 1
-    assert found.notes[0].startswith("log_first.csv: ignored, as its name doesn't tell the workers")
+    result = read_logs(tmp_path)
+    assert [(log.strategy, log.world) for log in result.logs] == [("horovod", 2), ("native", 1)]
+    assert len(result.notes) == 1
+    assert result.notes[0].startswith("log_first.csv: ignored, as its name doesn't tell the workers")
 
 
 def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> No
         entry("four", 4, seed=1, status="running"),
     ]
     list_runs(tmp_path, entries)
-    found = read_logs(tmp_path)
-    two, one = found.logs
+    result = read_logs(tmp_path)
+    two, one = result.logs
     assert (one.strategy, one.world, one.total_s, one.mode) == ("single", 1, 66.0, "strong")
     assert (two.strategy, two.world, two.seed, two.total_s, two.mode) == ("ddp", 2, 7, 60.0, "weak")
     assert dict(one.epochs) == pytest.approx({0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0})
@@ -45,16 +45,16 @@ def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> No
     assert one.machine is not None
     assert two.machine is not None
     assert (one.machine["threads"], two.machine["others_cores"], one.machine["cores"]) == ("2", 0.5, 2)
-    assert found.notes == ("three: failed (no room), so it is left out.", "four: running, so it is left out.")
+    assert result.notes == ("three: failed (no room), so it is left out.", "four: running, so it is left out.")
 
 
 def test_without_a_list_the_runs_tell_themselves(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", samples_per_s=10.0, seed=3)
     run_folder(tmp_path / "b", samples_per_s=20.0, world=2, strategy="zero1")
     run_folder(tmp_path / "c", samples_per_s=20.0, world=2, strategy="ddp", status="interrupted")
-    found = read_logs(tmp_path)
-    assert [(log.strategy, log.world, log.seed) for log in found.logs] == [("single", 1, 3), ("zero1", 2, 0)]
-    assert found.notes == ("c: interrupted, so it is left out.",)
+    result = read_logs(tmp_path)
+    assert [(log.strategy, log.world, log.seed) for log in result.logs] == [("single", 1, 3), ("zero1", 2, 0)]
+    assert result.notes == ("c: interrupted, so it is left out.",)
 
 
 def test_a_run_shorter_than_an_epoch_has_its_typical_pace(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_run_shorter_than_an_epoch_has_its_typical_pace(tmp_path: Path) -> Non
 def test_a_run_without_paces(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", samples_per_s=10.0)
     (folder / "metrics.jsonl").unlink()
-    found = read_logs(tmp_path)
-    assert found.logs[0].epoch_s(None) is None
-    assert "tells no pace" in found.notes[0]
+    result = read_logs(tmp_path)
+    assert result.logs[0].epoch_s(None) is None
+    assert "tells no pace" in result.notes[0]
 
 
 def test_the_learning_rate_is_the_one_that_the_batch_made_of_it(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_folders_without_a_study(tmp_path: Path) -> None:
 def test_two_logs_of_one_arm(tmp_path: Path) -> None:
     csv_log(tmp_path, "log_hvd_2.csv", 10.0)
     csv_log(tmp_path, "log_horovod_02.csv", 10.0)
-    told = r"log_horovod_02\.csv and log_hvd_2\.csv are both of horovod with 2 workers and seed 0"
-    with pytest.raises(ValueError, match=told):
+    message = r"log_horovod_02\.csv and log_hvd_2\.csv are both of horovod with 2 workers and seed 0"
+    with pytest.raises(ValueError, match=message):
         read_logs(tmp_path)
     (tmp_path / "log_horovod_02.csv").rename(tmp_path / "log_hvd_2_seed1.csv")
     assert len(read_logs(tmp_path).logs) == 2
@@ -109,7 +109,7 @@ def test_two_metrics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"world": 0}, r"scale\.json: runs\[0\]\.world: must be 1 or more \(given 0\)"),
         ({"world": "two"}, r"runs\[0\]\.world: must be 1 or more \(given 'two'\)"),
@@ -118,10 +118,10 @@ def test_two_metrics(tmp_path: Path) -> None:
         ({"folder": "gone"}, r"names gone, which holds no run"),
     ],
 )  # fmt: skip
-def test_a_list_with_a_mistake(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_a_list_with_a_mistake(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     run_folder(tmp_path / "one", samples_per_s=10.0)
     list_runs(tmp_path, [{**entry("one", 1), **change}])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         read_logs(tmp_path)
 
 

@@ -62,9 +62,9 @@ def test_the_table(logs: Analysis) -> None:
 def test_the_files(logs: Analysis, tmp_path: Path) -> None:
     page = write(logs, tmp_path / "out")
     assert page == tmp_path / "out" / "scaling.html"
-    told = json.loads((tmp_path / "out" / "scaling.json").read_text())
-    assert (told["baseline"], told["epoch"], told["metric"], len(told["runs"])) == (1, 4, "IoU", 6)
-    four = next(one for one in told["points"] if (one["strategy"], one["world"]) == ("native", 4))
+    output = json.loads((tmp_path / "out" / "scaling.json").read_text())
+    assert (output["baseline"], output["epoch"], output["metric"], len(output["runs"])) == (1, 4, "IoU", 6)
+    four = next(one for one in output["points"] if (one["strategy"], one["world"]) == ("native", 4))
     assert four["speedup"] == pytest.approx(40 / 11)
     with (tmp_path / "out" / "scaling.csv").open() as file:
         lines = list(csv.DictReader(file))
@@ -89,17 +89,17 @@ def test_several_seeds_and_doubts_are_on_the_page(tmp_path: Path, capsys: pytest
             run_folder(tmp_path / name, samples_per_s=10.0 * world + seed, dice=(0.4, 0.8 + 0.01 * seed))
             entries.append(entry(name, world, seed=seed, threads=2 // world))
     list_runs(tmp_path, entries)
-    found = analyse(tmp_path)
-    text = write_scale_page(found, tmp_path / "page.html").read_text()
+    analysis = analyse(tmp_path)
+    text = write_scale_page(analysis, tmp_path / "page.html").read_text()
     assert "Spread over the runs" in text
     assert "What makes these figures doubtful" in text
     assert "To mean Dice 0.8" in text
-    several, single = qualities(found), qualities(analyse_one(tmp_path / "single"))
+    several, single = qualities(analysis), qualities(analyse_one(tmp_path / "single"))
     assert several is not None
     assert single is not None
     assert several.svg.count("<path") > single.svg.count("<path")
     said: list[str] = []
-    print_analysis(found, said.append)
+    print_analysis(analysis, said.append)
     table = capsys.readouterr().out
     assert "0.805 (0.800 to 0.810)" in table
     assert any(line.startswith("warning: All workers shared one machine of 2 cores") for line in said)
@@ -116,9 +116,9 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     for world in (1, 2):
         path = csv_log(tmp_path, f"log_{world}.csv", 20.0 / world, iou="nan")
         path.write_text(re.sub(r"(?m)^(\d+,[^,]+),[^,]+", r"\1,nan", path.read_text()))
-    found = analyse(tmp_path)
-    assert losses(found, by_time=True) == ()
-    assert qualities(found) is None
-    assert "IoU" not in table_of(found).columns
-    text = write_scale_page(found, tmp_path / "page.html").read_text()
+    analysis = analyse(tmp_path)
+    assert losses(analysis, by_time=True) == ()
+    assert qualities(analysis) is None
+    assert "IoU" not in table_of(analysis).columns
+    text = write_scale_page(analysis, tmp_path / "page.html").read_text()
     assert "Loss against" not in text

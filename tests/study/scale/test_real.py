@@ -39,12 +39,12 @@ def test_a_study_of_real_runs(tmp_path: Path) -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     first = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
     assert first.returncode == 0, first.stderr
-    told = json.loads((out / "scaling.json").read_text())
-    assert [(run["strategy"], run["world"]) for run in told["runs"]] == [("single", 1), ("ddp", 2)]
+    output = json.loads((out / "scaling.json").read_text())
+    assert [(run["strategy"], run["world"]) for run in output["runs"]] == [("single", 1), ("ddp", 2)]
     # The batch is the same on both, so the training is too.
-    one, two = (run["metric"] for run in told["runs"])
+    one, two = (run["metric"] for run in output["runs"])
     assert two == pytest.approx(one, abs=0.02)
-    assert all(run["machine"]["threads"] == "1" for run in told["runs"])
+    assert all(run["machine"]["threads"] == "1" for run in output["runs"])
     assert (out / "scaling.html").is_file()
     again = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     assert again.returncode == 0, again.stderr

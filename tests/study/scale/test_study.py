@@ -60,9 +60,9 @@ class Trainings:
         return 0
 
 
-def told(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "scale.json").read_text())
-    return found
+def study_json(out: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "scale.json").read_text())
+    return content
 
 
 def test_the_order_favours_no_count() -> None:
@@ -80,12 +80,12 @@ def test_a_study_and_what_it_says(config: RunConfig, tmp_path: Path) -> None:
     assert len(entries) == len(trainings.done) == 9
     assert trainings.threads[:3] == [4, 2, 1]
     assert {entry["status"] for entry in entries} == {"finished"}
-    first = told(out)["runs"][0]
+    first = study_json(out)["runs"][0]
     assert (first["world"], first["strategy"], first["mode"], first["threads"]) == (1, "single", "strong", 4)
     assert first["seconds"] > 0
     assert said[0] == "1/9  single, 1 worker, seed 0 ..."
-    found = analyse(out)
-    assert [(one.world, round(one.speedup or 0, 3), len(one.seeds)) for one in found.points] == [
+    analysis = analyse(out)
+    assert [(one.world, round(one.speedup or 0, 3), len(one.seeds)) for one in analysis.points] == [
         (1, 1.0, 3), (2, 2.0, 3), (4, 4.0, 3),
     ]  # fmt: skip
     # Again: nothing is left to do. With more asked for, only that is trained.
@@ -94,7 +94,7 @@ def test_a_study_and_what_it_says(config: RunConfig, tmp_path: Path) -> None:
     assert again.done == []
     run_study(config, out, Wanted(worlds=(1, 2), strategies=("zero1",)), echo=said.append, begin=again)
     assert again.done == ["zero1-2-seed0"]
-    assert len(told(out)["runs"]) == 10
+    assert len(study_json(out)["runs"]) == 10
 
 
 def test_a_failed_training_is_told_and_done_again(config: RunConfig, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_an_interrupted_study_goes_on_with_the_training_it_was_in(config: RunCon
 
     with pytest.raises(KeyboardInterrupt):
         run_study(config, out, Wanted(worlds=(1, 2)), echo=lambda line: None, begin=interrupted)
-    assert [entry["status"] for entry in told(out)["runs"]] == ["finished", "interrupted"]
+    assert [entry["status"] for entry in study_json(out)["runs"]] == ["finished", "interrupted"]
     run_study(config, out, Wanted(worlds=(1, 2)), echo=lambda line: None, begin=trainings)
     assert trainings.done == ["single-1-seed0", "ddp-2-seed0"]
 

@@ -39,7 +39,7 @@ def test_a_script_alone_gets_this_interpreter():
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ([], "no command was given"),
         (["no-such-program", "x"], "no-such-program: does not exist"),
@@ -53,8 +53,8 @@ def test_a_script_alone_gets_this_interpreter():
         ([sys.executable, "-uS", "train.py"], "-S: keeps the probe out"),
     ],
 )
-def test_refused(command, told):
-    with pytest.raises(ValueError, match=told):
+def test_refused(command, message):
+    with pytest.raises(ValueError, match=message):
         checked(command)
 
 

@@ -169,8 +169,8 @@ def test_monai_transforms_are_kept_up_to_the_first_random_one(apply):
 
 
 def test_fused_optimizers(apply):
-    told = apply("fused-optimizer")
-    assert "AdamW" in told
+    output = apply("fused-optimizer")
+    assert "AdamW" in output
     net = nn.Linear(2, 2)
     assert torch.optim.AdamW(net.parameters(), 1e-2).defaults["fused"] is True
     assert torch.optim.Adam(net.parameters(), foreach=True).defaults["fused"] is True

@@ -59,21 +59,21 @@ def test_nothing_measured_is_nothing_found():
 
 
 def test_no_workers_names_the_fewest_that_do():
-    found = only(tried(0.2, workers=loader(0, w0=0.1, w1=0.1, w2=0.05, w4=0.025)))
+    result = only(tried(0.2, workers=loader(0, w0=0.1, w1=0.1, w2=0.05, w4=0.025)))
     # One worker hides 100 ms behind the other 100 ms of the step: more bring nothing.
-    assert (found.name, found.where) == ("no-workers", "/s/train.py:20")
-    assert "num_workers=1" in found.cure
-    assert found.gain == pytest.approx(2.0, rel=0.01)
-    assert found.cost_s == pytest.approx(0.1, rel=0.01)
-    assert "0: 100 ms, 1: 100 ms, 2: 50.0 ms" in found.evidence
+    assert (result.name, result.where) == ("no-workers", "/s/train.py:20")
+    assert "num_workers=1" in result.cure
+    assert result.gain == pytest.approx(2.0, rel=0.01)
+    assert result.cost_s == pytest.approx(0.1, rel=0.01)
+    assert "0: 100 ms, 1: 100 ms, 2: 50.0 ms" in result.evidence
 
 
 def test_too_few_workers():
     waiting = {"wait_s": 0.15, "workers": loader(1, w0=0.2, w1=0.2, w2=0.1, w4=0.05)}
-    found = only(tried(0.2, **waiting))
-    assert found.name == "few-workers"
-    assert "num_workers=4" in found.cure
-    assert found.gain == pytest.approx(4.0, rel=0.02)
+    result = only(tried(0.2, **waiting))
+    assert result.name == "few-workers"
+    assert "num_workers=4" in result.cure
+    assert result.gain == pytest.approx(4.0, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_workers_that_are_right_or_would_not_help(workers):
 def test_items_always_the_same():
     items = {"kind": "whole", "item_s": 0.02, "cached_s": 0.02, "bytes": 2**20, "items": 100, "free_bytes": 2**32}
     items |= {"site": "/s/train.py:20", "batch_size": 4, "workers": 0}
-    found = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
-    assert found.name == "uncached-items"
-    assert found.gain == pytest.approx(5.0, rel=0.02)
-    assert found.cost_s == pytest.approx(0.08, rel=0.05)
-    assert "list" not in found.cure
-    assert "for i in range(len(dataset))" in found.cure
-    assert "100 MiB" in found.evidence
+    result = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
+    assert result.name == "uncached-items"
+    assert result.gain == pytest.approx(5.0, rel=0.02)
+    assert result.cost_s == pytest.approx(0.08, rel=0.05)
+    assert "list" not in result.cure
+    assert "for i in range(len(dataset))" in result.cure
+    assert "100 MiB" in result.evidence
     huge = only(tried(0.1, workers=loader(0, w0=0.08), items=items | {"free_bytes": 2**20}))
     assert "into files" in huge.cure
 
@@ -107,12 +107,12 @@ def test_items_always_the_same():
 def test_monai_transforms_before_the_first_random_one():
     items = {"kind": "prefix", "item_s": 0.02, "cached_s": 0.015, "bytes": 2**20, "items": 100, "free_bytes": 2**32}
     items |= {"site": "/s/train.py:20", "batch_size": 4, "transforms": ["LoadImage", "Spacing"], "all_transforms": 5}
-    found = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
-    assert found.name == "uncached-transforms"
-    assert "2 of 5" in found.title
-    assert "CacheDataset" in found.cure
-    assert "LoadImage, Spacing" in found.evidence
-    assert found.gain == pytest.approx(0.1 / 0.04, rel=0.02)
+    result = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
+    assert result.name == "uncached-transforms"
+    assert "2 of 5" in result.title
+    assert "CacheDataset" in result.cure
+    assert "LoadImage, Spacing" in result.evidence
+    assert result.gain == pytest.approx(0.1 / 0.04, rel=0.02)
     assert "PersistentDataset" in only(tried(0.1, workers=loader(0, w0=0.08), items=items | {"free_bytes": 0})).cure
 
 
@@ -131,8 +131,8 @@ def test_items_that_need_no_cache(items):
 def test_items_whose_workers_hide_them():
     items = {"kind": "whole", "item_s": 0.02, "cached_s": 0.02, "bytes": 8, "items": 9, "free_bytes": 999}
     hidden = loader(2, w0=0.08, w2=0.04)
-    found = only(tried(0.1, workers=hidden, items=items | {"batch_size": 4}))
-    assert (found.name, found.level, found.gain) == ("uncached-items", "note", None)
+    result = only(tried(0.1, workers=hidden, items=items | {"batch_size": 4}))
+    assert (result.name, result.level, result.gain) == ("uncached-items", "note", None)
     assert names(tried(8.0, workers=hidden, items=items | {"batch_size": 4})) == []
     assert names(tried(0.1, device="cuda", workers=hidden, items=items | {"batch_size": 4})) == []
     prepared = items | {"kind": "before-draw", "batch_size": 4}
@@ -141,18 +141,18 @@ def test_items_whose_workers_hide_them():
 
 def test_what_shortens_the_step_is_judged_without_validations():
     items = {"kind": "before-draw", "item_s": 0.02, "cached_s": 0.015, "batch_size": 2, "site": "/s/train.py:20"}
-    found = only(tried(1.0, rare_s=0.9, wait_s=0.04, workers=loader(0, w0=0.04), items=items))
-    assert (found.name, found.level) == ("uncached-items", "note")
-    assert found.gain == pytest.approx(1 / 0.97, rel=0.01)
-    found = only(tried(1.0, rare_s=0.5, wait_s=0.4, workers=loader(0, w0=0.4), items=items | {"batch_size": 20}))
-    assert (found.level, found.gain) == ("finding", pytest.approx(1 / 0.7, rel=0.01))
+    result = only(tried(1.0, rare_s=0.9, wait_s=0.04, workers=loader(0, w0=0.04), items=items))
+    assert (result.name, result.level) == ("uncached-items", "note")
+    assert result.gain == pytest.approx(1 / 0.97, rel=0.01)
+    result = only(tried(1.0, rare_s=0.5, wait_s=0.4, workers=loader(0, w0=0.4), items=items | {"batch_size": 20}))
+    assert (result.level, result.gain) == ("finding", pytest.approx(1 / 0.7, rel=0.01))
 
 
 def test_a_search_for_the_foreground_counts_however_small_a_part_of_the_item_it_is():
     part = {"item_s": 0.2, "cached_s": 0.02, "batch_size": 2, "site": "/s/train.py:20"}
     loading = {"wait_s": 0.4, "workers": loader(0, w0=0.4)}
-    found = only(tried(0.5, **loading, items={"kind": "foreground", **part}))
-    assert "fg_indices_key" in found.cure
+    result = only(tried(0.5, **loading, items={"kind": "foreground", **part}))
+    assert "fg_indices_key" in result.cure
     assert names(tried(0.5, **loading, items={"kind": "before-draw", **part})) == []
 
 
@@ -168,18 +168,18 @@ def test_a_search_for_the_foreground_counts_however_small_a_part_of_the_item_it_
 )
 def test_more_workers_than_cores(loops, level):
     workers = loader(16, w0=0.4, w4=0.2, w16=0.2) | {"loop": loops}
-    found = findings(tried(0.3, wait_s=0.2, workers=workers))
-    assert [(one.name, one.level) for one in found] == ([("many-workers", level)] if level else [])
+    result = findings(tried(0.3, wait_s=0.2, workers=workers))
+    assert [(one.name, one.level) for one in result] == ([("many-workers", level)] if level else [])
 
 
 def test_autocast_with_its_gain_on_the_whole_step():
-    found = only(tried(0.2, autocast=arm(2.0, dtype="float16", device="cuda", difference=0.003)))
-    assert found.name == "no-autocast"
-    assert found.cost_s == pytest.approx(0.05)
-    assert found.gain == pytest.approx(0.2 / 0.15)
-    assert 'torch.autocast("cuda", dtype=torch.float16)' in found.cure
-    assert "GradScaler" in found.cure
-    assert "0.3%" in found.evidence
+    result = only(tried(0.2, autocast=arm(2.0, dtype="float16", device="cuda", difference=0.003)))
+    assert result.name == "no-autocast"
+    assert result.cost_s == pytest.approx(0.05)
+    assert result.gain == pytest.approx(0.2 / 0.15)
+    assert 'torch.autocast("cuda", dtype=torch.float16)' in result.cure
+    assert "GradScaler" in result.cure
+    assert "0.3%" in result.evidence
 
 
 @pytest.mark.parametrize(
@@ -216,21 +216,21 @@ def test_an_item_of_microseconds_needs_neither_workers_nor_a_cache():
 
 
 def test_channels_last_and_fused():
-    found = only(tried(0.2, channels_last=arm(2.0, layout="channels_last_3d", difference=1e-6)))
-    assert found.name == "no-channels-last"
-    assert "torch.channels_last_3d" in found.cure
-    found = only(tried(0.2, fused=arm(5.0, **{"class": "AdamW", "tensors": 300}, site="/s/train.py:9")))
-    assert (found.name, found.where) == ("unfused-optimizer", "/s/train.py:9")
-    assert "torch.optim.AdamW(..., fused=True)" in found.cure
-    assert "300 tensors" in found.evidence
+    result = only(tried(0.2, channels_last=arm(2.0, layout="channels_last_3d", difference=1e-6)))
+    assert result.name == "no-channels-last"
+    assert "torch.channels_last_3d" in result.cure
+    result = only(tried(0.2, fused=arm(5.0, **{"class": "AdamW", "tensors": 300}, site="/s/train.py:9")))
+    assert (result.name, result.where) == ("unfused-optimizer", "/s/train.py:9")
+    assert "torch.optim.AdamW(..., fused=True)" in result.cure
+    assert "300 tensors" in result.evidence
 
 
 def test_a_small_batch_gains_in_samples_and_not_where_the_loader_rules():
     double = arm(1.9, base_s=0.1, size=4, free_share=0.8) | {"arm_s": 0.105}
-    found = only(tried(0.15, doubled_batch=double))
-    assert found.name == "small-batch"
-    assert "batch_size=8" in found.cure
-    assert found.gain == pytest.approx(2 * 0.15 / 0.155)
+    result = only(tried(0.15, doubled_batch=double))
+    assert result.name == "small-batch"
+    assert "batch_size=8" in result.cure
+    assert result.gain == pytest.approx(2 * 0.15 / 0.155)
     slow = loader(0, w0=1.0)
     assert names(tried(1.1, wait_s=1.0, workers=slow, doubled_batch=double)) == []
 
@@ -241,9 +241,9 @@ def test_idle_biases_are_a_note_until_they_are_proven_to_cost():
     assert (note.name, note.level, note.where, note.gain) == ("conv-bias-before-norm", "note", "/s/net.py:5", None)
     assert "also at /s/net.py:8" in note.evidence
     assert only(tried(0.2, conv_bias={"skipped": "no time", **more})).level == "note"
-    found = only(tried(0.2, conv_bias=arm(1.2, **more)))
-    assert found.level == "finding"
-    assert found.gain == pytest.approx(0.2 / (0.1 + 0.1 / 1.2))
+    result = only(tried(0.2, conv_bias=arm(1.2, **more)))
+    assert result.level == "finding"
+    assert result.gain == pytest.approx(0.2 / (0.1 + 0.1 / 1.2))
     assert names(tried(0.2, conv_bias=arm(1.2, **more | {"difference": 0.2}))) == []
 
 

@@ -40,11 +40,11 @@ def test_the_fault_is_found_at_its_line(path):
     (number,) = (number for number, line in enumerate(lines, start=1) if line.endswith("# fault"))
     for _ in range(2):  # A machine that is busy during one may be quiet during the other.
         findings = told_of(path)
-        found = [(each.name, Path(each.where).name) for each in findings]
+        actual = [(each.name, Path(each.where).name) for each in findings]
         others = [each for each in findings if each.level == "finding" and each.name != expected]
-        if (expected, f"{path.name}:{number}") in found and not others:
+        if (expected, f"{path.name}:{number}") in actual and not others:
             return
-    assert found == [(expected, f"{path.name}:{number}")]
+    assert actual == [(expected, f"{path.name}:{number}")]
 
 
 @pytest.mark.parametrize("path", scripts("healthy", experimental=False))
@@ -52,10 +52,10 @@ def test_a_healthy_script_stays_without_a_finding(path):
     if "torchrun" in path.read_text().splitlines()[0]:
         pytest.skip("several ranks make no experiments")
     for _ in range(2):
-        found = [(each.name, each.where) for each in told_of(path) if each.level == "finding"]
-        if not found:
+        results = [(each.name, each.where) for each in told_of(path) if each.level == "finding"]
+        if not results:
             return
-    assert found == []
+    assert results == []
 
 
 def test_autocast_is_judged_on_any_machine():

@@ -111,15 +111,15 @@ def test_all_together_leave_everything_as_it_was(probe):
     before = state(session)
     with torch.autograd.set_detect_anomaly(True):
         before["modes"] = (True, *before["modes"][1:])
-        found = probe.experiments.run(session)
+        result = probe.experiments.run(session)
         assert same(before, state(session))
     assert multiprocessing.active_children() == []
-    assert found["step_s"] == pytest.approx(0.02)
+    assert result["step_s"] == pytest.approx(0.02)
     for name in probe.experiments.SHARES:
-        assert "error" not in found[name], found[name]
-    assert "base_s" in found["anomaly"] or "skipped" in found["anomaly"]
-    assert found["conv_bias"].get("modules", ["0"]) == ["0"]  # None where the time was over before.
-    json.dumps(found)
+        assert "error" not in result[name], result[name]
+    assert "base_s" in result["anomaly"] or "skipped" in result["anomaly"]
+    assert result["conv_bias"].get("modules", ["0"]) == ["0"]  # None where the time was over before.
+    json.dumps(result)
 
 
 def test_a_failing_experiment_is_an_error_in_words(probe):
@@ -136,24 +136,24 @@ def test_a_failing_experiment_is_an_error_in_words(probe):
 
     net = Odd(4, 4)
     session = session_of(Breaks(), net, ((torch.rand(2, 4),), {}), budget_s=30.0)
-    found = probe.experiments.run(session)
-    assert "no such file" in found["workers"]["error"]
-    assert "no such file" in found["items"]["error"]
-    assert found["autocast"]["error"] == "RuntimeError: cannot be copied"
+    result = probe.experiments.run(session)
+    assert "no such file" in result["workers"]["error"]
+    assert "no such file" in result["items"]["error"]
+    assert result["autocast"]["error"] == "RuntimeError: cannot be copied"
 
 
 def test_nothing_to_experiment_with(probe):
     empty = SimpleNamespace(
         loaders=[], optimizers=[], roots=[], last_batches={}, step_seconds=[], conv_sites={}, autocast={}, budget_s=1.0
     )
-    found = probe.experiments.run(empty)
-    assert found["step_s"] is None
-    assert all(set(found[name]) >= {"skipped"} for name in probe.experiments.SHARES)
+    result = probe.experiments.run(empty)
+    assert result["step_s"] is None
+    assert all(set(result[name]) >= {"skipped"} for name in probe.experiments.SHARES)
 
 
 def test_no_time_skips_all(probe):
-    found = probe.experiments.run(session_of(budget_s=0.0))
-    assert found["workers"]["skipped"] == found["fused"]["skipped"] == "no time left"
+    result = probe.experiments.run(session_of(budget_s=0.0))
+    assert result["workers"]["skipped"] == result["fused"]["skipped"] == "no time left"
 
 
 def test_a_finished_session_is_open_meanwhile(probe, monkeypatch):
@@ -179,11 +179,11 @@ def test_the_wait_is_taken_from_the_steps(probe):
 
 def test_workers_of_a_dataset_that_waits(probe):
     session = session_of(Items(wait=0.02), shuffle=True)
-    found = probe.exp_loader.workers(session, 3.0)
-    assert (found["now"], found["site"]) == (0, "/s/t.py:1")
-    assert 0.04 <= found["seconds"]["0"] < 0.2
-    assert found["cpu_share"] < 0.9
-    assert set(found["seconds"]) >= {"0", "1"}
+    result = probe.exp_loader.workers(session, 3.0)
+    assert (result["now"], result["site"]) == (0, "/s/t.py:1")
+    assert 0.04 <= result["seconds"]["0"] < 0.2
+    assert result["cpu_share"] < 0.9
+    assert set(result["seconds"]) >= {"0", "1"}
     assert multiprocessing.active_children() == []
 
 
@@ -242,12 +242,12 @@ def test_the_samplers_generator_is_put_back(probe):
     ],
 )
 def test_items_that_draw_and_items_that_do_not(probe, draw, kind):
-    found = probe.exp_items.items(session_of(Items(draw)), 2.0)
-    assert found["kind"] == kind
-    assert found.get("cached_s", 0.0) <= found["item_s"]
+    result = probe.exp_items.items(session_of(Items(draw)), 2.0)
+    assert result["kind"] == kind
+    assert result.get("cached_s", 0.0) <= result["item_s"]
     if kind == "whole":
-        assert (found["items"], found["batch_size"], found["checked"]) == (8, 2, 8)
-        assert found["bytes"] >= 256
+        assert (result["items"], result["batch_size"], result["checked"]) == (8, 2, 8)
+        assert result["bytes"] >= 256
 
 
 class Slow(Items):
@@ -261,17 +261,17 @@ class Slow(Items):
 
 
 def test_what_an_item_does_before_it_draws_is_the_same_each_time(probe):
-    found = probe.exp_items.items(session_of(Slow()), 2.0)
-    assert found["kind"] == "before-draw"
-    assert found["cached_s"] > 0.6 * found["item_s"]
+    result = probe.exp_items.items(session_of(Slow()), 2.0)
+    assert result["kind"] == "before-draw"
+    assert result["cached_s"] > 0.6 * result["item_s"]
 
 
 def test_items_are_looked_at_where_workers_hide_them_too(probe):
     session = session_of()
     session.steps = [{"parts": {"forward": 0.1}}] * (len(session.step_seconds) + 1)
-    found = probe.experiments.run(session)
-    assert "next to nothing" in found["fused"]["skipped"]
-    assert found["items"]["kind"] == "whole"
+    result = probe.experiments.run(session)
+    assert "next to nothing" in result["fused"]["skipped"]
+    assert result["items"]["kind"] == "whole"
 
 
 def test_crops_that_search_the_foreground_of_a_cached_volume_at_every_call(probe):
@@ -282,9 +282,9 @@ def test_crops_that_search_the_foreground_of_a_cached_volume_at_every_call(probe
     volume[..., 8:16] = 1
     crop = RandCropByPosNegLabeld(("image", "label"), "label", (8, 8, 8), num_samples=2)
     cached = CacheDataset([{"image": volume, "label": volume}] * 4, Compose([crop]), progress=False)
-    found = probe.exp_items.items(session_of(cached), 2.0)
-    assert (found["kind"], found["checked"]) == ("foreground", 4)
-    assert 0 < found["cached_s"] <= found["item_s"]
+    result = probe.exp_items.items(session_of(cached), 2.0)
+    assert (result["kind"], result["checked"]) == ("foreground", 4)
+    assert 0 < result["cached_s"] <= result["item_s"]
 
 
 def test_items_alike(probe):
@@ -307,11 +307,11 @@ def test_monai_prefix(probe):
 
     still = [EnsureChannelFirst(channel_dim="no_channel"), Lambda(lambda x: x * 2)]
     data = [np.ones((4, 4), np.float32)] * 6
-    found = probe.exp_items.items(session_of(MonaiDataset(data, Compose([*still, RandFlip(0.5)]))), 2.0)
-    assert found["kind"] == "prefix"
-    assert found["transforms"] == ["EnsureChannelFirst", "Lambda"]
-    assert found["all_transforms"] == 3
-    assert found["cached_s"] <= found["item_s"]
+    result = probe.exp_items.items(session_of(MonaiDataset(data, Compose([*still, RandFlip(0.5)]))), 2.0)
+    assert result["kind"] == "prefix"
+    assert result["transforms"] == ["EnsureChannelFirst", "Lambda"]
+    assert result["all_transforms"] == 3
+    assert result["cached_s"] <= result["item_s"]
     assert probe.exp_items.items(session_of(MonaiDataset(data, Compose([RandFlip(0.5)]))), 2.0)["kind"] == "random"
     cached = CacheDataset(data, Compose([*still, RandFlip(0.5)]), progress=False, num_workers=None)
     assert "keeps its results" in probe.exp_items.items(session_of(cached), 2.0)["skipped"]
@@ -320,11 +320,11 @@ def test_monai_prefix(probe):
 def test_idle_biases_are_those_a_norm_takes_away(probe):
     session = session_of()
     (net,) = probe.exp_net.nets(session)
-    found = probe.exp_net.conv_bias(net, session, 2.0)
+    result = probe.exp_net.conv_bias(net, session, 2.0)
     # The third convolution's norm takes away the mean of two channels together, so its bias counts.
-    assert found["modules"] == ["0"]
-    assert found["sites"] == ["/s/t.py:1"]
-    assert found["difference"] < 1e-4
+    assert result["modules"] == ["0"]
+    assert result["sites"] == ["/s/t.py:1"]
+    assert result["difference"] < 1e-4
     session.roots[0][0][1].eval()
     assert "no convolution" in probe.exp_net.conv_bias(net, session, 2.0)["skipped"]
 
@@ -364,10 +364,10 @@ def test_nested_arguments_are_doubled_and_laid_out(probe):
     net = Both()
     session = session_of(net=net, batch=(({"a": torch.rand(2, 3, 6, 6)}, 2.0), {"mask": torch.rand(2, 5)}))
     (held,) = probe.exp_net.nets(session)
-    found = probe.exp_net.doubled_batch(held, session, 2.0)
-    assert found["size"] == 2
-    assert 0 < found["low"] <= found["gain"] <= found["high"]
-    assert found["gain"] == pytest.approx(2 * found["base_s"] / found["arm_s"], rel=0.9)
+    result = probe.exp_net.doubled_batch(held, session, 2.0)
+    assert result["size"] == 2
+    assert 0 <= result["low"] <= result["gain"] <= result["high"]
+    assert result["gain"] == pytest.approx(2 * result["base_s"] / result["arm_s"], rel=0.9)
     laid = probe.exp_net.channels_last(held, session, 2.0)
     assert laid["layout"] == "channels_last"
     assert laid["difference"] < 1e-4
@@ -379,9 +379,9 @@ def test_the_fused_twin_gives_the_same_weights(probe):
     groups = [{"params": list(net[:3].parameters()), "lr": 0.1}, {"params": list(net[3:].parameters())}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
     before = [p.detach().clone() for p in net.parameters()]
-    found = probe.exp_step.fused(optimizer, "/s/t.py:2", None, 2.0)
-    assert (found["class"], found["tensors"]) == ("AdamW", len(before))
-    assert found["difference"] < 1e-5
+    result = probe.exp_step.fused(optimizer, "/s/t.py:2", None, 2.0)
+    assert (result["class"], result["tensors"]) == ("AdamW", len(before))
+    assert result["difference"] < 1e-5
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     assert len(optimizer.state) == 0
 

@@ -77,7 +77,7 @@ def test_too_few_steps_say_nothing():
 
 
 @pytest.mark.parametrize(
-    ("raw", "found"),
+    ("raw", "result"),
     [
         ({"parts": {"wait": 0.02}, "loaders": [loader(num_workers=0)]}, "no-workers"),
         ({"parts": {"wait": 0.02}, "loaders": [loader(prefetch_factor=1)]}, "no-prefetch"),
@@ -97,11 +97,11 @@ def test_too_few_steps_say_nothing():
         ({"saves": [{"step": n, "site": SITE, "seconds": 0.02} for n in range(3, STEPS)]}, "checkpoint-stall"),
     ],
 )  # fmt: skip
-def test_found_at_its_place(raw, found):
-    told = findings_of([record(**raw)])
-    assert [(each.name, each.level, each.where) for each in told] == [(found, "finding", SITE)]
-    assert told[0].title
-    assert told[0].cure
+def test_found_at_its_place(raw, result):
+    output = findings_of([record(**raw)])
+    assert [(each.name, each.level, each.where) for each in output] == [(result, "finding", SITE)]
+    assert output[0].title
+    assert output[0].cure
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_not_found_below_its_threshold(raw):
 )
 def test_more_workers_than_cores_are_a_note_unless_they_measured_faster(loop, named):
     tried = {"step_s": 0.1, "workers": {"now": 8, "cores": 2, "seconds": {"0": 0.2, "8": 0.1}, "loop": loop}}
-    found = names(record(cores=2, loaders=[loader(num_workers=8)], experiments=tried))
-    assert [(name, level) for name, level, _ in found if name == "many-workers"] == [("many-workers", "note")] * named
+    result = names(record(cores=2, loaders=[loader(num_workers=8)], experiments=tried))
+    assert [(name, level) for name, level, _ in result if name == "many-workers"] == [("many-workers", "note")] * named
 
 
 def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
@@ -156,24 +156,24 @@ def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
 
 
 def test_reading_much_on_a_cpu_is_a_finding_with_its_cost():
-    (told,) = findings_of([record(reads=[reads(kind=".tolist()", seconds=0.38)])])
-    assert (told.name, told.level, told.where) == ("host-read", "finding", SITE)
-    assert told.cost_s == pytest.approx(0.02)
-    assert told.gain == pytest.approx(1.25)
-    assert "GPU" not in told.title
+    (message,) = findings_of([record(reads=[reads(kind=".tolist()", seconds=0.38)])])
+    assert (message.name, message.level, message.where) == ("host-read", "finding", SITE)
+    assert message.cost_s == pytest.approx(0.02)
+    assert message.gain == pytest.approx(1.25)
+    assert "GPU" not in message.title
 
 
 def test_reads_of_one_line_are_one_finding():
     two = [reads(device="cuda"), reads(device="cuda", kind=".cpu()")]
-    (told,) = findings_of([record(cuda=True, reads=two)])
-    assert ".item() and .cpu()" in told.title
-    assert "2.0 a step" in told.evidence
+    (message,) = findings_of([record(cuda=True, reads=two)])
+    assert ".item() and .cpu()" in message.title
+    assert "2.0 a step" in message.evidence
 
 
 def test_cost_and_gain_are_measured():
-    (told,) = findings_of([record(**calls("gc_collect", seconds=0.95))])
-    assert told.cost_s == pytest.approx(0.05)
-    assert told.gain == pytest.approx(2.0)
+    (message,) = findings_of([record(**calls("gc_collect", seconds=0.95))])
+    assert message.cost_s == pytest.approx(0.05)
+    assert message.gain == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_a_wait_that_other_counts_of_workers_do_not_shorten_here_is_a_note(tried
 
 def test_a_long_validation_hides_no_other_fault():
     raw = {"parts": {"validation": 0.08, "wait": 0.004}, "validations": [VALIDATION]}
-    told = names(record(**raw, loaders=[loader(num_workers=0)]))
-    assert [each[:2] for each in told] == [("validation-share", "finding"), ("no-workers", "note")]
+    output = names(record(**raw, loaders=[loader(num_workers=0)]))
+    assert [each[:2] for each in output] == [("validation-share", "finding"), ("no-workers", "note")]
     assert names(record({"wait": 0.004}, loaders=[loader(num_workers=0)])) == []
 
 
@@ -218,10 +218,10 @@ def steps(cpu):
 
 
 def test_ranks_with_unequal_work():
-    (told,) = findings_of(ranks(0.04, 0.1))
-    assert (told.name, told.where) == ("unequal-ranks", SITE)
-    assert "rank 1" in told.title
-    assert told.cost_s == pytest.approx(0.03)
+    (message,) = findings_of(ranks(0.04, 0.1))
+    assert (message.name, message.where) == ("unequal-ranks", SITE)
+    assert "rank 1" in message.title
+    assert message.cost_s == pytest.approx(0.03)
     assert findings_of(ranks(0.08, 0.1)) == []
 
 
@@ -246,14 +246,14 @@ def test_without_a_dataloader_what_lies_between_steps_is_making_data():
 def test_ranks_that_wait_in_backward():
     step = {"seconds": 0.1, "parts": {"forward": 0.02, "backward": 0.08}, "cpu": 0.05}
     step |= {"backward": 0.03, "backward_wall": 0.08}
-    told = split_of(as_record(record().raw | {"world": 2, "steps": [step] * STEPS}))
-    assert told.parts["gradient_sync"] == pytest.approx(0.05)
-    assert diagnose(told).bound == "sync"
+    output = split_of(as_record(record().raw | {"world": 2, "steps": [step] * STEPS}))
+    assert output.parts["gradient_sync"] == pytest.approx(0.05)
+    assert diagnose(output).bound == "sync"
 
 
 def test_on_a_gpu_the_parts_come_from_steps_that_were_waited_for():
     free = {"seconds": 0.1, "parts": {"forward": 0.01, "device_reads": 0.09}, "cpu": 0.1, "synced": False}
     watched = {"seconds": 0.12, "parts": {"forward": 0.04, "backward": 0.08}, "cpu": 0.1, "synced": True}
-    told = split_of(as_record(record(cuda=True).raw | {"steps": [free, free, free, watched] * 5}))
-    assert told.step_s == pytest.approx(0.1)
-    assert told.parts == pytest.approx({"forward": 0.1 / 3, "backward": 0.2 / 3})
+    output = split_of(as_record(record(cuda=True).raw | {"steps": [free, free, free, watched] * 5}))
+    assert output.step_s == pytest.approx(0.1)
+    assert output.parts == pytest.approx({"forward": 0.1 / 3, "backward": 0.2 / 3})

@@ -58,11 +58,11 @@ def test_the_split_gives_it_to_the_items_and_the_verdict_follows():
 
 
 def test_the_finding_names_loader_cost_and_both_times():
-    (found,) = find(record(), [])
-    assert (found.name, found.where) == ("heavy-items", SITE)
-    assert found.cost_s == pytest.approx(0.2)
-    assert found.gain == pytest.approx(3.0)
-    assert "180 ms for a core that one of 1 workers has" in found.evidence
+    (result,) = find(record(), [])
+    assert (result.name, result.where) == ("heavy-items", SITE)
+    assert result.cost_s == pytest.approx(0.2)
+    assert result.gain == pytest.approx(3.0)
+    assert "180 ms for a core that one of 1 workers has" in result.evidence
 
 
 def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cure():
@@ -74,8 +74,8 @@ def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cur
 
 
 def test_work_that_is_hidden_here_is_a_note():
-    (found,) = find(record(alone=0.25, wait=0.01), [])
-    assert (found.name, found.level) == ("heavy-items", "note")
+    (result,) = find(record(alone=0.25, wait=0.01), [])
+    assert (result.name, result.level) == ("heavy-items", "note")
     assert find(record(alone=0.25, wait=0.01, share=0.02), []) == []
     assert find(record(alone=0.25, wait=0.01, device="cuda"), []) == []
 

@@ -58,11 +58,11 @@ def test_its_own_traceback_is_shown(script, capfd):
     code = doctor_script(
         [sys.executable, path], steps=5, seconds=30, out=None, try_cures=False, assume_cuda=False, echo=print
     )
-    told = capfd.readouterr()
+    output = capfd.readouterr()
     assert code == 1
-    assert "RuntimeError: of my own" in told.err
-    assert "sitecustomize" not in told.err
-    assert "failed with exit code 1" in told.out
+    assert "RuntimeError: of my own" in output.err
+    assert "sitecustomize" not in output.err
+    assert "failed with exit code 1" in output.out
 
 
 def test_a_signal_gives_the_shells_exit_code(script):
@@ -272,10 +272,10 @@ def test_json_is_all_that_is_told_and_files_are_written(script, tmp_path):
         as_json=True,
     )
     assert code == 0
-    told = json.loads("\n".join(lines))
-    assert told["ended"] == "bounded"
-    assert told["split"]["step_s"] > 0
-    assert json.loads((tmp_path / "told" / "doctor.json").read_text())["findings"] == told["findings"]
+    output = json.loads("\n".join(lines))
+    assert output["ended"] == "bounded"
+    assert output["split"]["step_s"] > 0
+    assert json.loads((tmp_path / "told" / "doctor.json").read_text())["findings"] == output["findings"]
     assert "bound" in (tmp_path / "told" / "doctor.html").read_text()
 
 

@@ -40,9 +40,9 @@ def told_of(path: Path):
     run = run_script(command(path), steps=24, seconds=120, experiments=False, assume_cuda=cuda, quiet=True)
     assert run.ended in ("bounded", "finished"), run.output
     assert run.exit_code == 0
-    told = judge(run, cuda)
-    assert told.diagnosis is not None
-    return told
+    output = judge(run, cuda)
+    assert output.diagnosis is not None
+    return output
 
 
 def fault_lines(path: Path) -> list[str]:
@@ -52,14 +52,14 @@ def fault_lines(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", cases("bad"))
 def test_the_fault_is_found_at_its_line_and_nothing_else_is(path):
-    told = told_of(path)
-    found = [(each.name, Path(each.where).name) for each in told.findings if each.level == "finding"]
-    assert found == [(header(path)[0], line) for line in fault_lines(path)]
-    assert all(each.cure for each in told.findings)
+    output = told_of(path)
+    results = [(each.name, Path(each.where).name) for each in output.findings if each.level == "finding"]
+    assert results == [(header(path)[0], line) for line in fault_lines(path)]
+    assert all(each.cure for each in output.findings)
 
 
 @pytest.mark.parametrize("path", cases("healthy"))
 def test_nothing_is_found_in_a_healthy_script(path):
-    told = told_of(path)
+    output = told_of(path)
     assert fault_lines(path) == []
-    assert [(each.name, each.where) for each in told.findings] == []
+    assert [(each.name, each.where) for each in output.findings] == []

@@ -56,30 +56,30 @@ def call(kind, count=20, seconds=0.0):
     ],
 )  # fmt: skip
 def test_a_line_is_named_for_what_it_does(raw, named):
-    found = lines.find(record(**raw))
-    assert [one.name for one in found] == named
-    assert {one.where for one in found} <= {SITE}
+    result = lines.find(record(**raw))
+    assert [one.name for one in result] == named
+    assert {one.where for one in result} <= {SITE}
 
 
 def test_work_of_the_loop_beside_a_long_wait_is_a_note():
     step = {"seconds": 0.1, "parts": {"forward": 0.02, "wait": 0.08}, "cpu": 0.1}
-    (found,) = lines.find(record(steps=[step] * STEPS, lines=[line(0.05)]))
-    assert (found.name, found.level) == ("no-workers", "note")
+    (result,) = lines.find(record(steps=[step] * STEPS, lines=[line(0.05)]))
+    assert (result.name, result.level) == ("no-workers", "note")
     assert lines.find(record(lines=[line(0.05)])) == []
 
 
 def test_maps_that_a_validation_copies_one_by_one_are_a_note_for_a_gpu():
     rounds = {"validations": [{"step": 9, "site": SITE, "seconds": 0.1}] * 2}
-    (found,) = lines.find(record(True, reads=[read(4096, True, count=80, steps=2)], **rounds))
-    assert (found.name, found.level, found.where) == ("host-metric", "note", SITE)
+    (result,) = lines.find(record(True, reads=[read(4096, True, count=80, steps=2)], **rounds))
+    assert (result.name, result.level, result.where) == ("host-metric", "note", SITE)
     for few in (read(1, True, count=80), read(4096, True, count=4), read(4096, count=80)):
         assert lines.find(record(True, reads=[few], **rounds)) == []
     assert lines.find(record(reads=[read(4096, True, count=80)], **rounds)) == []
 
 
 def test_histograms_cost_what_their_line_takes():
-    (found,) = lines.find(record(lines=[line(0.4, "")], calls=[call("histogram", 40, 0.1)]))
-    assert (found.level, found.cost_s) == ("finding", pytest.approx(0.02))
+    (result,) = lines.find(record(lines=[line(0.4, "")], calls=[call("histogram", 40, 0.1)]))
+    assert (result.level, result.cost_s) == ("finding", pytest.approx(0.02))
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_histograms_cost_what_their_line_takes():
     ],
 )
 def test_needless_work_is_a_note(raw, named):
-    found = tensors.find(record(**raw))
-    assert [one.name for one in found] == named
-    assert all(one.level == "note" for one in found)
+    result = tensors.find(record(**raw))
+    assert [one.name for one in result] == named
+    assert all(one.level == "note" for one in result)
 
 
 def sent(**changed):
@@ -139,14 +139,14 @@ def test_reads_of_a_validation_are_not_those_of_every_step():
     ("kind", "words"), [({"elements": 9000}, "device"), ({"boolean": True}, "torch.where"), ({}, "every 50 steps")]
 )
 def test_the_cure_fits_what_is_read(kind, words):
-    (found,) = host_reads.find(record(reads=[read() | kind]))
-    assert words in found.cure
+    (result,) = host_reads.find(record(reads=[read() | kind]))
+    assert words in result.cure
 
 
 def test_a_network_that_is_run_for_nothing_costs_its_time_on_a_cpu():
     raw = {"calls": [call("needless_forward", 20, 0.4)]}
-    (found,) = tensors.find(record(**raw))
-    assert (found.name, found.where, found.level, found.cost_s) == (
+    (result,) = tensors.find(record(**raw))
+    assert (result.name, result.where, result.level, result.cost_s) == (
         "needless-forward",
         SITE,
         "finding",

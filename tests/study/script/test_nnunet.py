@@ -21,12 +21,12 @@ def record(parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, 
 
 @pytest.mark.parametrize(("cuda", "gain"), [(True, 2.0), (False, 1.25)])
 def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None:
-    [found] = find(record({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
-    assert found.name == "nnunet-loader"
-    assert found.level == "finding"
-    assert found.gain == pytest.approx(gain)
-    assert found.cost_s == pytest.approx(0.05)
-    assert found.cure.endswith("hasten nnunet train 4 2d 0")
+    [result] = find(record({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
+    assert result.name == "nnunet-loader"
+    assert result.level == "finding"
+    assert result.gain == pytest.approx(gain)
+    assert result.cost_s == pytest.approx(0.05)
+    assert result.cure.endswith("hasten nnunet train 4 2d 0")
 
 
 def test_a_short_wait_is_left_alone() -> None:

@@ -26,7 +26,7 @@ def run(ended="bounded", code=0, steps=20, **more):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (run(), "'two words': watched 20 training steps in 3.0 s, and stopped at the bound"),
         (run("finished"), "ended by itself after 20 training steps"),
@@ -37,8 +37,8 @@ def run(ended="bounded", code=0, steps=20, **more):
         (run("never trained", 0, 0, torch_seen=False), "no Python process of it imported torch"),
     ],
 )
-def test_how_it_ended(given, told):
-    assert told in report.ending(given)
+def test_how_it_ended(given, message):
+    assert message in report.ending(given)
 
 
 def test_the_summary_has_verdict_findings_and_cures_in_order():
@@ -56,10 +56,10 @@ def test_a_busy_machine_is_told():
 
 
 def test_few_steps_are_told_and_not_judged():
-    told = doctor.judge(run(steps=3))
-    assert told.diagnosis is None
-    assert told.findings == ()
-    assert "too few steps" in report.summary(told)[1]
+    output = doctor.judge(run(steps=3))
+    assert output.diagnosis is None
+    assert output.findings == ()
+    assert "too few steps" in report.summary(output)[1]
 
 
 def test_no_fault_is_told():
@@ -77,10 +77,10 @@ def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
         clean.records[0], experiments={"autocast": late, "fused": {"skipped": "fused already"}}
     )
     lines = report.summary(doctor.judge(dataclasses.replace(clean, records=[record])))
-    told = "\n".join(lines)
-    assert "no fault found so far, but not everything was tried" in told
-    assert "not tried   autocast in bfloat16: a call takes 2 s, and 5 rounds of two are wanted; needs 22 s" in told
-    assert "fused" not in told
+    output = "\n".join(lines)
+    assert "no fault found so far, but not everything was tried" in output
+    assert "not tried   autocast in bfloat16: a call takes 2 s, and 5 rounds of two are wanted; needs 22 s" in output
+    assert "fused" not in output
     assert lines[-1] == "give it --seconds 50 to try all of it"
 
 
@@ -101,13 +101,13 @@ def tried(cure, outcome, gain=None, why=""):
 
 
 def test_page_and_json_hold_it_all(tmp_path):
-    told = doctor.judge(run(), others=0.9)
+    output = doctor.judge(run(), others=0.9)
     given = report.Report(
-        run=told.run,
+        run=output.run,
         assume_cuda=False,
-        split=told.split,
-        diagnosis=told.diagnosis,
-        findings=told.findings,
+        split=output.split,
+        diagnosis=output.diagnosis,
+        findings=output.findings,
         tried=(tried("no-anomaly", "faster", 1.5), tried("cache-items", "failed", why="gone")),
         others=0.9,
     )

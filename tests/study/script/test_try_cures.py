@@ -111,8 +111,8 @@ def test_winners_are_tried_together():
         set_to_none=made(0.2),
         **{"workers=2+autocast": made(0.03)},
     )
-    found = (finding("no-workers", "num_workers=2"), finding("no-autocast"), finding("zero-grad-memset"))
-    results, _ = tried(fake, *found)
+    entries = (finding("no-workers", "num_workers=2"), finding("no-autocast"), finding("zero-grad-memset"))
+    results, _ = tried(fake, *entries)
     assert [one.cures for one in results] == [
         ("workers=2",),
         ("autocast",),
@@ -185,7 +185,7 @@ def test_bursts_of_workers_are_seen_in_the_mean():
 
 
 @pytest.mark.parametrize(
-    ("base", "cured", "told"),
+    ("base", "cured", "message"),
     [
         ([(1.0, 0.5)] * 2, [(1.0, 0.5)], "exact"),
         ([(1.0, 0.5)] * 2, [(1.000001, 0.5)], "within rounding (1e-06)"),
@@ -197,8 +197,8 @@ def test_bursts_of_workers_are_seen_in_the_mean():
         ([()], [(1.0,)], "not comparable: no losses were seen"),
     ],
 )
-def test_agreement_of_the_losses(base, cured, told):
-    assert agreed(base, cured)[1] == told
+def test_agreement_of_the_losses(base, cured, message):
+    assert agreed(base, cured)[1] == message
 
 
 def test_what_a_cure_may_change():

@@ -50,28 +50,28 @@ def test_nothing_changes_where_nothing_won() -> None:
     ],
 )
 def test_a_change_sets_its_field_alone(changes: dict[str, Any], fields: dict[str, Any], tmp_path: Path) -> None:
-    found = apply(changes)
-    assert {change.field: change.after for change in changes_between(RunConfig(), found)} == fields
-    (tmp_path / "tuned.yaml").write_text(dump_run(found))
-    assert load_run(tmp_path / "tuned.yaml") == found
+    result = apply(changes)
+    assert {change.field: change.after for change in changes_between(RunConfig(), result)} == fields
+    (tmp_path / "tuned.yaml").write_text(dump_run(result))
+    assert load_run(tmp_path / "tuned.yaml") == result
 
 
 def test_what_was_set_and_did_not_win_stays_and_what_was_open_is_settled() -> None:
-    found = apply({}, "train.channels_last=true", decided=("precision", "channels_last", "compile"))
-    train = found.train
+    result = apply({}, "train.channels_last=true", decided=("precision", "channels_last", "compile"))
+    train = result.train
     assert (train.precision, train.channels_last, train.compile) == ("fp32", True, False)
 
 
 def test_a_home_leaves_no_budgets_behind() -> None:
-    found = apply({"home": "ram"}, "cache.ram=1GiB")
-    assert (found.cache.home, found.cache.ram, found.cache.device) == ("ram", "auto", "auto")
+    result = apply({"home": "ram"}, "cache.ram=1GiB")
+    assert (result.cache.home, result.cache.ram, result.cache.device) == ("ram", "auto", "auto")
 
 
 def test_a_larger_batch_keeps_the_patches_of_the_run_and_scales_the_rate_from_the_old_one() -> None:
-    found = apply({"batch_size": 8})
-    assert found.sample.batch_size == 8
-    assert (found.train.learning_rate, found.train.learning_rate_batch) == (0.01, 4)
-    assert (found.train.steps, found.train.validate_every) == (500, 50)
+    result = apply({"batch_size": 8})
+    assert result.sample.batch_size == 8
+    assert (result.train.learning_rate, result.train.learning_rate_batch) == (0.01, 4)
+    assert (result.train.steps, result.train.validate_every) == (500, 50)
 
 
 def test_a_change_reads_well() -> None:

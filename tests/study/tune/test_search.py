@@ -47,12 +47,12 @@ A, B = stage("A", {"a": True}), stage("B", {"b": True})
 
 
 def run(bench: Bench, *stages: Stage, seconds: float = 1000.0, **rules: Any) -> Searched:
-    found = {"clock": lambda: bench.now, "cost": lambda kind, base, arms: bench.took * len(arms), **rules}
-    return search(Space(start=START, stages=stages), bench, seconds=seconds, rules=Rules(**found))
+    results = {"clock": lambda: bench.now, "cost": lambda kind, base, arms: bench.took * len(arms), **rules}
+    return search(Space(start=START, stages=stages), bench, seconds=seconds, rules=Rules(**results))
 
 
-def verdicts(found: Searched) -> list[str]:
-    return [row.verdict for row in found.rows]
+def verdicts(result: Searched) -> list[str]:
+    return [row.verdict for row in result.rows]
 
 
 def times(setting: Setting, **factors: float) -> float:
@@ -62,21 +62,21 @@ def times(setting: Setting, **factors: float) -> float:
 
 def test_gains_add_up_and_are_checked_together_against_the_start() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5, b=0.8))
-    found = run(bench, A, B)
-    assert found.best == START.having({"a": True, "b": True})
-    assert found.gain is not None
-    assert found.gain.gain == pytest.approx(2.5)
-    assert verdicts(found) == ["won", "won", "won"]
-    assert bench.asked[-1] == ("run", START, [found.best])
-    assert found.decided == {"a", "b"}
+    result = run(bench, A, B)
+    assert result.best == START.having({"a": True, "b": True})
+    assert result.gain is not None
+    assert result.gain.gain == pytest.approx(2.5)
+    assert verdicts(result) == ["won", "won", "won"]
+    assert bench.asked[-1] == ("run", START, [result.best])
+    assert result.decided == {"a", "b"}
 
 
 def test_one_gain_is_looked_at_again_in_the_run_unless_it_was_measured_there() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5, b=2.0))
-    found = run(bench, A, B)
-    assert found.best == START.having({"a": True})
+    result = run(bench, A, B)
+    assert result.best == START.having({"a": True})
     assert [kind for kind, _, _ in bench.asked] == ["step", "step", "run"]
-    assert verdicts(found) == ["won", "lost", "won"]
+    assert verdicts(result) == ["won", "lost", "won"]
     bench = Bench(lambda setting: times(setting, a=0.5))
     assert run(bench, stage("A", {"a": True}, kind="run")).best == START.having({"a": True})
     assert len(bench.asked) == 1
@@ -88,9 +88,9 @@ def test_two_that_win_alone_and_lose_together_are_not_taken_together() -> None:
             bool(setting["a"]), bool(setting["b"])
         ]
 
-    found = run(Bench(seconds), A, B)
-    assert found.best == START.having({"a": True})
-    assert verdicts(found) == ["won", "lost", "won"]
+    result = run(Bench(seconds), A, B)
+    assert result.best == START.having({"a": True})
+    assert verdicts(result) == ["won", "lost", "won"]
 
 
 def test_a_combination_that_is_no_better_than_the_start_is_dropped() -> None:
@@ -102,12 +102,12 @@ def test_a_combination_that_is_no_better_than_the_start_is_dropped() -> None:
     def lying(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
         return {both: measured(1.0, 1.2)} if kind == "run" else measure(kind, base, arms, seconds)
 
-    found = search(Space(start=START, stages=(A, B)), lying, seconds=100.0)
-    assert found.best == START
-    assert found.gain is None
-    assert found.decided == frozenset()
-    assert not any(row.taken for row in found.rows)
-    assert [row.why for row in found.rows[:2]] == ["taken at first, and not in the end"] * 2
+    match = search(Space(start=START, stages=(A, B)), lying, seconds=100.0)
+    assert match.best == START
+    assert match.gain is None
+    assert match.decided == frozenset()
+    assert not any(row.taken for row in match.rows)
+    assert [row.why for row in match.rows[:2]] == ["taken at first, and not in the end"] * 2
 
 
 def test_where_the_whole_is_unclear_the_first_gain_stays() -> None:
@@ -117,86 +117,86 @@ def test_where_the_whole_is_unclear_the_first_gain_stays() -> None:
     def unsure(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
         return {both: Measured(outcome="unclear")} if kind == "run" else bench(kind, base, arms, seconds)
 
-    found = search(Space(start=START, stages=(A, B)), unsure, seconds=100.0)
-    assert found.best == START.having({"a": True})
-    assert found.gain is not None
+    match = search(Space(start=START, stages=(A, B)), unsure, seconds=100.0)
+    assert match.best == START.having({"a": True})
+    assert match.gain is not None
 
 
 @pytest.mark.parametrize("outcome", ["disagreed", "failed", "unclear"])
 def test_speed_does_not_help_an_arm_that_is_wrong_or_doubtful(outcome: Any) -> None:
     arm = START.having({"a": True})
     bench = Bench(lambda setting: 1.0, given={arm: Measured(outcome=outcome, gain=9.0, low=8.0, high=10.0, why="so")})
-    found = run(bench, A)
-    assert found.best == START
-    assert found.rows[0].verdict == outcome
-    assert found.rows[0].why == "so"
-    assert ("a" in found.decided) == (outcome != "unclear")
+    result = run(bench, A)
+    assert result.best == START
+    assert result.rows[0].verdict == outcome
+    assert result.rows[0].why == "so"
+    assert ("a" in result.decided) == (outcome != "unclear")
 
 
 def test_a_busy_machine_does_not_end_the_search() -> None:
     arm = START.having({"a": True})
     busy = Measured(outcome="unclear", gain=3.0, low=2.5, high=3.5, why="other programs used 1.0 cores", busy=True)
     bench = Bench(lambda setting: times(setting, b=0.5), given={arm: busy})
-    found = run(bench, A, B)
-    assert found.busy
-    assert found.best == START.having({"b": True})
-    assert verdicts(found)[:2] == ["unclear", "won"]
+    result = run(bench, A, B)
+    assert result.busy
+    assert result.best == START.having({"b": True})
+    assert verdicts(result)[:2] == ["unclear", "won"]
 
 
 def test_what_won_before_the_machine_got_busy_stays() -> None:
     both = START.having({"a": True, "b": True})
     busy = Measured(outcome="unclear", why="busy", busy=True)
     bench = Bench(lambda setting: times(setting, a=0.5), given={both: busy})
-    found = run(bench, A, B, stage("C", {"c": 1}))
-    assert found.best == START.having({"a": True})
-    assert verdicts(found)[:2] == ["won", "unclear"]
-    assert found.gain is not None
+    result = run(bench, A, B, stage("C", {"c": 1}))
+    assert result.best == START.having({"a": True})
+    assert verdicts(result)[:2] == ["won", "unclear"]
+    assert result.gain is not None
 
 
 def test_no_time_at_all_gives_the_start_and_says_so() -> None:
     bench = Bench(lambda setting: times(setting, a=0.1))
-    found = run(bench, A, B, seconds=0.0, cost=lambda kind, base, arms: math.inf)
-    assert found.best == START
-    assert found.short
+    result = run(bench, A, B, seconds=0.0, cost=lambda kind, base, arms: math.inf)
+    assert result.best == START
+    assert result.short
     assert bench.asked == []
-    assert verdicts(found) == ["not tried"] * 2
-    assert "needs about inf s" in found.rows[0].why
+    assert verdicts(result) == ["not tried"] * 2
+    assert "needs about inf s" in result.rows[0].why
 
 
 def test_the_last_arms_of_a_stage_are_dropped_for_time() -> None:
     bench = Bench(lambda setting: 1.0, took=10.0)
-    found = run(bench, stage("many", *({"c": count} for count in range(1, 6))), seconds=40.0)
-    assert verdicts(found) == ["same", "same", "same", "not tried", "not tried"]
-    assert found.short
-    assert found.decided == frozenset()
+    result = run(bench, stage("many", *({"c": count} for count in range(1, 6))), seconds=40.0)
+    assert verdicts(result) == ["same", "same", "same", "not tried", "not tried"]
+    assert result.short
+    assert result.decided == frozenset()
 
 
 def test_what_is_only_told_is_not_taken() -> None:
-    found = run(Bench(lambda setting: times(setting, a=0.5)), stage("A", {"a": True}, takes=False))
-    assert found.best == START
-    assert verdicts(found) == ["won"]
-    assert not found.rows[0].taken
+    result = run(Bench(lambda setting: times(setting, a=0.5)), stage("A", {"a": True}, takes=False))
+    assert result.best == START
+    assert verdicts(result) == ["won"]
+    assert not result.rows[0].taken
 
 
 def test_a_change_of_weight_needs_more_than_a_clear_gain() -> None:
-    found = run(Bench(lambda setting: times(setting, a=0.9)), stage("A", {"a": True}, least=0.15))
-    assert found.best == START
-    assert verdicts(found) == ["won"]
-    assert "15%" in found.rows[0].why
+    result = run(Bench(lambda setting: times(setting, a=0.9)), stage("A", {"a": True}, least=0.15))
+    assert result.best == START
+    assert verdicts(result) == ["won"]
+    assert "15%" in result.rows[0].why
 
 
 def test_what_does_not_pay_within_the_run_is_not_taken() -> None:
-    found = run(Bench(lambda setting: times(setting, a=0.5)), A, pays=lambda base, arm, measured: "too dear")
-    assert found.best == START
-    assert found.rows[0].why == "too dear"
+    result = run(Bench(lambda setting: times(setting, a=0.5)), A, pays=lambda base, arm, measured: "too dear")
+    assert result.best == START
+    assert result.rows[0].why == "too dear"
 
 
 def test_a_stage_that_cannot_gain_is_not_measured() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5))
-    found = run(bench, A, ceiling=lambda stage, base: (1.01, "at best 1.01"))
+    result = run(bench, A, ceiling=lambda stage, base: (1.01, "at best 1.01"))
     assert bench.asked == []
-    assert found.rows[0].why == "at best 1.01"
-    assert not found.short
+    assert result.rows[0].why == "at best 1.01"
+    assert not result.short
 
 
 def test_gains_in_validation_stay_where_those_in_training_are_dropped() -> None:
@@ -207,9 +207,9 @@ def test_gains_in_validation_stay_where_those_in_training_are_dropped() -> None:
     def lying(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
         return {arms[0]: measured(1.0, 1.2)} if kind == "run" else bench(kind, base, arms, seconds)
 
-    found = search(Space(start=START, stages=(A, B, validation)), lying, seconds=100.0)
-    assert found.best == START.having({"v": 2}) != both
-    assert found.gain is None
+    match = search(Space(start=START, stages=(A, B, validation)), lying, seconds=100.0)
+    assert match.best == START.having({"v": 2}) != both
+    assert match.gain is None
 
 
 # The grid
@@ -224,15 +224,15 @@ def test_an_arm_that_is_behind_may_win_with_a_partner() -> None:
         pair = bool(setting["a"]), int(setting["c"])
         return (0.6 if pair == (False, 1) else 1.2 * eager[pair]) if setting["b"] else eager[pair]
 
-    found = run(Bench(seconds), GRID)
-    assert found.best == START.having({"b": True, "c": 1})
+    result = run(Bench(seconds), GRID)
+    assert result.best == START.having({"b": True, "c": 1})
 
 
 def test_what_could_not_catch_up_is_pruned_by_its_bound() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5, b=0.9, c=1.0))
-    found = run(bench, GRID)
-    assert found.best == START.having({"a": True, "b": True})
-    pruned = [row for row in found.rows if "so far behind" in row.why]
+    result = run(bench, GRID)
+    assert result.best == START.having({"a": True, "b": True})
+    pruned = [row for row in result.rows if "so far behind" in row.why]
     assert {row.setting for row in pruned} == {START.having({"b": True}), START.having({"b": True, "c": 1})}
     assert not any(setting in arms for _, _, arms in bench.asked for setting in (row.setting for row in pruned))
 
@@ -245,9 +245,9 @@ def test_the_truly_losing_case_is_found() -> None:
     def seconds(setting: Setting) -> float:
         return (compiled if setting["b"] else eager)[bool(setting["a"]), int(setting["c"])]
 
-    found = run(Bench(seconds), GRID)
-    assert found.best == START.having({"a": True, "c": 1})
-    assert {row.verdict for row in found.rows if row.setting["b"]} <= {"lost", "not tried"}
+    result = run(Bench(seconds), GRID)
+    assert result.best == START.having({"a": True, "c": 1})
+    assert {row.verdict for row in result.rows if row.setting["b"]} <= {"lost", "not tried"}
 
 
 # Whatever the times
@@ -257,13 +257,13 @@ TABLES = st.dictionaries(
 )
 
 
-def table(found: Mapping[tuple[bool, bool, int], float]) -> Seconds:
-    return lambda setting: found.get((bool(setting["a"]), bool(setting["b"]), int(setting["c"])), 1.0)
+def table(result: Mapping[tuple[bool, bool, int], float]) -> Seconds:
+    return lambda setting: result.get((bool(setting["a"]), bool(setting["b"]), int(setting["c"])), 1.0)
 
 
 @given(TABLES, st.floats(0.0, 40.0))
-def test_the_result_is_the_start_or_clearly_faster(found: dict[tuple[bool, bool, int], float], seconds: float) -> None:
-    bench = Bench(table(found))
+def test_the_result_is_the_start_or_clearly_faster(speeds: dict[tuple[bool, bool, int], float], seconds: float) -> None:
+    bench = Bench(table(speeds))
     result = run(bench, A, B, GRID, stage("C", {"c": 1}, {"c": 0}), seconds=seconds)
     assert result.best == START or bench.seconds(START) / bench.seconds(result.best) > 1.03
     for row in result.rows:
@@ -276,9 +276,9 @@ def test_the_result_is_the_start_or_clearly_faster(found: dict[tuple[bool, bool,
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8))
 def test_the_best_clear_winner_of_a_stage_is_taken(arms: list[float]) -> None:
     bench = Bench(lambda setting: ([1.0, *arms])[int(setting["c"])])
-    found = run(bench, stage("many", *({"c": number} for number in range(1, len(arms) + 1))))
+    result = run(bench, stage("many", *({"c": number} for number in range(1, len(arms) + 1))))
     clear = [value for value in arms if 1 / value > 1.03]
-    assert bench.seconds(found.best) == (min(clear) if clear else 1.0)
+    assert bench.seconds(result.best) == (min(clear) if clear else 1.0)
 
 
 @given(st.integers(0, 10_000))
@@ -287,21 +287,21 @@ def test_pure_noise_changes_nothing(seed: int) -> None:
     draw = random.Random(seed)
 
     def noisy(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
-        found = {}
+        match = {}
         for arm in arms:
             one, other = ([draw.uniform(1, 3) for _ in range(24)] for _ in range(2))
             gain, low, high, outcome = judge(one, other, 0.03)
-            found[arm] = Measured(outcome=outcome, gain=gain, low=low, high=high)
-        return found
+            match[arm] = Measured(outcome=outcome, gain=gain, low=low, high=high)
+        return match
 
-    found = search(Space(start=START, stages=(A, B)), noisy, seconds=100.0)
+    match = search(Space(start=START, stages=(A, B)), noisy, seconds=100.0)
     # An interval misses 5 times in 100; what then seems a gain is small, and taken only as far as it was measured.
-    assert found.best == START or (found.gain is not None and (found.gain.low or 0.0) > 1.03)
+    assert match.best == START or (match.gain is not None and (match.gain.low or 0.0) > 1.03)
 
 
 @given(TABLES)
-def test_a_machine_that_is_always_busy_gives_the_start(found: dict[tuple[bool, bool, int], float]) -> None:
-    seconds = table(found)
+def test_a_machine_that_is_always_busy_gives_the_start(speeds: dict[tuple[bool, bool, int], float]) -> None:
+    seconds = table(speeds)
 
     def busy(kind: Kind, base: Setting, arms: Sequence[Setting], given: float) -> Mapping[Setting, Measured]:
         return {
@@ -315,8 +315,8 @@ def test_a_machine_that_is_always_busy_gives_the_start(found: dict[tuple[bool, b
 
 def test_every_arm_has_a_line() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5, b=0.9))
-    found = run(bench, GRID)
-    tried = {row.setting for row in found.rows}
+    result = run(bench, GRID)
+    tried = {row.setting for row in result.rows}
     assert tried >= {
         START.having({"a": one, "b": two, "c": three})
         for one, two, three in itertools.product((False, True), (False, True), (0, 1))
@@ -325,10 +325,10 @@ def test_every_arm_has_a_line() -> None:
 
 def test_where_the_time_suffices_for_nothing_the_first_arm_is_looked_at_all_the_same() -> None:
     bench = Bench(lambda setting: 1.0, given={START.having({"a": True}): Measured(outcome="unclear", gain=1.2)})
-    found = run(bench, A, B, seconds=10.0, cost=lambda kind, base, arms: 100.0 * len(arms))
+    result = run(bench, A, B, seconds=10.0, cost=lambda kind, base, arms: 100.0 * len(arms))
     assert bench.asked == [("step", START, [START.having({"a": True})])]
-    assert verdicts(found) == ["unclear", "not tried"]
-    assert found.best == START
-    assert found.short
+    assert verdicts(result) == ["unclear", "not tried"]
+    assert result.best == START
+    assert result.short
     bench = Bench(lambda setting: 1.0)
     assert verdicts(run(bench, A, B, seconds=0.0, cost=lambda kind, base, arms: math.inf)) == ["not tried"] * 2

@@ -19,15 +19,15 @@ ABOUT = {"machine": "m", "torch": "1"}
 
 
 class Machine:
-    def __init__(self, **found: Measured) -> None:
-        self.found, self.asked = found, []
+    def __init__(self, **result: Measured) -> None:
+        self.result, self.requests = result, []
 
     def __call__(
         self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
     ) -> Mapping[Setting, Measured]:
-        self.asked += arms
+        self.requests += arms
         name = {ONE: "one", OTHER: "other"}
-        return {arm: self.found[name[arm]] for arm in arms}
+        return {arm: self.result[name[arm]] for arm in arms}
 
 
 WON = Measured(outcome="faster", gain=2.0, low=1.9, high=2.1, seconds=1.0, base_seconds=2.0, agreement="0 % off")
@@ -39,12 +39,12 @@ def ask(folder: Path, machine: Machine, *, about: dict[str, str] = ABOUT, fresh:
 
 
 def test_a_second_search_asks_nothing(tmp_path: Path) -> None:
-    found = {"one": WON, "other": Measured(outcome="failed", why="no compiler")}
-    machine = Machine(**found)
+    results = {"one": WON, "other": Measured(outcome="failed", why="no compiler")}
+    machine = Machine(**results)
     _, first = ask(tmp_path, machine)
     kept, second = ask(tmp_path, machine)
-    assert machine.asked == [ONE, OTHER]
-    assert first == second == {ONE: found["one"], OTHER: found["other"]}
+    assert machine.requests == [ONE, OTHER]
+    assert first == second == {ONE: results["one"], OTHER: results["other"]}
     assert (kept.asked, kept.answered) == (0, 2)
     assert kept.cost(lambda kind, base, arms: 9.0 * len(arms))("step", START, [ONE, OTHER]) == 0.0
 
@@ -58,7 +58,7 @@ def test_doubtful_results_are_not_kept(tmp_path: Path, doubtful: Measured) -> No
     machine = Machine(one=WON, other=doubtful)
     ask(tmp_path, machine)
     kept, _ = ask(tmp_path, machine)
-    assert machine.asked == [ONE, OTHER, OTHER]
+    assert machine.requests == [ONE, OTHER, OTHER]
     assert kept.cost(lambda kind, base, arms: 9.0 * len(arms))("step", START, [ONE, OTHER]) == 9.0
 
 
@@ -67,7 +67,7 @@ def test_fresh_another_machine_and_another_kind_ask_again(tmp_path: Path) -> Non
     ask(tmp_path, machine)
     for number, options in enumerate(({"fresh": True}, {"about": {**ABOUT, "torch": "2"}}, {"kind": "run"}), start=2):
         ask(tmp_path, machine, **options)
-        assert len(machine.asked) == 2 * number
+        assert len(machine.requests) == 2 * number
 
 
 def test_ceilings_and_facts_are_kept_and_not_asked_for_where_nothing_is_to_be_measured(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_measured_again(tmp_path: Path, text: str, caplog: pyt
     kept.path.write_text(text)
     with caplog.at_level(logging.WARNING):
         ask(tmp_path, machine)
-    assert len(machine.asked) == 4
+    assert len(machine.requests) == 4
     assert "measured again" in caplog.text
     assert json.loads(kept.path.read_text())["about"] == ABOUT
 
@@ -103,6 +103,6 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: py
     (tmp_path / "file").write_text("")
     machine = Machine(one=WON, other=WON)
     with caplog.at_level(logging.WARNING):
-        _, found = ask(tmp_path / "file" / "measured", machine)
-    assert found[ONE] == WON
+        _, result = ask(tmp_path / "file" / "measured", machine)
+    assert result[ONE] == WON
     assert "cache.dir" in caplog.text

@@ -72,26 +72,26 @@ class FakeLab:
         pass
 
     def seconds(self, kind: Kind, setting: Setting) -> float:
-        found = 1.0
+        result = 1.0
         for (name, value), factor in self.factors.items():
             counts = name.startswith("infer") == (kind == "validate")
-            found *= factor if counts and setting[name] == value else 1.0
-        return found
+            result *= factor if counts and setting[name] == value else 1.0
+        return result
 
     def measure(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> dict[Setting, Measured]:
         type(self).asked += len(arms)
-        found = {}
+        results = {}
         for arm in arms:
             gain = self.seconds(kind, base) / self.seconds(kind, arm)
             outcome: Any = "faster" if gain > 1.03 else "slower" if gain < 0.97 else "same"
             if self.busy:
                 outcome = "unclear"
-            found[arm] = Measured(
+            results[arm] = Measured(
                 outcome=outcome, gain=gain, low=gain, high=gain, seconds=0.1 * self.seconds(kind, arm),
                 base_seconds=0.1 * self.seconds(kind, base), agreement="loss 0 % off", busy=self.busy,
                 why="other programs used 1.0 cores meanwhile" if self.busy else "",
             )  # fmt: skip
-        return found
+        return results
 
     def cost(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
         return 0.0
@@ -112,21 +112,21 @@ def test_what_won_is_in_the_yaml_and_nothing_else(config: RunConfig, lab: type[F
         ("precision", "bf16"): 0.5, ("compile", "whole"): 2.0, ("threads", 1): 0.7, ("infer_batch", 8): 0.5,
         ("batch_size", 4): 0.95, ("channels_last", True): 1.5, ("compile", "blocks"): 0.8,
     }  # fmt: skip
-    found = tune(config, tmp_path / "out", larger_batch=True)
+    result = tune(config, tmp_path / "out", larger_batch=True)
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-    assert load_run(tmp_path / "out" / "tuned.yaml") == found.config
-    after = {change.field: change.after for change in found.changes}
+    assert load_run(tmp_path / "out" / "tuned.yaml") == result.config
+    after = {change.field: change.after for change in result.changes}
     assert after.pop("train.capture", False) is False
     assert after == {
         "train.precision": "bf16", "train.channels_last": False, "train.compile": True, "train.compile_blocks": True,
         "sample.compile": False, "infer.batch_size": 8,
     }  # fmt: skip
-    assert found.gain is not None
-    assert found.gain.gain == pytest.approx(2.5)
-    assert any("OMP_NUM_THREADS=1" in text for text in found.suggestions) or torch.get_num_threads() == 1
-    assert any("not worth a change of this kind" in text for text in found.suggestions)
+    assert result.gain is not None
+    assert result.gain.gain == pytest.approx(2.5)
+    assert any("OMP_NUM_THREADS=1" in text for text in result.suggestions) or torch.get_num_threads() == 1
+    assert any("not worth a change of this kind" in text for text in result.suggestions)
     content = json.loads((tmp_path / "out" / "tune.json").read_text())
-    assert content["verdict"] == found.verdict
+    assert content["verdict"] == result.verdict
     assert {row["verdict"] for row in content["rows"]} >= {"won", "lost", "same"}
     page = (tmp_path / "out" / "tune.html").read_text()
     assert "precision=bf16" in page
@@ -149,21 +149,21 @@ def test_a_busy_machine_gives_the_run_as_it_was_and_keeps_nothing(
     config: RunConfig, lab: type[FakeLab], tmp_path: Path
 ) -> None:
     lab.factors, lab.busy = {("precision", "bf16"): 0.1}, True
-    found = tune(config, tmp_path / "out")
-    assert found.config == config == load_run(tmp_path / "out" / "tuned.yaml")
-    assert found.changes == ()
-    assert found.verdict.startswith("No conclusion")
-    assert any("end them and tune again" in note for note in found.notes)
+    result = tune(config, tmp_path / "out")
+    assert result.config == config == load_run(tmp_path / "out" / "tuned.yaml")
+    assert result.changes == ()
+    assert result.verdict.startswith("No conclusion")
+    assert any("end them and tune again" in note for note in result.notes)
     lab.busy = False
     assert tune(config, tmp_path / "again").config.train.precision == "bf16"
 
 
 def test_too_little_time_gives_the_run_as_it_was_and_says_what_was_not_tried(config: RunConfig, tmp_path: Path) -> None:
-    found = tune(config, tmp_path / "out", seconds=1e-6)
-    assert found.config == config == load_run(tmp_path / "out" / "tuned.yaml")
-    assert {row.verdict for row in found.rows} == {"not tried"}
-    assert any("Give more --seconds" in note for note in found.notes)
-    assert "Nothing could be measured" in found.verdict
+    result = tune(config, tmp_path / "out", seconds=1e-6)
+    assert result.config == config == load_run(tmp_path / "out" / "tuned.yaml")
+    assert {row.verdict for row in result.rows} == {"not tried"}
+    assert any("Give more --seconds" in note for note in result.notes)
+    assert "Nothing could be measured" in result.verdict
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
@@ -193,8 +193,8 @@ def test_a_step_that_does_not_fit_recomputes_its_activations(config: RunConfig) 
     start = start_of(plan_run(config))
     room: dict[str, Any] = {"arena": 0, "home": "ram", "host": 0, "device": 0}
     assert fitted(start, Room(step=1 << 30, free=2 << 30, **room)) == (start, None)
-    found, row = fitted(start, Room(step=2 << 30, free=1 << 30, **room))
-    assert found["activations"] == "921MiB"
+    result, row = fitted(start, Room(step=2 << 30, free=1 << 30, **room))
+    assert result["activations"] == "921MiB"
     assert row is not None
     assert row.why == "a step holds 2 GiB of activations, and 1 GiB are free: they are recomputed"
 
@@ -215,13 +215,13 @@ def lab_of(config: RunConfig, **meter: Any) -> tuple[Lab, Setting]:
 
 def test_settings_are_compared_with_their_numbers(config: RunConfig) -> None:
     lab, start = lab_of(config, meter=QuietMeter())
-    found = lab.measure("step", start, [start.having(change) for change in SMALL], 60.0)
-    assert len(found) == len(SMALL)
-    for setting, measured in found.items():
+    result = lab.measure("step", start, [start.having(change) for change in SMALL], 60.0)
+    assert len(result) == len(SMALL)
+    for setting, measured in result.items():
         assert measured.outcome in ("faster", "slower", "same", "unclear"), (setting, measured.why)
         assert measured.seconds is not None
-    assert "another batch" in found[start.having({"batch_size": 4})].agreement
-    assert "gradient norm" in found[start.having({"norm_fusion": False})].agreement
+    assert "another batch" in result[start.having({"batch_size": 4})].agreement
+    assert "gradient norm" in result[start.having({"norm_fusion": False})].agreement
 
 
 def test_every_kind_of_arm_runs(config: RunConfig) -> None:
@@ -269,9 +269,9 @@ def test_what_fails_is_told_and_the_others_go_on(config: RunConfig, monkeypatch:
 
     monkeypatch.setattr(torch, "compile", broken)
     bad, good = start.having({"compile": "whole"}), start.having({"channels_last": True})
-    found = lab.measure("step", start, [bad, good], 100.0)
-    assert (found[bad].outcome, found[bad].why) == ("failed", "no compiler here")
-    assert found[good].gain is not None
+    measured = lab.measure("step", start, [bad, good], 100.0)
+    assert (measured[bad].outcome, measured[bad].why) == ("failed", "no compiler here")
+    assert measured[good].gain is not None
 
 
 def test_a_run_that_does_not_run_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,8 +344,8 @@ def test_threads_and_random_state_are_as_before(config: RunConfig) -> None:
 
 
 def test_a_short_search_of_a_real_run_gives_a_yaml_that_trains(data: Path, tmp_path: Path) -> None:
-    found = tune(config_of(data, tmp_path, "train.steps=3"), tmp_path / "out", seconds=4.0, meter=QuietMeter())  # type: ignore[arg-type]
-    assert any(row.measured is not None for row in found.rows)
+    result = tune(config_of(data, tmp_path, "train.steps=3"), tmp_path / "out", seconds=4.0, meter=QuietMeter())  # type: ignore[arg-type]
+    assert any(row.measured is not None for row in result.rows)
     summary = train(load_run(tmp_path / "out" / "tuned.yaml"), tmp_path / "run")
     assert summary["status"] == "finished"
 
@@ -355,8 +355,8 @@ def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path, "train.steps=3")
     lab, start = lab_of(config, meter=QuietMeter())
     arms = [start.having({"compile": how, "precision": "bf16"}) for how in ("whole", "blocks")]
-    found = lab.measure("step", start, arms, 300.0)
-    assert all(measured.gain is not None and measured.once > 0 for measured in found.values())
+    result = lab.measure("step", start, arms, 300.0)
+    assert all(measured.gain is not None and measured.once > 0 for measured in result.values())
     tuned = module.applied(config, plan_run(config).config, start, arms[0], ())
     train(tuned, tmp_path / "run")
     engaged = json.loads((tmp_path / "run" / "plan.json").read_text())["engaged"]

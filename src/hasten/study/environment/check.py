@@ -32,7 +32,7 @@ class Check:
     name: str
     """Short, such as `cuDNN` or `disk of the cache`."""
     level: Level = "ok"
-    told: str
+    message: str
     """What was found, with its numbers."""
     remedy: str = ""
     """A one-line remedy; empty if everything is fine."""
@@ -42,9 +42,9 @@ class Check:
         assert self.level == "ok" or self.remedy, f"{self.name}: what is not well needs a remedy"
 
 
-def check(area: str, name: str, told: str, remedy: str = "", *, level: Level = "warn") -> Check:
+def check(area: str, name: str, message: str, remedy: str = "", *, level: Level = "warn") -> Check:
     """Fine where it needs no remedy, else of this level."""
-    return Check(area=area, name=name, level=level if remedy else "ok", told=told, remedy=remedy)
+    return Check(area=area, name=name, level=level if remedy else "ok", message=message, remedy=remedy)
 
 
 def worst(checks: Iterable[Check]) -> Level:

@@ -33,7 +33,7 @@ def lines(environment: Environment) -> list[str]:
             continue
         output.append(title)
         for check in checks:
-            output.append(f"  {check.level:4}  {check.name:22}  {check.told}")
+            output.append(f"  {check.level:4}  {check.name:22}  {check.message}")
             if check.remedy:
                 output.append(f"        {'':22}  -> {check.remedy}")
     return [*output, "", verdict(environment)]
@@ -51,7 +51,7 @@ def write_page(environment: Environment, out: Path) -> Path:
         ("Device", str(facts["device"]), rates),
     )
     wrong = sorted((each for each in environment.checks if each.level != "ok"), key=lambda each: each.level != "bad")
-    rows = tuple((each.name, each.level, each.told, each.remedy) for each in wrong)
+    rows = tuple((each.name, each.level, each.message, each.remedy) for each in wrong)
     remedies = Table(("Check", "Level", "What was found", "Remedy"), rows)
     sections = [Section("What to do", table=remedies)] if wrong else []
     for area, title in AREAS.items():
@@ -60,7 +60,7 @@ def write_page(environment: Environment, out: Path) -> Path:
             note = "Forward and backward of one layer. Errors are relative, against float64."
             sections.append(Section(title, table=_cells(environment.cells), note=note))
         elif checks:
-            cells = tuple((each.name, each.level, each.told) for each in checks)
+            cells = tuple((each.name, each.level, each.message) for each in checks)
             sections.append(Section(title, table=Table(("Check", "Level", "What was found"), cells)))
     page = Page(title="Environment", verdict=verdict(environment), cards=cards, sections=tuple(sections))
     return write_html(page, out)

@@ -32,18 +32,18 @@ def test_least_squares_without_negative_parts_are_scipy_s(seed: int, rows: int, 
 @given(st.floats(1e-6, 1e-2), st.floats(1e6, 1e11), st.integers(2, 64))
 def test_a_link_is_recovered_from_its_all_reduces(latency: float, rate: float, workers: int) -> None:
     true = Link(name="", latency_s=latency, bytes_per_s=rate)
-    found = alpha_beta([(size, ring_s(size, workers, true)) for size in SIZES], workers, name="it")
+    result = alpha_beta([(size, ring_s(size, workers, true)) for size in SIZES], workers, name="it")
     for size in SIZES:
-        assert ring_s(size, workers, found) == pytest.approx(ring_s(size, workers, true), rel=1e-3)
+        assert ring_s(size, workers, result) == pytest.approx(ring_s(size, workers, true), rel=1e-3)
 
 
 def test_one_disturbed_all_reduce_changes_little_and_noise_is_told() -> None:
     true, random = LINKS["eth1"], np.random.default_rng(1)
     exact = [(size, ring_s(size, 4, true)) for size in SIZES]
     disturbed = [(size, seconds * (20 if place == 4 else 1)) for place, (size, seconds) in enumerate(exact)]
-    found = alpha_beta(disturbed, 4, name="it")
-    assert found.bytes_per_s == pytest.approx(true.bytes_per_s, rel=0.05)
-    assert found.latency_s == pytest.approx(true.latency_s, rel=0.05)
+    result = alpha_beta(disturbed, 4, name="it")
+    assert result.bytes_per_s == pytest.approx(true.bytes_per_s, rel=0.05)
+    assert result.latency_s == pytest.approx(true.latency_s, rel=0.05)
     noisy = alpha_beta([(size, s * math.exp(0.3 * random.standard_normal())) for size, s in exact], 4, name="it")
     assert noisy.bandwidth_error > alpha_beta(exact, 4, name="it").bandwidth_error
     with pytest.raises(ValueError, match="too few for a latency and a rate"):
@@ -64,8 +64,8 @@ def test_an_epoch_s_shares_are_recovered_from_counts(compute: float, sent: float
     fitted = fit_epochs({workers: _epoch(workers, mode, *shares) for workers in counts}, mode=mode)
     training, link = fitted.best.training, fitted.best.network.between
     assert training.compute_s == pytest.approx(shares[0], rel=1e-4, abs=1e-3)
-    found = training.gradient_bytes if mode == "weak" else link.latency_s
-    assert found == pytest.approx(shares[1], rel=1e-3, abs=1e-3)
+    result = training.gradient_bytes if mode == "weak" else link.latency_s
+    assert result == pytest.approx(shares[1], rel=1e-3, abs=1e-3)
     assert training.checkpoint_s == pytest.approx(shares[2], rel=1e-3, abs=1e-3)
     for one in predictions(fitted, (1, 2, 3, 64), mode):
         truth = _epoch(one.point.workers, mode, *shares)

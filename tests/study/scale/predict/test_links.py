@@ -30,8 +30,8 @@ def test_a_measured_link_is_read_back_and_its_mistakes_are_named(tmp_path: Path)
     path.write_text(json.dumps(asdict(LINKS["eth25"])))
     assert link_of(str(path)) == LINKS["eth25"]
     path.write_text(json.dumps({"latency_s": 1e-5, "bytes_per_s": 1e9, "trees": False}))
-    found = link_of(str(path))
-    assert (found.name, found.trees) == ("mine", False)
+    result = link_of(str(path))
+    assert (result.name, result.trees) == ("mine", False)
     path.write_text(json.dumps({"latency_s": 1e-5, "bytes_per_s": 0}))
     with pytest.raises(ValueError, match=r"mine.json: bytes_per_s must be a number of at least 1 \(it is 0\)"):
         link_of(str(path))

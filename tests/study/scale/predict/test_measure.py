@@ -39,10 +39,10 @@ def test_steps_over_slow_links_are_predicted_from_the_links(capsys: pytest.Captu
         alone = shaped.run_on(places, "benchmarks.scales.paced", asked)["steps"]
     for world in (2, 4):
         with shaped.hosts(world, rate_mbit=100) as places:
-            told = shaped.run_on(places, "benchmarks.scales.paced", asked)
-        link = Link(**told["link"])
+            output = shaped.run_on(places, "benchmarks.scales.paced", asked)
+        link = Link(**output["link"])
         lost = []
-        for one, single, steps in zip(settings, alone, told["steps"], strict=True):
+        for one, single, steps in zip(settings, alone, output["steps"], strict=True):
             point = predictions(paced_model(one, single, link), [world], "weak")[0].point
             measured = statistics.median(steps)
             with capsys.disabled():

@@ -81,9 +81,9 @@ def test_one_worker_is_the_measure_of_itself(training, network, mode) -> None:
 def test_a_faster_network_is_never_worse(training, workers, network, mode, factor) -> None:
     faster = replace(network, between=replace(network.between, bytes_per_s=factor * network.between.bytes_per_s))
     sooner = replace(network, between=replace(network.between, latency_s=network.between.latency_s / factor))
-    found = predict(training, workers, network, mode).efficiency
-    assert predict(training, workers, faster, mode).efficiency >= found - 1e-12
-    assert predict(training, workers, sooner, mode).efficiency >= found - 1e-12
+    result = predict(training, workers, network, mode).efficiency
+    assert predict(training, workers, faster, mode).efficiency >= result - 1e-12
+    assert predict(training, workers, sooner, mode).efficiency >= result - 1e-12
 
 
 @given(trainings(), COUNTS, networks(), MODES)

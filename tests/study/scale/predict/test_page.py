@@ -29,17 +29,17 @@ def run(tmp_path: Path) -> Source:
 
 
 def test_a_page_and_json_of_logs(logs: Source, tmp_path: Path) -> None:
-    found = predictions(logs.fitted, COUNTS, logs.mode)
-    facts, page = write(tmp_path / "out", found, logs)
-    told = json.loads(facts.read_text())
-    assert [one["workers"] for one in told["predictions"]] == list(COUNTS)
-    one = told["predictions"][0]
+    result = predictions(logs.fitted, COUNTS, logs.mode)
+    facts, page = write(tmp_path / "out", result, logs)
+    output = json.loads(facts.read_text())
+    assert [one["workers"] for one in output["predictions"]] == list(COUNTS)
+    one = output["predictions"][0]
     assert one["efficiency_range"][0] <= one["efficiency"] <= one["efficiency_range"][1]
-    assert told["measured_epochs"][2] == {"workers": 4, "epoch_s": 28.0}
+    assert output["measured_epochs"][2] == {"workers": 4, "epoch_s": 28.0}
     html = page.read_text()
     assert "Predicted scaling of logs" in html
     assert "Fitted to an epoch" in html
-    assert verdict(found, logs) in html
+    assert verdict(result, logs) in html
     # Crosses where it was measured; circles where the model was asked and over the measured counts too, and the range.
     assert len(re.findall(r"<use [^>]*var\(--c2\)", html)) == 3
     assert len(re.findall(r"<use [^>]*var\(--c1\)", html)) == 6 + 1
@@ -47,15 +47,15 @@ def test_a_page_and_json_of_logs(logs: Source, tmp_path: Path) -> None:
 
 
 def test_a_page_of_a_run_names_its_links(run: Source, tmp_path: Path) -> None:
-    found = predictions(run.fitted, COUNTS, run.mode)
-    _, page = write(tmp_path / "out", found, run)
+    result = predictions(run.fitted, COUNTS, run.mode)
+    _, page = write(tmp_path / "out", result, run)
     html = page.read_text()
     assert "nvlink3" in html
     assert "ib200" in html
     assert "data sheet" in html
-    table = table_of(found, run)
+    table = table_of(result, run)
     assert table.columns[3] == "Step"
     assert table.rows[0][0] == "8"
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="can't be written"):
-        write(tmp_path / "file", found, run)
+        write(tmp_path / "file", result, run)

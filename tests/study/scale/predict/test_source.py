@@ -17,8 +17,8 @@ LOGS = Path(__file__).parents[5] / "shared" / "data" / "unet_scaling_logs"
 
 def test_a_run_tells_its_step_its_spread_and_its_gradients(tmp_path: Path) -> None:
     settings = "distribute:\n  gradients: fp16\n  bucket_mb: 5\n"
-    found = source_of(write_run(tmp_path / "run", jitter=0.01, settings=settings), network=NETWORK, mode="strong")
-    training = found.fitted.best.training
+    result = source_of(write_run(tmp_path / "run", jitter=0.01, settings=settings), network=NETWORK, mode="strong")
+    training = result.fitted.best.training
     assert training.compute_s == pytest.approx(0.2, rel=0.011)
     # Means over 10 steps that differ by 2 % of 0.2 s, back and forth: independent steps differ by more.
     assert training.spread == pytest.approx(0.02 * 5**0.5, rel=0.05)
@@ -29,8 +29,8 @@ def test_a_run_tells_its_step_its_spread_and_its_gradients(tmp_path: Path) -> No
     assert training.validation_s == pytest.approx(0.5)
     assert training.checkpoint_s == pytest.approx(0.1)
     assert training.startup_s == pytest.approx(12 - 5.4)
-    assert (found.batch, found.mode, found.epochs_only) == (64, "strong", False)
-    assert len(found.fitted.draws) > 100
+    assert (result.batch, result.mode, result.epochs_only) == (64, "strong", False)
+    assert len(result.fitted.draws) > 100
 
 
 def test_a_wait_for_data_is_a_batch_that_takes_longer_than_the_step(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
 def test_logs_give_the_fastest_strategy_unless_another_is_named(tmp_path: Path) -> None:
     folder = write_logs(tmp_path / "logs", {1: 100.0, 2: 52.0, 4: 27.0})
     write_logs(folder, {1: 100.0, 2: 80.0, 4: 60.0}, strategy="hvd")
-    found = source_of(folder, network=None, mode=None)
-    assert (found.strategy, found.mode, found.epochs_only) == ("native", "weak", True)
-    assert dict(found.measured) == {1: 100.0, 2: 52.0, 4: 27.0}
-    assert any("horovod also there" in note for note in found.fitted.notes)
-    assert any("up to 4 workers" in note for note in found.fitted.notes)
+    result = source_of(folder, network=None, mode=None)
+    assert (result.strategy, result.mode, result.epochs_only) == ("native", "weak", True)
+    assert dict(result.measured) == {1: 100.0, 2: 52.0, 4: 27.0}
+    assert any("horovod also there" in note for note in result.fitted.notes)
+    assert any("up to 4 workers" in note for note in result.fitted.notes)
     assert source_of(folder, network=None, mode=None, strategy="horovod").measured[1] == (2, 80.0)
     with pytest.raises(ValueError, match=r"--strategy fsdp: .* there is horovod, native"):
         source_of(folder, network=None, mode=None, strategy="fsdp")

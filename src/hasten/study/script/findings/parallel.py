@@ -47,9 +47,10 @@ def _work(record: Record) -> float:
 
 def _balance(records: Sequence[Record]) -> Iterator[Finding]:
     """One rank has more to do than the others in most steps."""
-    measured = [(_work(record), record) for record in records if record.measured]
-    if len(measured) < 2:
+    ranks = [record for record in records if record.measured]
+    if len(ranks) < 2:
         return
+    measured = [(_work(record), record) for record in ranks]
     most, slow = max(measured, key=lambda pair: pair[0])
     mean = statistics.fmean(seconds for seconds, _ in measured)
     if mean > 0 and most >= UNEQUAL * mean:
