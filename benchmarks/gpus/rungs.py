@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import cast
 
 import torch
@@ -12,7 +11,6 @@ from monai.losses import DiceCELoss
 from torch import Tensor, nn
 
 from benchmarks.gpus.nets import Net, batch_of, build
-from hasten.augment.program import Segment
 from hasten.config.schema import LossConfig, TrainConfig
 from hasten.engine.capture import WARM_UP, CapturedStep
 from hasten.engine.precision import autocast, autotuned, scaler_for, tensor_cores
@@ -139,27 +137,10 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
 
 def _captured(step: TrainStep, image: Tensor, label: Tensor, message: str) -> Ready:
     """The step as one CUDA graph, captured and checked as a run's is."""
-    captured = CapturedStep(step=step, segment=cast(Segment, _Fixed(image, label)), always=True)
+    captured = CapturedStep(step=step, load=lambda index: None, batch=lambda: (image, label), always=True)
     for index in range(WARM_UP + 2):
         captured(index)
     if not captured.engaged:
         raise RuntimeError(captured.why)
     numbers = iter(range(WARM_UP + 2, 10**9))
     return Ready(step=lambda: captured(next(numbers)), note=f"{message}; {captured.why}", close=captured.close)
-
-
-class _Fixed:
-    """What a captured step asks of a segment, for a batch that is always the same."""
-
-    def __init__(self, image: Tensor, label: Tensor) -> None:
-        self.batch, self.batch_size = {"image": image, "label": label}, image.shape[0]
-        self.store = SimpleNamespace(device=image.device)
-
-    def __call__(self, index: int) -> dict[str, Tensor]:
-        return self.batch
-
-    def drawn(self, sample: Tensor) -> Tensor:
-        return sample
-
-    def rendered(self, draws: object) -> dict[str, Tensor]:
-        return self.batch

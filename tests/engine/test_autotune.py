@@ -294,8 +294,9 @@ def test_compiling_the_network_is_tried_earlier_on_a_gpu(
 def test_short_runs_capture_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool | None, steps: int, tried: bool
 ) -> None:
-    monkeypatch.setattr(autotune, "why_not", lambda step, program: None)
-    monkeypatch.setattr(autotune, "CapturedStep", lambda **given: given)
+    for name in ("why_not", "why_no_batch"):
+        monkeypatch.setattr(autotune, name, lambda _: None)
+    monkeypatch.setattr(autotune, "captured_run", lambda *given, **others: given)
     run, engaged = planned(tmp_path, capture=wanted, steps=steps), dict[str, Switch]()
     program = cast(Any, SimpleNamespace(segment="segment"))
     _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged)

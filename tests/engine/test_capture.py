@@ -17,7 +17,7 @@ from hasten.augment.make_program import program_of
 from hasten.augment.program import Program, Segment
 from hasten.config.schema import LossConfig
 from hasten.engine import capture
-from hasten.engine.capture import CapturedStep, why_not
+from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.engine.step import TrainStep
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
@@ -87,7 +87,7 @@ def plain(dropout: float = 0.0) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def captured(dropout: float = 0.0, **given: Any) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
-    step = CapturedStep(step=step_of(network_of(3, dropout)), segment=segment(), **given)
+    step = captured_run(step_of(network_of(3, dropout)), segment(), **given)
     losses = [step(index) for index in range(STEPS)]
     update = step.step.update
     return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
@@ -166,7 +166,10 @@ def test_other_threads_are_waited_for_before_the_capture(
         working.set()
         thread.join()
 
-    step, *_ = captured(always=True, quiet=quiet)
+    step = captured_run(step_of(network_of(3)), segment(), always=True)
+    step.quiet = quiet
+    for index in range(STEPS):
+        step(index)
     assert step.engaged, step.why
 
 
@@ -192,7 +195,7 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
         monkeypatch.setattr(stand_in, "capture", lambda self, body: short(body))
     if when == "replay":
         monkeypatch.setattr(Graph, "replay", lambda self: short(self.body))
-    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
+    step = captured_run(step_of(network_of(3)), segment(), always=True)
     losses = [step(index) for index in range(STEPS)]
     assert not step.engaged
     assert step.why == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -250,7 +253,7 @@ def test_a_graph_that_leaves_other_weights_is_refused(
                 weight.mul_(1.5)
 
     monkeypatch.setattr(Graph, "replay", replay)
-    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
+    step = captured_run(step_of(network_of(3)), segment(), always=True)
     for index in range(STEPS):
         step(index)
     assert not step.engaged
@@ -272,7 +275,7 @@ def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[FakeStream], monke
 
 
 def test_a_closed_graph_goes_on_without_itself(stand_in: type[FakeStream]) -> None:
-    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
+    step = captured_run(step_of(network_of(3)), segment(), always=True)
     losses = []
     for index in range(STEPS):
         if index == 6:
@@ -288,10 +291,32 @@ def test_losses_are_in_memory_of_their_own(stand_in: type[FakeStream]) -> None:
     assert len({loss.data_ptr() for loss in losses}) == STEPS
 
 
+def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStream]) -> None:
+    """The groups hold numbers between the steps: schedulers replace them, logs and checkpoints read them."""
+
+    def trained(run: Callable[[TrainStep], Callable[[int], Tensor]]) -> list[Tensor]:
+        step = step_of(network_of(3))
+        step.update.schedule = None
+        call, [group] = run(step), step.update.optimizer.param_groups
+        for index in range(STEPS):
+            group["lr"] = rate = 1e-2 / (1 + index)
+            call(index)
+            assert group["lr"] is rate
+        return weights_of(step.update.weights)
+
+    def plainly(step: TrainStep) -> Callable[[int], Tensor]:
+        batches = program()
+        return lambda index: step(*batches(index).values(), index)
+
+    assert_close(trained(lambda step: captured_run(step, segment(), always=True)), trained(plainly))
+
+
 def test_what_cannot_be_captured_says_why() -> None:
     step = step_of(network_of(3))
-    assert why_not(step, program()) == "there is no CUDA device"
+    assert why_not(step) == "there is no CUDA device"
     twin = copy.copy(step)
     twin.device = torch.device("cuda")
+    assert why_not(twin) is None
+    assert why_no_batch(program()) is None
     elsewhere = replace(segment(), hands_over=True, host_stages=1)
-    assert "do not all lie on the device" in str(why_not(twin, program_of(elsewhere)))
+    assert "do not all lie on the device" in str(why_no_batch(program_of(elsewhere)))

@@ -13,7 +13,7 @@ from hasten.augment.chain import Batch
 from hasten.augment.make_program import program_of
 from hasten.augment.program import Segment
 from hasten.config.schema import LossConfig, TrainConfig
-from hasten.engine.capture import CapturedStep, why_not
+from hasten.engine.capture import captured_run, why_no_batch, why_not
 from hasten.engine.precision import tensor_cores
 from hasten.engine.step import TrainStep
 from hasten.engine.update import Update
@@ -99,8 +99,9 @@ def test_an_infinite_gradient_changes_nothing(optimizer: str) -> None:
 def test_replayed_steps_train_as_plain_ones(optimizer: str, lookahead: int, precision: str) -> None:
     plain, batches = step_of(optimizer, precision, lookahead), segment()
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
-    captured = CapturedStep(step=step_of(optimizer, precision, lookahead), segment=segment(), always=True)
-    assert why_not(captured.step, program_of(captured.segment)) is None
+    captured = captured_run(step_of(optimizer, precision, lookahead), segment(), always=True)
+    assert why_not(captured.step) is None
+    assert why_no_batch(program_of(segment())) is None
     results = [captured(index) for index in range(STEPS)]
     assert captured.engaged, captured.why
     torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
@@ -116,7 +117,7 @@ def test_a_replayed_dropout_draws_the_masks_of_the_plain_step(precision: str) ->
     torch.manual_seed(7)
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
     state = torch.cuda.get_rng_state()
-    captured = CapturedStep(step=step_of("adamw", precision, dropout=0.3), segment=segment(), always=True)
+    captured = captured_run(step_of("adamw", precision, dropout=0.3), segment(), always=True)
     torch.manual_seed(7)
     results = [captured(index) for index in range(STEPS)]
     assert captured.engaged, captured.why
@@ -146,7 +147,7 @@ def test_a_thread_that_allocates_breaks_no_capture() -> None:
     thread = threading.Thread(target=allocate)
     thread.start()
     try:
-        captured = CapturedStep(step=step_of("adamw"), segment=segment(), always=True)
+        captured = captured_run(step_of("adamw"), segment(), always=True)
         results = [captured(index) for index in range(STEPS)]
     finally:
         over.set()
@@ -162,7 +163,7 @@ def test_a_thread_that_allocates_breaks_no_capture() -> None:
 def test_after_a_capture_that_fails_the_run_goes_on(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with a dropout, whose generator took part, and with no memory lost."""
     step = step_of("adamw", dropout=0.3)
-    captured, whole = CapturedStep(step=step, segment=segment(), always=True), TrainStep.forward
+    captured, whole = captured_run(step, segment(), always=True), TrainStep.forward
 
     def forward(self: TrainStep, image: Tensor, label: Tensor) -> Tensor:
         loss = whole(self, image, label)

@@ -21,7 +21,7 @@ from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
-from hasten.engine.capture import CapturedStep, why_not
+from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.measure import (
     MEASURE_S,
@@ -350,7 +350,7 @@ def settle_capture(
 ) -> tuple[RunPlan, CapturedStep | None]:
     """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run."""
     requested = planned.config.train.capture
-    reason = GIVEN if requested is False else why_not(step, program)
+    reason = GIVEN if requested is False else why_not(step) or why_no_batch(program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
     if reason is None and is_own(planned.config.network) and _has_data_dependent_flow(planned, step.update.weights):
@@ -359,7 +359,7 @@ def settle_capture(
         reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
     if reason is None:
         assert program.segment is not None
-        return planned, CapturedStep(step=step, segment=program.segment, always=bool(requested))
+        return planned, captured_run(step, program.segment, always=bool(requested))
     if requested:
         log.warning("train.capture: the step can't be captured, as %s", reason)
     engaged["CUDA graph"] = Switch(False, reason)

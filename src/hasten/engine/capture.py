@@ -38,16 +38,12 @@ _LEAST = 0.02
 """Smallest gain that counts."""
 
 
-def why_not(step: TrainStep, program: Program) -> str | None:
+def why_not(step: TrainStep) -> str | None:
     """Why a step cannot be captured; None if no reason is known beforehand."""
     if step.device.type != "cuda":
         return "there is no CUDA device"
     if step.strategy.world.size > 1 or step.strategy.name == "dp":
         return "several processes or devices share the step"
-    if program.segment is None:
-        return "patch sizes change, or cases are redistributed, during the run"
-    if program.segment.why_not_captured is not None:
-        return program.segment.why_not_captured
     if step.update.scaler is not None and step.update.scaler.is_enabled():
         return "fp16's gradient scaler changes its mind on the host; use bf16"
     if not getattr(step.update.optimizer, "_step_supports_amp_scaling", False):
@@ -55,6 +51,29 @@ def why_not(step: TrainStep, program: Program) -> str | None:
     if step.accumulate > 1:
         return "a batch goes through the network in pieces"
     return None
+
+
+def why_no_batch(program: Program) -> str | None:
+    """Why a run's batches cannot be part of the graph; None if no reason is known beforehand."""
+    if program.segment is None:
+        return "patch sizes change, or cases are redistributed, during the run"
+    return program.segment.why_not_captured
+
+
+def captured_run(step: TrainStep, segment: Segment, *, always: bool = False) -> CapturedStep:
+    """A step whose graph makes its batches, too."""
+    size = segment.batch_size
+    sample = torch.arange(size, device=segment.store.device)
+
+    def load(index: int) -> None:
+        torch.arange(index * size, (index + 1) * size, out=sample)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            made = segment.rendered(segment.drawn(sample))
+        return made["image"], made["label"]
+
+    return CapturedStep(step=step, load=load, batch=batch, always=always)
 
 
 class _State(NamedTuple):
@@ -67,13 +86,16 @@ class _State(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class CapturedStep:
-    """`captured(index)` makes the batch of 0-based step `index` and trains on it; steps must come one after another.
+    """`captured(index)` trains on the batch of 0-based step `index`; steps must come one after another.
 
     Where capturing fails, or the graph does not do what the step does, every step runs uncaptured, and `why` says so.
     """
 
     step: TrainStep
-    segment: Segment
+    load: Callable[[int], None]
+    """Writes the input of `batch` for a 0-based step, into the same memory each time."""
+    batch: Callable[[], tuple[Tensor, Tensor]]
+    """Image and label, made from that input within the graph."""
     always: bool = False
     """Keep a graph that is not faster than the step."""
     engaged: bool = False
@@ -84,15 +106,17 @@ class CapturedStep:
     _done: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
     _side: SideStream | None = None
-    _sample: Tensor = field(init=False)
-    """(B,) int64 sample numbers of the step that the graph is to make."""
+    _rates: list[Tensor] = field(init=False)
+    """() learning rate of each group of the optimizer, as the graph reads it. Outside the step the groups keep numbers,
+    as other schedulers, logs and checkpoints expect."""
     _share: Tensor = field(init=False)
     """() how far the average moves."""
     _loss: Tensor | None = None
 
     def __post_init__(self) -> None:
-        self._sample = torch.arange(self.segment.batch_size, device=self.segment.store.device)
-        self._share = torch.ones((), device=self.segment.store.device)
+        device = self.step.device
+        self._rates = [torch.zeros((), device=device) for _ in self.step.update.optimizer.param_groups]
+        self._share = torch.ones((), device=device)
 
     def __call__(self, index: int) -> Tensor:
         """Returns () float32 loss on the device, in memory of its own."""
@@ -111,14 +135,16 @@ class CapturedStep:
         self.why = "closed"
 
     def _plain(self, index: int) -> Tensor:
-        batch = self.segment(index)
-        return self.step(batch["image"], batch["label"], index)
+        self.load(index)
+        return self.step(*self.batch(), index)
 
     def _warm(self, index: int) -> Tensor:
         """An ordinary step on the side stream, in the form that is captured."""
         if self._side is None:
             self._side = SideStream(self.step.device)
-            self._prepare()
+            for group in self.step.update.optimizer.param_groups:
+                if "capturable" in group:
+                    group["capturable"] = True
         self._set(index)
         return self._side.run(self._body)
 
@@ -158,7 +184,7 @@ class CapturedStep:
             return difference
         seconds |= self._timed("graph", self._graph.replay)
         plain, replayed = (statistics.median(seconds[name]) for name in ("step", "graph"))
-        figures = f"{1e3 * replayed:.2f} ms as one CUDA graph, batch included, against {1e3 * plain:.2f} ms"
+        figures = f"{1e3 * replayed:.2f} ms as one CUDA graph against {1e3 * plain:.2f} ms"
         self.engaged = self.always or judge(seconds["step"], seconds["graph"], _LEAST)[3] == "faster"
         return figures if self.engaged else f"not certainly faster: {figures}"
 
@@ -180,35 +206,31 @@ class CapturedStep:
         if self._graph is not None:
             self._graph.reset()
         self._graph, self._loss, self.engaged = None, None, False
-        self.step.update.share = None
         self.step.update.optimizer.zero_grad(set_to_none=True)
         release_memory()
 
-    def _prepare(self) -> None:
-        """A graph cannot read Python numbers on replay: learning rates and shares become tensors."""
-        for group in self.step.update.optimizer.param_groups:
-            group["lr"] = torch.as_tensor(float(group["lr"]), device=self.step.device)
-            if "capturable" in group:
-                group["capturable"] = True
-        self.step.update.share = self._share
-
     def _set(self, index: int) -> None:
-        size = self._sample.shape[0]
-        torch.arange(index * size, (index + 1) * size, out=self._sample)
-        self._share.fill_(average_share(index, self.step.update.average_decay))
-        schedule = self.step.update.schedule
-        if schedule is not None:
-            set_rate(self.step.update.optimizer, schedule(index), index)
+        """Write what the graph reads: the batch's input, and numbers of Python's as tensors."""
+        update = self.step.update
+        self.load(index)
+        self._share.fill_(average_share(index, update.average_decay))
+        if update.schedule is not None:
+            set_rate(update.optimizer, update.schedule(index), index)
+        for rate, group in zip(self._rates, update.optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
 
     def _body(self) -> Tensor:
-        update = self.step.update
-        schedule, update.schedule = update.schedule, None  # set by `_set`, outside the graph
+        update, groups = self.step.update, self.step.update.optimizer.param_groups
+        schedule, numbers = update.schedule, [group["lr"] for group in groups]
+        update.schedule, update.share = None, self._share
+        for group, rate in zip(groups, self._rates, strict=True):
+            group["lr"] = rate
         try:
-            with torch.no_grad():
-                batch = self.segment.rendered(self.segment.drawn(self._sample))
-            return self.step(batch["image"], batch["label"], 0)
+            return self.step(*self.batch(), 0)
         finally:
-            update.schedule = schedule
+            update.schedule, update.share = schedule, None
+            for group, number in zip(groups, numbers, strict=True):
+                group["lr"] = number
 
     def _tensors(self) -> list[Tensor]:
         update = self.step.update

@@ -41,6 +41,12 @@ def objective(loss: Any) -> Loss:
     return value
 
 
+def asks_host(loss: Any) -> bool:
+    """Whether nnU-Net's loss reads a value: with a label to ignore, whether any voxel has another one."""
+    each = loss.loss if type(loss) is DeepSupervisionWrapper else loss
+    return getattr(each, "ignore_label", None) is not None
+
+
 def _dice_ce(loss: Any) -> Any:
     """The same loss as one operation, or itself where it is not nnU-Net's default."""
     if type(loss) is not DC_and_CE_loss:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,8 @@ class Setting:
     regions: Members = ()
     """Of the target's masks."""
     several_ranks: bool
+    loss_asks_host: bool = False
+    """Whether the loss reads a value, which a CUDA graph can't."""
     idle: bool
     """Whether other programs leave the processor alone, so that times can be trusted."""
     memory: Path
@@ -90,6 +93,7 @@ def make_step(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
         shape=(1 if device.type == "cpu" else min(2, setting.shape[0]), *setting.shape[1:]),
         num_classes=setting.num_classes, spatial_dims=setting.spatial_dims, device=device,
+        replay=device.type == "cuda" and not setting.loss_asks_host,
     )  # fmt: skip
     variants = _variants(device) if setting.measured else [_usual(device)]
     if device.type == "cpu" and len(variants) > 1:
@@ -127,11 +131,20 @@ def is_idle(device: torch.device) -> bool:
     return device.type != "cpu" or other_cores() <= BUSY
 
 
-def evaluated(step: TrainStep, image: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """() loss and (B, K, ...) scores of the finest output, as the step computes them. Arguments as of the step."""
+def evaluated(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """() loss and (B, K, ...) scores of the finest output of each batch, as the step computes them, from one pass.
+
+    batches: image and target as of the step.
+    """
+    images = [image for image, _ in batches]
     with step.autocast(), gpu_forms(step.fused_kernels and step.channels_last):
-        output = step.network(step.shaped(image))
-    return step.loss(output, target), output if isinstance(output, Tensor) else output[0]
+        output = step.network(step.shaped(torch.cat(images) if len(images) > 1 else images[0]))
+    heads = [output] if isinstance(output, Tensor) else output
+    outputs = zip(*(head.split([len(image) for image in images]) for head in heads), strict=True)
+    return [
+        (step.loss(scores[0] if isinstance(output, Tensor) else scores, target), scores[0])
+        for scores, (_, target) in zip(outputs, batches, strict=True)
+    ]
 
 
 def fused_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

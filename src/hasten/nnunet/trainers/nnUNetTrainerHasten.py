@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from hasten.augment.make_program import Cases, make_program
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
+from hasten.engine.measure import Switch
 from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.wrappers import unwrapped
@@ -34,17 +35,18 @@ from hasten.nnunet.batches import Augmentation, Batches, chain_of
 from hasten.nnunet.cascade import FirstStage
 from hasten.nnunet.cases import placed, read_cases
 from hasten.nnunet.crop import NnunetCrop
-from hasten.nnunet.loss import hard_counts, objective
+from hasten.nnunet.graph import GraphedStep
+from hasten.nnunet.loss import asks_host, hard_counts, objective
 from hasten.nnunet.step import (
     LEAST_ITERATIONS,
     MUON_RATE,
     Setting,
-    evaluated,
     fused_optimizer,
     is_idle,
     make_step,
     muon,
 )
+from hasten.nnunet.validation import Validation
 from hasten.nnunet.version import check_version
 
 _CUDA = torch.device("cuda")
@@ -207,30 +209,47 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         """Begin with the step that suits this machine. What nnU-Net saves and predicts with stays its own network."""
         super().on_train_start()
         labels, config = self.label_manager, self.configuration_manager
-        self._step, engaged = make_step(
-            self.network, objective(self.loss), self.optimizer,
-            Setting(
-                shape=(self.batch_size, self.num_input_channels, *_triple(config.patch_size)),
-                strides=tuple(map(math.prod, zip(*config.pool_op_kernel_sizes, strict=True))),
-                num_classes=len(labels.all_labels), spatial_dims=len(config.patch_size), regions=self._regions,
-                iterations=self._iterations_left, several_ranks=self.is_ddp,
-                idle=self._idle,
-                memory=cache_dir(CacheConfig()) / "measured",
-            ),
-            self.device, self.grad_scaler,
+        self._setting = Setting(
+            shape=(self.batch_size, self.num_input_channels, *_triple(config.patch_size)),
+            strides=tuple(map(math.prod, zip(*config.pool_op_kernel_sizes, strict=True))),
+            num_classes=len(labels.all_labels), spatial_dims=len(config.patch_size), regions=self._regions,
+            iterations=self._iterations_left, several_ranks=self.is_ddp, loss_asks_host=asks_host(self.loss),
+            idle=self._idle, memory=cache_dir(CacheConfig()) / "measured",
         )  # fmt: skip
+        self._step, self._switches = make_step(
+            self.network, objective(self.loss), self.optimizer, self._setting, self.device, self.grad_scaler
+        )
         self.network = self._step.network
-        for name, each in engaged.items():
-            self.print_to_log_file(f"Hasten: {name} {'on' if each.on else 'off'}: {each.why}")
+        self._graphed = GraphedStep(self._step, self._setting)
+        counts = partial(hard_counts, regions=labels.has_regions, ignore=labels.ignore_label)
+        self._validation = Validation(self._step, self._setting, counts)
+        for name, each in self._switches.items():
+            self._log(name, each)
+        self._log_late_switches()
+
+    def _log_late_switches(self) -> None:
+        """Those that the first epoch decides, where they have changed."""
+        switches = {"CUDA graph": self._graphed.switch, "larger batches of validation": self._validation.switch}
+        for name, each in switches.items():
+            if self._switches.get(name) != each:
+                self._log(name, each)
+        self._switches |= switches
+
+    def _log(self, name: str, switch: Switch) -> None:
+        self.print_to_log_file(f"Hasten: {name} {'on' if switch.on else 'off'}: {switch.why}")
 
     def on_train_end(self) -> None:
+        self._graphed.close()
         super().on_train_end()
         undo(unwrapped(self.network))
 
     def train_step(self, batch: dict[str, Any]) -> dict[str, Any]:
         """nnU-Net's step, which leaves the loss on the device: reading it would wait for the GPU in every step."""
-        self._step.update.optimizer = self.optimizer  # some variants replace it on the way
-        return {"loss": self._step(*self._on_device(batch), self.current_epoch)}
+        if self._step.update.optimizer is not self.optimizer:  # some variants replace it on the way
+            self._graphed.close()
+            self._step.update.optimizer = self.optimizer
+            self._graphed = GraphedStep(self._step, self._setting)
+        return {"loss": self._graphed(*self._on_device(batch))}
 
     def on_train_epoch_end(self, train_outputs: list[dict[str, Any]]) -> None:
         """All losses of the epoch are read at once."""
@@ -238,15 +257,16 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         super().on_train_epoch_end([{"loss": np.asarray(value)} for value in losses])
 
     def validation_step(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """nnU-Net's, in the precision of the training; what it counts stays on the device."""
-        image, target = self._on_device(batch)
-        loss, scores = evaluated(self._step, image, target)
-        labels = self.label_manager
-        counts = hard_counts(scores, target, regions=labels.has_regions, ignore=labels.ignore_label)
-        return {"loss": loss, "counts": counts}
+        """nnU-Net's, in the precision of the training; what it counts stays on the device.
+
+        The dict is filled by the end of the epoch: a pass of the network may wait for further batches.
+        """
+        return self._validation(*self._on_device(batch))
 
     def on_validation_epoch_end(self, val_outputs: list[dict[str, Any]]) -> None:
         """All batches of the epoch are read at once."""
+        self._validation.finish()
+        self._log_late_switches()
         losses, counts = (
             torch.stack([each[name] for each in val_outputs]).double().cpu().numpy() for name in ("loss", "counts")
         )

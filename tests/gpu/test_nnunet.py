@@ -1,0 +1,121 @@
+"""The step of nnU-Net's trainer as a CUDA graph, and its validation with several batches in a pass, on a GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("nnunetv2.training.loss.compound_losses")
+
+from hasten.engine.capture import WARM_UP
+from hasten.engine.measure import Switch
+from hasten.engine.step import TrainStep
+from hasten.nnunet.graph import GraphedStep, why_not_captured
+from hasten.nnunet.loss import hard_counts, objective
+from hasten.nnunet.step import fused_optimizer, make_step, muon
+from hasten.nnunet.validation import PER_PASS, Validation
+from tests.nnunet.test_step import batch, loss, network, setting, sgd
+from tests.nnunet.test_trainer import TINY, planned
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CUDA = torch.device("cuda", 0)
+STEPS = 10
+MEASURED = "from hasten.nnunet import step\n\nstep.LEAST_ITERATIONS = 0\n"
+
+
+def step_of(tmp_path: Path, optimizer: str, precision: str) -> TrainStep:
+    net = network().cuda()
+    made = muon(net, 3e-5) if optimizer == "muon" else fused_optimizer(sgd(net))
+    step, _ = make_step(net, objective(loss()), made, setting(tmp_path), CUDA)
+    step.precision = precision
+    return step
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    return [(image.cuda(), target.cuda()) for image, target in map(batch, range(STEPS))]
+
+
+def trained(step: TrainStep, call: Any) -> tuple[list[Tensor], list[Tensor]]:
+    group, losses = step.update.optimizer.param_groups[0], []
+    for number, each in enumerate(batches()):
+        group["lr"] = 1e-3 / (1 + number)
+        losses.append(call(*each))
+    return losses, [weight.detach() for weight in step.update.weights.parameters() if weight.ndim > 1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_replayed_steps_train_as_plain_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, precision: str
+) -> None:
+    plain, step = (step_of(tmp_path, optimizer, precision) for _ in range(2))
+    graphed = GraphedStep(step, setting(tmp_path, iterations=250_000))
+    assert graphed._captured is not None, graphed.switch.why
+    graphed._captured.always = True
+    wanted, expected = trained(plain, lambda image, target: plain(image, target, 0))
+    losses, weights = trained(step, graphed)
+    assert graphed.switch.on, graphed.switch.why
+    torch.testing.assert_close(torch.stack(losses), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    for left, right in zip(weights, expected, strict=True):
+        assert (left - right).norm() <= 0.05 * right.norm()
+    assert len(losses) > WARM_UP + 1
+    graphed.close()
+    graphed(*batches()[0])
+
+
+def test_nnunets_fp16_is_not_captured(tmp_path: Path) -> None:
+    net = network().cuda()
+    scaler = torch.amp.GradScaler("cuda")
+    step, _ = make_step(net, objective(loss()), fused_optimizer(sgd(net)), setting(tmp_path), CUDA, scaler)
+    assert step.precision == "fp16"
+    assert "gradient scaler" in str(why_not_captured(step, setting(tmp_path, iterations=250_000)))
+
+
+@torch.no_grad()
+def test_larger_passes_count_the_same(tmp_path: Path) -> None:
+    """To float noise: cuDNN may choose another algorithm for another batch size."""
+    step, long = step_of(tmp_path, "sgd", "fp32"), setting(tmp_path, iterations=250_000)
+    step.network.eval()
+    epochs = []
+    for on in (False, True):
+        validation = Validation(step, long, partial(hard_counts, regions=False, ignore=None))
+        validation.switch, validation._undecided = Switch(on, ""), False
+        results = [validation(*each) for each in batches()]
+        validation.finish()
+        epochs.append(results)
+    for one, other in zip(*epochs, strict=True):
+        torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(one["counts"].double(), other["counts"].double(), rtol=1e-3, atol=4)
+
+
+@torch.no_grad()
+def test_the_first_batches_decide(tmp_path: Path) -> None:
+    step = step_of(tmp_path, "sgd", "bf16")
+    step.network.eval()
+    counts = partial(hard_counts, regions=False, ignore=None)
+    validation = Validation(step, setting(tmp_path, iterations=250_000), counts)
+    results = [validation(*each) for each in batches()]
+    validation.finish()
+    assert validation.switch.why.startswith(f"{PER_PASS} batches take ")
+    assert all(result["loss"].isfinite() for result in results)
+
+
+@pytest.mark.slow
+def test_nnunet_trains_with_a_graph(tmp_path: Path) -> None:
+    made = planned(tmp_path, "3d_fullres")
+    tiny = TINY.replace("= 2, 3, 2", "= 2, 12, 10")
+    (tmp_path / "ext/nnUNetTrainerTiny.py").write_text(MEASURED + tiny)
+    words = ("1", "3d_fullres", "0", "-tr", "nnUNetTrainerTiny", "-device", "cuda")
+    out = made.run("run.run_training", "run_training_entry", *words)
+    assert "as one CUDA graph against" in out or "gradient scaler" in out
+    assert "capturing failed" not in out
+    assert "batches take" in out
+    assert "Training done." in out

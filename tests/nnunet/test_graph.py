@@ -1,0 +1,134 @@
+"""The trainer's step as a CUDA graph, with a stand-in for CUDA that runs the step where a graph would be replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("nnunetv2.training.loss.compound_losses")
+
+from hasten.engine import capture
+from hasten.engine.step import TrainStep
+from hasten.nnunet import graph
+from hasten.nnunet.graph import GraphedStep, why_not_captured
+from hasten.nnunet.loss import asks_host, objective
+from hasten.nnunet.step import fused_optimizer, make_step, muon
+from tests.engine.test_capture import FakeStream
+from tests.nnunet.test_loss import default, of_regions
+from tests.nnunet.test_step import CPU, batch, loss, network, setting, sgd
+
+STEPS = 9
+LONG = {"iterations": 250_000}
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
+    class Own(FakeStream):
+        pass
+
+    monkeypatch.setattr(capture, "SideStream", Own)
+    monkeypatch.setattr(capture, "judge", lambda *_: (1.0, 1.0, 1.0, "faster"))
+    monkeypatch.setattr(graph, "why_not_captured", lambda step, setting: None)
+    return Own
+
+
+def step_of(tmp_path: Path, optimizer: str = "sgd") -> TrainStep:
+    net = network()
+    made = muon(net, 3e-5) if optimizer == "muon" else fused_optimizer(sgd(net))
+    step, _ = make_step(net, objective(loss()), made, setting(tmp_path), CPU)
+    return step
+
+
+def trained(step: TrainStep, call: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Losses and weights of some steps, the later ones with another learning rate, as nnU-Net's schedule sets it."""
+    losses = []
+    [group] = step.update.optimizer.param_groups[:1]
+    for number in range(STEPS):
+        if number == STEPS - 3:
+            group["lr"] = 0.1 * group["lr"]
+        losses.append(call(*batch(number)))
+        assert type(group["lr"]) is float
+    return losses, [weight.detach() for weight in step.update.weights.parameters() if weight.ndim > 1]
+
+
+def assert_as_plain(tmp_path: Path, step: TrainStep, call: Any, optimizer: str = "sgd") -> None:
+    plain = step_of(tmp_path, optimizer)
+    wanted = trained(plain, lambda image, target: plain(image, target, 0))
+    for results, expected in zip(trained(step, call), wanted, strict=True):
+        torch.testing.assert_close(results, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], tmp_path: Path, optimizer: str) -> None:
+    step = step_of(tmp_path, optimizer)
+    graphed = GraphedStep(step, setting(tmp_path))
+    assert graphed.switch.why == "not captured yet"
+    assert_as_plain(tmp_path, step, graphed, optimizer)
+    assert graphed.switch.on
+    assert "as one CUDA graph" in graphed.switch.why
+
+
+def test_a_loader_may_use_its_memory_again(stand_in: type[FakeStream], tmp_path: Path) -> None:
+    step = step_of(tmp_path)
+    graphed, memory = GraphedStep(step, setting(tmp_path)), [each.clone() for each in batch(0)]
+
+    def call(*given: Tensor) -> Tensor:
+        for static, each in zip(memory, given, strict=True):
+            static.copy_(each)
+        value = graphed(memory[0], memory[1])
+        for static in memory:
+            static.zero_()
+        return value
+
+    assert_as_plain(tmp_path, step, call)
+
+
+def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream], tmp_path: Path) -> None:
+    stand_in.error = RuntimeError("operation not permitted when stream is capturing")
+    step = step_of(tmp_path)
+    graphed = GraphedStep(step, setting(tmp_path))
+    assert_as_plain(tmp_path, step, graphed)
+    assert not graphed.switch.on
+    assert graphed.switch.why == "capturing failed: operation not permitted when stream is capturing"
+
+
+def test_a_batch_of_another_shape_runs_without_the_graph(stand_in: type[FakeStream], tmp_path: Path) -> None:
+    step, plain = step_of(tmp_path), step_of(tmp_path)
+    graphed = GraphedStep(step, setting(tmp_path))
+    for number in range(STEPS):
+        image, target = batch(number)
+        size = 1 if number == STEPS - 2 else 2
+        value, expected = graphed(image[:size], target[:size]), plain(image[:size], target[:size], 0)
+        torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
+    assert graphed.switch.on
+    graphed.close()
+    assert not graphed.switch.on
+    graphed(*batch(STEPS))
+
+
+def test_what_is_not_captured_says_why(tmp_path: Path) -> None:
+    step = step_of(tmp_path)
+    assert GraphedStep(step, setting(tmp_path, **LONG)).switch.why == "there is no CUDA device"
+    step.device = torch.device("cuda")
+    assert why_not_captured(step, setting(tmp_path, **LONG)) is None
+    assert "1000 iterations" in str(why_not_captured(step, setting(tmp_path)))
+    assert "processes share" in str(why_not_captured(step, setting(tmp_path, several_ranks=True, **LONG)))
+    assert "asks the host" in str(why_not_captured(step, setting(tmp_path, loss_asks_host=True, **LONG)))
+    step.update.scaler = torch.amp.GradScaler("cpu")
+    assert "gradient scaler" in str(why_not_captured(step, setting(tmp_path, **LONG)))
+    step.update.scaler = None
+    step.update.optimizer = torch.optim.AdamW(step.update.weights.parameters())
+    assert "AdamW can't leave a step out" in str(why_not_captured(step, setting(tmp_path, **LONG)))
+
+
+def test_which_of_nnunets_losses_ask_the_host() -> None:
+    from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
+
+    assert not asks_host(loss())
+    assert not asks_host(of_regions())
+    assert asks_host(default(False, ignore=3))
+    assert asks_host(DeepSupervisionWrapper(default(False, ignore=3), [1.0, 0.0]))
