@@ -16,7 +16,7 @@ JOBS ?= 2
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
-DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor compile_kernels)
+DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor fused compile_kernels)
 
 .PHONY: help setup lint docs docs-links test slow-tests test-all horovod nnunet gpu-dry gpu-wheels wheel demo bench clean
 

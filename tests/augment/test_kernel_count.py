@@ -110,7 +110,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Stands:
     monkeypatch.setattr("hasten.sample.random.triton_runs", stands.runs)
     for module in ("read", "smooth"):
         monkeypatch.setattr(f"hasten.augment.{module}.triton_runs", stands.runs)
-    monkeypatch.setattr("hasten.sample.random._salt", lambda stream: stream)
+    monkeypatch.setattr("hasten.sample.random.salt_of", lambda stream: stream)
     for name, module in stands.modules.items():
         monkeypatch.setitem(sys.modules, f"hasten.{name}", module)
         monkeypatch.setattr(f"hasten.{name}", module, raising=False)

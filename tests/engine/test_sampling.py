@@ -41,19 +41,23 @@ class Programs:
     def __init__(self, clock: Clock, seconds: float, works: bool = True) -> None:
         self.clock, self.seconds, self.works = clock, seconds, works
         self.made: list[bool] = []
+        self.fused: list[bool] = []
+        self.fused_image = 0.0
         self.batches = 0
         self.chain: Any = None
         self.cases: Any = None
         self.store: Any = None
 
-    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, compile: bool, **more: Any) -> Any:
+    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, compile: bool, fuse: bool, **more: Any) -> Any:
         self.made.append(compile)
+        self.fused.append(fuse)
         self.chain, self.cases, self.store = chain, train_cases, cases.store
 
-        def batch(step: int) -> None:
+        def batch(step: int) -> dict[str, torch.Tensor]:
             self.batches += 1
             # The first batch of a process is slower than the others, and one is disturbed.
             self.clock.now += self.seconds * {1: 50.0, 3: 9.0}.get(self.batches, 1.0)
+            return {"image": torch.full((4,), self.fused_image if fuse else 0.0)}
 
         why = "compiled in 3.0 s" if self.works else "torch.compile failed: no compiler"
         made = SimpleNamespace(compiled=compile and self.works, why=why)
@@ -62,20 +66,20 @@ class Programs:
 
 class _Callable:
     device = torch.device("cpu")
+    hands_over = False
+    stages = ()
 
     def __init__(self, call: Any, facts: SimpleNamespace) -> None:
         self.call, self.compiled, self.why = call, facts.compiled, facts.why
 
-    def __call__(self, step: int) -> None:
-        self.call(step)
+    def __call__(self, step: int) -> Any:
+        return self.call(step)
 
 
-def judged(gain: float) -> Comparison:
-    """Five rounds in which the compiled program was so many times as fast."""
-    arm = Compared(arm="compiled", gain=gain, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why="")
-    return Comparison(
-        base="eager", seconds={"eager": [gain] * 5, "compiled": [1.0] * 5}, others=0.0, arms={"compiled": arm}
-    )
+def judged(gain: float, name: str = "compiled") -> Comparison:
+    """Five rounds in which the other program was so many times as fast."""
+    arm = Compared(arm=name, gain=gain, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why="")
+    return Comparison(base="eager", seconds={"eager": [gain] * 5, name: [1.0] * 5}, others=0.0, arms={name: arm})
 
 
 STORE = random_store([(8, 8, 8)], num_channels=2)
@@ -200,3 +204,56 @@ def test_compiling_the_batch_program_costs_less_on_a_gpu(
     share = sampling._SAVED.get(device, 0.8)
     assert not pays(steps=int(0.9 * cost / (0.1 * share)))[0]
     assert pays(steps=int(1.1 * cost / (0.1 * share)))[0]
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Programs:
+    """A device on which Triton works, and a chain that can be fused."""
+    monkeypatch.setattr(sampling, "triton_works", lambda device: True)
+    monkeypatch.setattr(sampling, "fused_places", lambda stages: [1])
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0, "fused"))
+    return programs
+
+
+@pytest.mark.parametrize(
+    ("steps", "gain", "image", "on", "why"),
+    [
+        (100_000, 2.0, 0.0, True, "measured faster: 2.00 times"),
+        (100_000, 1.0, 0.0, False, "not certainly faster"),
+        (100_000, 2.0, 0.1, False, "its batches are not those of the operations one by one"),
+        (10, 2.0, 0.0, False, "would save about"),
+    ],
+)
+def test_fused_kernels_must_be_faster_and_right(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch, steps: int, gain: float, image: float, on: bool,
+    why: str,
+) -> None:  # fmt: skip
+    card.fused_image = image
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain, "fused"))
+    _, program, engaged = sampling.settle_program(planned(tmp_path, device=ELSEWHERE, steps=steps), ARENA)
+    assert engaged["fused batch kernels"].on is on
+    assert why in engaged["fused batch kernels"].why
+    assert card.fused == ([False, True] if steps > 10 else [False])
+    assert not program.compiled
+
+
+def test_a_compiled_program_or_another_chain_is_not_fused(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned(tmp_path, device=ELSEWHERE, steps=100_000, sample={"compile": True})
+    assert "fused batch kernels" not in sampling.settle_program(run, ARENA)[2]
+    monkeypatch.setattr(sampling, "fused_places", lambda stages: [])
+    run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
+    assert "fused batch kernels" not in sampling.settle_program(run, ARENA)[2]
+
+
+def test_kernels_that_fail_leave_the_program_as_it_is(
+    tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no kernel\nat all")
+
+    monkeypatch.setattr(sampling, "_alike", fails)
+    _, _, engaged = sampling.settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    assert not engaged["fused batch kernels"].on
+    assert engaged["fused batch kernels"].why == "it failed: no kernel"

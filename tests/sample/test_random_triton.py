@@ -25,7 +25,7 @@ WORD = st.integers(0, 2**32 - 1)
 def test_words_and_numbers_of_a_key(words: list[tuple[int, int]], stream: int, count: int) -> None:
     from hasten.sample import random_triton
 
-    key, salt = torch.tensor(words), random._salt(stream)
+    key, salt = torch.tensor(words), random.salt_of(stream)
     assert torch.equal(random_triton.words(key, salt, count), random.random_words(key, stream, count))
     result = random_triton.uniforms(key, salt, -0.3, 1.1 - -0.3, count)
     assert torch.equal(result, random.uniform_in(key, stream, -0.3, 1.1, count))

@@ -148,6 +148,30 @@ def blurs() -> None:
     along(torch.empty(2, 1, 128, 128, 128, device="meta"), torch.empty(2, 17, device="meta"), 2, "reflect")
 
 
+def chains(values: torch.dtype, channels: int, patch: tuple[int, int, int], dims: int) -> None:
+    from hasten.augment.chain import Warp, stages_of
+    from hasten.augment.draw import Draws, SamplingGrid
+    from hasten.augment.fused import fused_places, launch_fused
+    from hasten.augment.maps import identity
+    from hasten.augment.presets import nnunet_chain
+    from hasten.augment.read import Cases
+
+    key = torch.empty(2, 2, dtype=torch.int64, device="meta")
+    stages = stages_of(nnunet_chain(patch, num_channels=channels, spatial_dims=dims), patch)
+    first = stages[0]
+    assert isinstance(first, Warp)
+    drawn = [each.op.draw(key, (channels, *patch[3 - dims :])) for each in stages[1:]]  # type: ignore[union-attr]
+    use = {"use": torch.empty(2, dtype=torch.bool, device="meta")}
+    grid = SamplingGrid(dict.fromkeys(first.readings, identity(2, key.device)), {}, {})
+    start = torch.empty(2, 3, dtype=torch.int64, device="meta")
+    draws = Draws(key[:, 0], key[:, 0], start, key, (grid, *({**each, **use} for each in drawn)))
+    cases = {
+        "image": Cases(torch.empty(2**24, dtype=values, device="meta"), start, key[:, 0], channels),
+        "label": Cases(torch.empty(2**24, dtype=torch.uint8, device="meta"), start, key[:, 0], 1),
+    }
+    launch_fused(stages, fused_places(stages), cases, draws, dims)
+
+
 def numbers(count: int) -> None:
     from hasten.sample import random_triton
 
@@ -171,6 +195,10 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
         yield partial(norms, *kind, last)
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
     yield blurs
+    yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
+    if not quick:
+        yield partial(chains, torch.float32, 4, (40, 56, 40), 3)
+        yield partial(chains, torch.float16, 3, (1, 512, 512), 2)
     read = [(torch.float16, 1, "bilinear", "zeros", 3, False), (torch.uint8, 1, "nearest", "zeros", 3, False)]
     if not quick:
         read += [(torch.float16, 4, "bilinear", "reflection", 3, True), (torch.uint8, 1, "nearest", "border", 3, True)]

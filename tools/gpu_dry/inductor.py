@@ -6,11 +6,9 @@ read and write, in batches. Fails where that is above `budget.json`; `--write` t
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,9 +23,8 @@ from hasten.augment.render import render
 from tools.gpu_dry.augmentation import preset_segment
 from tools.gpu_dry.fake_device import fake_cuda, on_cuda
 from tools.gpu_dry.h100 import h100
-from tools.gpu_dry.traffic import over_budget, traffic_of
+from tools.gpu_dry.traffic import over_budget, read_budget, traffic_of, write_budget
 
-BUDGET = Path(__file__).with_name("budget.json")
 SIDE, BATCH = 128, 2
 CHAINS = ("nnunet", "default", "brats", "spleen")
 _OPTIONS: dict[str, Any] = {
@@ -74,21 +71,20 @@ def rendering_source(segment: Segment) -> str:
 
 def main() -> int:
     logging.disable(logging.WARNING)
-    written = {} if "--write" in sys.argv else json.loads(BUDGET.read_text(encoding="utf-8"))
     table = Table("chain", "launches", "of volumes", "batches moved", "budget", title_justify="left")
     table.title = f"rendering for sm_90, {BATCH} x {SIDE}^3, float16 cases"
-    faults: list[str] = []
+    counts = {}
     for name in CHAINS:
         source = rendering_source(preset_segment(name, 3, SIDE, "float16", batch_size=BATCH))
-        result = traffic_of(source)
-        values = {field: getattr(result, field) for field in ("launches", "volumes", "batches")}
-        if "--write" in sys.argv:
-            written[name] = values
-        faults += [f"{name}: {each}" for each in over_budget(result, written[name])]
-        table.add_row(name, *map(str, values.values()), " / ".join(map(str, written[name].values())))
-    Console().print(table)
+        counts[name] = traffic_of(source)
     if "--write" in sys.argv:
-        BUDGET.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        write_budget("compiled", counts)
+    allowed, faults = read_budget("compiled"), []
+    for name, each in counts.items():
+        faults += [f"{name}: {fault}" for fault in over_budget(each, allowed[name])]
+        numbers = map(str, (each.launches, each.volumes, each.batches))
+        table.add_row(name, *numbers, " / ".join(map(str, allowed[name].values())))
+    Console().print(table)
     print("".join(f"FAILED {each}\n" for each in faults), end="")
     return 1 if faults else 0
 

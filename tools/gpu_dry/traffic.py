@@ -1,13 +1,17 @@
-"""What a module that inductor wrote moves between its kernels, read from its text."""
+"""What kernels move: of a module that inductor wrote, read from its text; and the budget of what they may."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 
+_BUDGET = Path(__file__).with_name("budget.json")
 _LARGE = 1 << 20
 """Bytes from which on a buffer counts as a volume."""
 
@@ -69,3 +73,16 @@ def over_budget(result: Traffic, allowed: dict[str, float]) -> list[str]:
     """What is above it, in words."""
     values = {name: getattr(result, name) for name in allowed}
     return [f"{name}: {values[name]} above {limit}" for name, limit in allowed.items() if values[name] > limit]
+
+
+def read_budget(part: str) -> dict[str, dict[str, float]]:
+    """Of each chain, by the names of `Traffic`. part: `compiled` or `fused`."""
+    budget: dict[str, dict[str, float]] = json.loads(_BUDGET.read_text(encoding="utf-8"))[part]
+    return budget
+
+
+def write_budget(part: str, found: Mapping[str, Traffic]) -> None:
+    """Take what was found for the budget of this part."""
+    budget = json.loads(_BUDGET.read_text(encoding="utf-8"))
+    budget[part] = {name: asdict(each) for name, each in found.items()}
+    _BUDGET.write_text(json.dumps(budget, indent=2) + "\n", encoding="utf-8")

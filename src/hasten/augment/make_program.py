@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain, is_per_sample, stages_of
+from hasten.augment.fused import render_fused
 from hasten.augment.program import Prepared, Program, Segment
 from hasten.augment.render import follow, render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
@@ -65,6 +66,7 @@ def make_segment(
     device: torch.device | str = "cpu",
     share: Share = WHOLE,
     compile: bool = False,
+    fuse: bool = False,
     cache_dir: Path | None = None,
     spans: bool = False,
 ) -> Segment:
@@ -73,7 +75,8 @@ def make_segment(
     train_cases: positions that are drawn from, in parts or not; None for all. device: of the batches. share:
     this rank's part of every batch; operations that mix the samples of a batch mix those of the share. compile: the
     costly steps on the host, all of what runs on a GPU; an absent or failing compiler leaves it eager, and `why` says
-    so. cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
+    so. fuse: nnU-Net's chain in few kernels on a GPU (`render_fused`). cache_dir: of compiled kernels, in place of
+    $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
     naming the operation, and for a batch that can't be dealt among the ranks.
     """
     if batch_size < 1:
@@ -95,6 +98,7 @@ def make_segment(
         order=_order(train_cases, store, seed_tensor, share, batch_size, chain.num_samples), pages=cases.pages,
         whole_cases=cases.whole_cases, on_device=cases.on_device, spans=spans,
         hands_over=cases.on_device is not None or store.device.type != where.type,
+        renderer=render_fused if fuse else render,
     )  # fmt: skip
     if segment.hands_over:
         # Up to the last one that can only run there; a crop is cut out there too.

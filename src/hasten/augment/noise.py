@@ -11,7 +11,7 @@ from torch import Tensor
 from hasten.augment.op import Drawn, Operation, RangeFrom0, spread
 from hasten.sample.random import normal, uniform_in
 
-_STD, _VOXEL, _IMAGINARY = 1, 2, 3
+_STD, VOXEL, _IMAGINARY = 1, 2, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class GaussianNoise(Operation):
         return {"std": uniform_in(key, _STD, *self.std)[:, 0], "key": key}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        voxels = normal(drawn["key"], _VOXEL, image[0].numel()).view(image.shape)
+        voxels = normal(drawn["key"], VOXEL, image[0].numel()).view(image.shape)
         return image + (self.mean + spread(drawn["std"], image) * voxels)
 
 
@@ -42,6 +42,6 @@ class RicianNoise(GaussianNoise):
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         std, count = spread(drawn["std"], image), image[0].numel()
-        real = image + self.mean + std * normal(drawn["key"], _VOXEL, count).view(image.shape)
+        real = image + self.mean + std * normal(drawn["key"], VOXEL, count).view(image.shape)
         imaginary = self.mean + std * normal(drawn["key"], _IMAGINARY, count).view(image.shape)
         return torch.sqrt(real * real + imaginary * imaginary)

@@ -18,7 +18,7 @@ from hasten.config.schema import Triple
 
 _BLOCK = 512
 """Voxels of a program: four for each of 128 threads."""
-_PADDINGS = {"": 0, "zeros": 0, "border": 1, "reflection": 2}
+PADDINGS = {"": 0, "zeros": 0, "border": 1, "reflection": 2}
 
 
 @triton.jit
@@ -68,7 +68,7 @@ def _nearest(coordinate, start, extent):
 
 
 @triton.jit
-def _between(
+def between(
     channel, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT: tl.constexpr
 ):  # fmt: skip
     """One channel between its neighbouring voxels, summed up as `gather_flat` of `hasten.sample.gather` does."""
@@ -86,6 +86,43 @@ def _between(
     return total
 
 
+@triton.jit
+def from_centre(voxel, out_d, out_h, out_w):
+    """Voxels of an output along each axis, counted from its centre."""
+    row = voxel // out_w
+    at_d = (row // out_h).to(tl.float32) - (out_d - 1).to(tl.float32) * 0.5
+    at_h = (row % out_h).to(tl.float32) - (out_h - 1).to(tl.float32) * 0.5
+    at_w = (voxel % out_w).to(tl.float32) - (out_w - 1).to(tl.float32) * 0.5
+    return at_d, at_h, at_w
+
+
+@triton.jit
+def three(numbers):
+    """Three int64 numbers in a row as int32."""
+    return tl.load(numbers).to(tl.int32), tl.load(numbers + 1).to(tl.int32), tl.load(numbers + 2).to(tl.int32)
+
+
+@triton.jit
+def mapped(
+    at_d, at_h, at_w, linear, shift, size_d, size_h, size_w, first_d, first_h, first_w, extent_d, extent_h, extent_w,
+    PADDING: tl.constexpr,
+):  # fmt: skip
+    """Coordinates in a case. linear, shift: of the sample."""
+    d = _bounded(_coordinate(linear, shift, at_d, at_h, at_w, size_d), first_d, extent_d, PADDING)
+    h = _bounded(_coordinate(linear + 3, shift + 1, at_d, at_h, at_w, size_h), first_h, extent_h, PADDING)
+    w = _bounded(_coordinate(linear + 6, shift + 2, at_d, at_h, at_w, size_w), first_w, extent_w, PADDING)
+    return d, h, w
+
+
+@triton.jit
+def nearest_voxel(d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w):
+    """Whether a place lies in the case, and the voxel there."""
+    in_d, place_d = _nearest(d, first_d, extent_d)
+    in_h, place_h = _nearest(h, first_h, extent_h)
+    in_w, place_w = _nearest(w, first_w, extent_w)
+    return in_d & in_h & in_w, (place_d * extent_h + place_h) * extent_w + place_w
+
+
 # Sides are not specialized: 1 would be no tensor, and each divisibility by 16 a kernel of its own.
 @triton.jit(do_not_specialize=["size_d", "size_h", "size_w", "out_d", "out_h", "out_w"])
 def read_kernel(
@@ -101,45 +138,30 @@ def read_kernel(
     sample = tl.program_id(0) // blocks
     voxel = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = voxel < voxels
-    row = voxel // out_w
-    at_d = (row // out_h).to(tl.float32) - (out_d - 1).to(tl.float32) * 0.5
-    at_h = (row % out_h).to(tl.float32) - (out_h - 1).to(tl.float32) * 0.5
-    at_w = (voxel % out_w).to(tl.float32) - (out_w - 1).to(tl.float32) * 0.5
+    at_d, at_h, at_w = from_centre(voxel, out_d, out_h, out_w)
     if DISPLACED:
         moved = displaced + sample.to(tl.int64) * 3 * voxels + voxel
         at_d += tl.load(moved, inside, other=0.0)
         at_h += tl.load(moved + voxels, inside, other=0.0)
         at_w += tl.load(moved + 2 * voxels.to(tl.int64), inside, other=0.0)
     number = tl.load(case + sample)
-    first_d = tl.load(starts + sample * 3).to(tl.int32)
-    first_h = tl.load(starts + sample * 3 + 1).to(tl.int32)
-    first_w = tl.load(starts + sample * 3 + 2).to(tl.int32)
-    extent_d = tl.load(shapes + number * 3).to(tl.int32)
-    extent_h = tl.load(shapes + number * 3 + 1).to(tl.int32)
-    extent_w = tl.load(shapes + number * 3 + 2).to(tl.int32)
+    first_d, first_h, first_w = three(starts + sample * 3)
+    extent_d, extent_h, extent_w = three(shapes + number * 3)
     volume = extent_d.to(tl.int64) * extent_h * extent_w
-    linear += sample * 9
-    shift += sample * 3
-    d = _coordinate(linear, shift, at_d, at_h, at_w, size_d)
-    h = _coordinate(linear + 3, shift + 1, at_d, at_h, at_w, size_h)
-    w = _coordinate(linear + 6, shift + 2, at_d, at_h, at_w, size_w)
-    d = _bounded(d, first_d, extent_d, PADDING)
-    h = _bounded(h, first_h, extent_h, PADDING)
-    w = _bounded(w, first_w, extent_w, PADDING)
+    d, h, w = mapped(
+        at_d, at_h, at_w, linear + sample * 9, shift + sample * 3, size_d, size_h, size_w,
+        first_d, first_h, first_w, extent_d, extent_h, extent_w, PADDING,
+    )  # fmt: skip
     base = values + tl.load(offsets + number) * CHANNELS
     target = out + sample.to(tl.int64) * CHANNELS * voxels + voxel
     if NEAREST:
-        in_d, place_d = _nearest(d, first_d, extent_d)
-        in_h, place_h = _nearest(h, first_h, extent_h)
-        in_w, place_w = _nearest(w, first_w, extent_w)
-        index = (place_d * extent_h + place_h) * extent_w + place_w
-        in_case = inside & in_d & in_h & in_w
+        in_case, index = nearest_voxel(d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w)
         for channel in range(CHANNELS):
-            value = tl.load(base + channel * volume + index, in_case, other=0)
+            value = tl.load(base + channel * volume + index, inside & in_case, other=0)
             tl.store(target + channel * voxels.to(tl.int64), value, inside)
     else:
         for channel in range(CHANNELS):
-            total = _between(
+            total = between(
                 base + channel * volume, d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent_w, inside, FLAT
             )  # fmt: skip
             tl.store(target + channel * voxels.to(tl.int64), total, inside)
@@ -173,7 +195,7 @@ def read_by_kernel(
     read_kernel[(programs,)](
         stored, shape.contiguous(), offset.contiguous(), case.contiguous(), start.contiguous(), linear, shift,
         linear if displaced is None else displaced.contiguous(), target, *size, *out,
-        CHANNELS=channels, NEAREST=nearest, PADDING=_PADDINGS[padding_mode], FLAT=spatial_dims == 2,
+        CHANNELS=channels, NEAREST=nearest, PADDING=PADDINGS[padding_mode], FLAT=spatial_dims == 2,
         DISPLACED=displaced is not None, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return output

@@ -26,7 +26,7 @@ def render(
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
     case = draws.case.clamp(min=0) if partial_batch else draws.case
-    batch = _warped(first, cases, cast("SamplingGrid", numbers), case, draws.start, spatial_dims)
+    batch = warped(first, cases, cast("SamplingGrid", numbers), case, draws.start, spatial_dims)
     if partial_batch:
         here = draws.case >= 0
         batch = {key: torch.where(spread(here, value), value, partial_batch[key]) for key, value in batch.items()}
@@ -38,7 +38,7 @@ def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatia
     for stage, drawn in zip(stages, numbers, strict=True):
         if isinstance(stage, Warp):
             cases, case, start = samples_as_cases(batch)
-            batch = _warped(stage, cases, drawn, case, start, spatial_dims)
+            batch = warped(stage, cases, drawn, case, start, spatial_dims)
         else:
             batch = changed(stage, batch, drawn)
     return batch
@@ -59,9 +59,10 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
     return result
 
 
-def _warped(
+def warped(
     warp: Warp, cases: Mapping[str, Cases], grid: SamplingGrid, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
+    """The keys of a Warp, read from the cases: (B, C, *S) each."""
     result = {}
     for key, reading in warp.readings.items():
         displaced = None

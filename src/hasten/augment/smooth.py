@@ -114,9 +114,13 @@ class Blur(Operation):
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         result = image
         for axis in range(2, image.ndim):
-            radius = min(int(3 * self.blur_sigma[1] + 0.25), image.shape[axis] - 1)
-            result = _along(result, _sampled(drawn["sigma"][..., axis - 2], radius), axis, "reflect")
+            weight = _sampled(drawn["sigma"][..., axis - 2], self.radius(image.shape[axis]))
+            result = _along(result, weight, axis, "reflect")
         return result
+
+    def radius(self, side: int) -> int:
+        """Voxels that a filter reaches to either side, along an axis of this length."""
+        return min(int(3 * self.blur_sigma[1] + 0.25), side - 1)
 
 
 def _smoothed(image: Tensor, sigma: Tensor, largest: Sequence[float]) -> Tensor:

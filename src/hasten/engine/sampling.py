@@ -6,13 +6,15 @@ import contextlib
 import dataclasses
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 import torch
 
-from hasten.augment.chain import is_per_sample
+from hasten.augment.chain import Batch, is_per_sample
+from hasten.augment.fused import fused_places
 from hasten.augment.make_program import Cases, cases_of_arena, make_segment
 from hasten.augment.program import Program, Segment
 from hasten.augment.run_chain import RunChain, with_patch
@@ -35,6 +37,10 @@ log = logging.getLogger(__name__)
 
 _COMPARE_SECONDS = 10.0
 """Time limit, in seconds, of comparing an eager and a compiled program."""
+_CHECKED_BATCHES = 8
+"""Batches that fused kernels must make as torch's operations do, before they are timed."""
+_FEW = 1e-3
+"""Share of voxels that may differ in them."""
 _COMPILE_SECONDS = {"cuda": 10.0}
 """Seconds that compiling a batch program costs; 40 on a CPU, on a slow machine."""
 _SAVED = {"cpu": 0.5}
@@ -63,7 +69,7 @@ def settle_program(
         program = _program(planned, arena, share, parts, compile=False)
         requested, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
         if requested:
-            program, why = _faster(program, _program(planned, arena, share, parts, compile=True), why)
+            program, why = _faster(program, _program(planned, arena, share, parts, compile=True), "compiled", why)
     if program.compiled:
         # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
@@ -73,20 +79,53 @@ def settle_program(
     settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
     reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
     engaged = {"compiled batch program": Switch(program.compiled, reason)}
-    return settled, program, engaged | _fused(planned, program)
+    program, fused = _in_few_kernels(planned, program, partial(_program, planned, arena, share, parts, compile=False))
+    return settled, program, engaged | fused | _fused(planned, program)
 
 
-def _faster(eager: Program, compiled: Program, why: str) -> tuple[Program, str]:
-    """The compiled program if it is certainly faster, and why."""
-    if not compiled.compiled:
-        return compiled, why
-    programs = {"eager": eager, "compiled": compiled}
-    arms = {name: partial(next, map(each.latest, count())) for name, each in programs.items()}
+def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Program, str]:
+    """The other program if it is certainly faster, and why."""
+    if name == "compiled" and not other.compiled:
+        return other, why
+    arms = {key: partial(next, map(each.latest, count())) for key, each in (("eager", eager), (name, other))}
     comparison = compared(arms, eager.device, base="eager", seconds=_COMPARE_SECONDS)
-    gain = comparison.arms["compiled"]
-    if certainly_faster(comparison, "compiled", eager.device):
-        return compiled, f"{why}; measured {gain}"
+    gain = comparison.arms[name]
+    if certainly_faster(comparison, name, eager.device):
+        return other, f"{why}; measured {gain}"
     return eager, f"{why}, but it is not certainly faster: {gain}"
+
+
+def _in_few_kernels(
+    planned: RunPlan, program: Program, make: Callable[..., Program]
+) -> tuple[Program, dict[str, Switch]]:
+    """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; {} for other chains."""
+    segment, device = program.latest, planned.device
+    if program.compiled or not triton_works(device) or segment.hands_over or not fused_places(segment.stages):
+        return program, {}
+    chosen = program
+    pays, why = _compile_pays(segment, planned.config.train.steps, device, known=False)
+    if pays:
+        try:
+            fused = make(fuse=True)
+            if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
+                chosen, why = _faster(program, fused, "fused", why)
+            else:
+                why = "its batches are not those of the operations one by one"
+        except Exception as error:
+            why = f"it failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        if chosen is program:
+            log.warning("the augmentation runs operation by operation: %s", why)
+    return chosen, {"fused batch kernels": Switch(chosen is not program, why)}
+
+
+def _alike(batch: Batch, other: Batch) -> bool:
+    """Whether two batches are equal but for rounding, which may take another voxel where two are as near."""
+    for key, value in batch.items():
+        one, two = value.to(torch.float32), other[key].to(torch.float32)
+        apart = (one - two).abs() > 1e-3 * (1 + one.abs())
+        if value.dtype != other[key].dtype or not bool(apart.float().mean() < _FEW):
+            return False
+    return True
 
 
 def _fused(planned: RunPlan, program: Program) -> dict[str, Switch]:
@@ -119,7 +158,9 @@ def per_sample_seconds(segment: Segment) -> float:
     return max(0.0, extra_s)
 
 
-def _program(planned: RunPlan, arena: Arena, share: Share, parts: RankCases | None, *, compile: bool) -> Program:
+def _program(
+    planned: RunPlan, arena: Arena, share: Share, parts: RankCases | None, *, compile: bool, fuse: bool = False
+) -> Program:
     stages = _stages(planned)
 
     def segment(arena: Arena, cases: tuple[int, ...] | Dealt, stage: PatchStage) -> Segment:
@@ -129,7 +170,7 @@ def _program(planned: RunPlan, arena: Arena, share: Share, parts: RankCases | No
         return make_segment(
             run.chain, _cases(planned, run, arena, cases), batch_size=stage.batch_size,
             seed=planned.config.train.seed, train_cases=cases, device=planned.device, share=share, compile=compile,
-            cache_dir=cache_dir(planned.config.cache),
+            fuse=fuse, cache_dir=cache_dir(planned.config.cache),
         )  # fmt: skip
 
     if parts is None:

@@ -64,14 +64,14 @@ def random_words(key: Tensor, stream: int, count: int) -> Tensor:
     if triton_runs(key):
         from hasten.sample import random_triton
 
-        return random_triton.words(key, _salt(stream), count)
+        return random_triton.words(key, salt_of(stream), count)
     counter = torch.arange(count, device=key.device, dtype=torch.int64)
     return words_at(key, stream, counter)
 
 
 def words_at(key: Tensor, stream: int, counter: Tensor) -> Tensor:
     """Words for the given counters. key: (B, 2); counter: (M,) int64 below 2**32. Returns (B, M) int64."""
-    start = hash32((key[:, :1] + _salt(stream)) & _MASK)
+    start = hash32((key[:, :1] + salt_of(stream)) & _MASK)
     return hash32(hash32(counter ^ start) ^ key[:, 1:])
 
 
@@ -80,7 +80,7 @@ def uniform(key: Tensor, stream: int, count: int) -> Tensor:
     if triton_runs(key):
         from hasten.sample import random_triton
 
-        return random_triton.uniforms(key, _salt(stream), 0.0, 1.0, count)
+        return random_triton.uniforms(key, salt_of(stream), 0.0, 1.0, count)
     return (random_words(key, stream, count) >> 8).to(torch.float32) * (1.0 / (1 << 24))
 
 
@@ -89,7 +89,7 @@ def uniform_in(key: Tensor, stream: int, low: float, high: float, count: int = 1
     if triton_runs(key):
         from hasten.sample import random_triton
 
-        return random_triton.uniforms(key, _salt(stream), low, high - low, count)
+        return random_triton.uniforms(key, salt_of(stream), low, high - low, count)
     return low + (high - low) * uniform(key, stream, count)
 
 
@@ -106,8 +106,8 @@ def normal(key: Tensor, stream: int, count: int) -> Tensor:
     if triton_runs(key):
         from hasten.sample import random_triton
 
-        return random_triton.normals(key, _salt(stream), count)
-    start = _signed(hash32((key[:, :1] + _salt(stream)) & _MASK))
+        return random_triton.normals(key, salt_of(stream), count)
+    start = _signed(hash32((key[:, :1] + salt_of(stream)) & _MASK))
     counter = torch.arange(count, device=key.device, dtype=torch.int32)
     word = _hash_signed(_hash_signed(counter ^ start) ^ _signed(key[:, 1:]))
     radius = (((word >> 16) & 0xFFFF).to(torch.float32) + 0.5) * (1.0 / 65536)
@@ -115,7 +115,8 @@ def normal(key: Tensor, stream: int, count: int) -> Tensor:
     return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)
 
 
-def _salt(stream: int) -> int:
+def salt_of(stream: int) -> int:
+    """What a stream adds to the first word of a key."""
     return (stream * 0x2545F491 + 0x1234567) & _MASK
 
 

@@ -32,14 +32,27 @@ def _load(words):
     return tl.load(words).to(tl.uint32)
 
 
+@triton.jit
+def word_at(key, salt, counter):
+    """The words of these counters. key: of the row."""
+    return _hash(_hash(counter.to(tl.uint32) ^ _hash(_load(key) + salt.to(tl.uint32))) ^ _load(key + 1))
+
+
+@triton.jit
+def normal_of(word):
+    """Box-Muller of the halves of a word."""
+    radius = ((word >> 16).to(tl.float32) + 0.5) * (1.0 / 65536)
+    angle = (word & 0xFFFF).to(tl.float32) * _TURN
+    return tl.sqrt(-2.0 * tl.log(radius)) * tl.cos(angle)
+
+
 @triton.jit(do_not_specialize=["salt", "low", "width", "count"])
 def words_kernel(key, out, salt, low, width, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """out (B, count): words (KIND 0), uniform numbers from low to low + width (1), or standard normal ones (2)."""
     blocks = tl.cdiv(count, BLOCK)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     counter = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    start = _hash(_load(key + row * 2) + salt.to(tl.uint32))
-    word = _hash(_hash(counter.to(tl.uint32) ^ start) ^ _load(key + row * 2 + 1))
+    word = word_at(key + row * 2, salt, counter)
     target = out + row * count + counter
     if KIND == 0:
         tl.store(target, word.to(tl.int64), counter < count)
@@ -47,9 +60,7 @@ def words_kernel(key, out, salt, low, width, count, KIND: tl.constexpr, BLOCK: t
         unit = (word >> 8).to(tl.float32) * (1.0 / 16777216)
         tl.store(target, low + width * unit, counter < count)
     else:
-        radius = ((word >> 16).to(tl.float32) + 0.5) * (1.0 / 65536)
-        angle = (word & 0xFFFF).to(tl.float32) * _TURN
-        tl.store(target, tl.sqrt(-2.0 * tl.log(radius)) * tl.cos(angle), counter < count)
+        tl.store(target, normal_of(word), counter < count)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -103,7 +114,7 @@ def _words(
     if out.numel():
         block = min(_BLOCK, max(32, triton.next_power_of_2(count)))
         words_kernel[(key.shape[0] * triton.cdiv(count, block),)](
-            key.contiguous(), out, _signed(salt), low, width, count, KIND=kind, BLOCK=block,
+            key.contiguous(), out, signed(salt), low, width, count, KIND=kind, BLOCK=block,
             num_warps=max(1, block // 256), enable_fp_fusion=False,
         )  # fmt: skip
     return out
@@ -133,11 +144,11 @@ def salted_keys(key: Tensor, salt: int, step: int, count: int) -> Tensor:
     if out.numel():
         total = count * len(key)
         salted_keys_kernel[(triton.cdiv(total, 128),)](
-            key.contiguous(), out, _signed(salt), _signed(step), len(key), total, BLOCK=128, num_warps=4
+            key.contiguous(), out, signed(salt), signed(step), len(key), total, BLOCK=128, num_warps=4
         )
     return out
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The same 32 bits as an int32, so that a kernel's argument has one type whatever the salt."""
     return word - (1 << 32) if word >> 31 else word
