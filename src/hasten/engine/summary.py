@@ -44,7 +44,8 @@ def write_summary(
     }
     if parts.captured is not None:
         parts.engaged["CUDA graph"] = Switch(parts.captured.engaged, parts.captured.why)
-    trained_s, best = loop.trained_s(), None if math.isnan(loop.best.value) else loop.best.value
+    trained_s = loop.trained_s()
+    best = None if math.isnan(loop.best.value) else loop.best.value
     summary = {
         "status": loop.status,
         "target": {
