@@ -14,16 +14,17 @@ from typing import IO
 
 
 @contextmanager
-def replacing(path: Path, temporary: Path) -> Iterator[IO[bytes]]:
-    """An open `temporary` to fill: it becomes `path`, flushed to the disk, or is removed where the block fails.
+def replacing(path: Path, temporary: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """An open `temporary` to fill: it becomes `path`, or is removed where the block fails.
 
-    An OSError names `path`.
+    durable: wait until its content is on the disk. An OSError names `path`.
     """
     try:
         with naming(path), temporary.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
@@ -68,6 +69,23 @@ def hash_file(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def try_lock(path: Path, flags: int) -> int | None:
+    """A handle of `path`, opened with these flags of `os.open`, that holds its flock; None while another process does.
+
+    Also None where that process has just renamed or removed the file: `path` may now be another one. Raises OSError.
+    """
+    handle = os.open(path, flags, 0o666)
+    locked = False
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = same_file(handle, path)
+    finally:
+        if not locked:
+            os.close(handle)
+    return handle if locked else None
 
 
 def is_locked(path: Path) -> bool:

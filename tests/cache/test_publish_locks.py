@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import hasten.cache.publish as publish
 from hasten.cache.build import get_arena
 from hasten.cache.publish import building
 from hasten.cases.phantom import write_phantoms
@@ -89,7 +88,7 @@ def test_without_locks_every_process_builds_for_itself(
     def unable(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(publish.fcntl, "flock", unable)
+    monkeypatch.setattr("fcntl.flock", unable)
     folder = tmp_path / "entry"
     with building(folder, folder.exists) as partial:
         assert partial is not None

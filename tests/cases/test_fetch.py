@@ -258,7 +258,7 @@ def test_a_file_system_without_locks(server: Served, tmp_path: Path, monkeypatch
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fetching.fcntl, "flock", none)
+    monkeypatch.setattr("fcntl.flock", none)
     server.truncate = 1
     assert get(server, tmp_path).path.read_bytes() == CONTENT
     assert left_over(tmp_path) == []

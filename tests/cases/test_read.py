@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.read import read_header, read_image, read_label
+from hasten.cases.formats import read_file_header
+from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case
 
@@ -38,7 +39,7 @@ def test_channels_are_joined_in_order(tmp_path: Path) -> None:
     assert volume.array.shape == (3, 3, 4, 5)
     assert volume.array[:, 0, 0, 0].tolist() == [7, 0.5, 1.5]
     np.testing.assert_allclose(volume.affine, AFFINE)
-    shape, _, affine = read_header(case)
+    shape, _, affine = read_file_header(case.image[0])
     assert shape == (3, 4, 5)
     np.testing.assert_array_equal(affine, volume.affine)
 
@@ -117,15 +118,15 @@ def test_pictures(tmp_path: Path) -> None:
     image = read_image(case)
     assert image.array.shape == (3, 1, 4, 5)
     assert read_label(case, LABELS, image)[0, 0].tolist() == [0, 2, 1, 0, 0]
-    assert read_header(case)[0] == (1, 4, 5)
+    assert read_file_header(case.image[0])[0] == (1, 4, 5)
 
 
 def test_unknown_kind(tmp_path: Path) -> None:
     (tmp_path / "a.mat").write_bytes(b"")
     case = Case(id="one", image=(tmp_path / "a.mat",))
-    for read in (read_image, read_header):
+    for read in (lambda: read_image(case), lambda: read_file_header(case.image[0])):
         with pytest.raises(ValueError, match=r"a.mat: is of no known kind \(.nii.gz"):
-            read(case)
+            read()
 
 
 @pytest.mark.skipif(not (SHARED / "hippocampus").is_dir(), reason="no hippocampus data here")
@@ -137,7 +138,7 @@ def test_hippocampus() -> None:
         image = read_image(case)
         label = read_label(case, cases.labels, image)
         assert (image.array.shape[1:], label.max()) == (label.shape, 2)
-        assert read_header(case)[0] == label.shape
+        assert read_file_header(case.image[0])[0] == label.shape
 
 
 @pytest.mark.skipif(not (SHARED / "membrane").is_dir(), reason="no membrane data here")

@@ -3,9 +3,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import nibabel as nib
 import numpy as np
@@ -22,6 +23,7 @@ from hasten.engine.model import load_model
 from hasten.engine.predict import predict
 from hasten.engine.regrid import Regridded
 from hasten.engine.weights import read_model
+from hasten.files import replacing
 from hasten.prepare.case import prepare_case
 from hasten.prepare.resample import nearest_index, resample_label
 from hasten.prepare.restore import restore_label
@@ -367,13 +369,13 @@ def test_a_folder_that_cannot_be_written(run: Path, case: Path, tmp_path: Path) 
 
 
 def test_a_disk_that_fills_up_is_named(run: Path, case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Path.write_bytes
+    @contextmanager
+    def full(path: Path, temporary: Path, **options: bool) -> Iterator[IO[bytes]]:
+        with replacing(path, temporary, **options) as file:
+            yield file
+            raise OSError(28, "No space left on device")
 
-    def full(self: Path, data: bytes) -> int:
-        write(self, data[: len(data) // 2])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("hasten.cases.nifti.replacing", full)
     target = tmp_path / "out/new.nii.gz"
     fails(f"{target}: cannot be written (No space left on device)", lambda: predict(run, case, tmp_path / "out"))
     assert not target.exists()

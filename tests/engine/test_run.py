@@ -185,7 +185,7 @@ def test_a_target_that_is_not_reached(make: Callable[..., RunConfig], tmp_path: 
 
 def a_second_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.Loop, "time_s", lambda self: float(self.done))
-    monkeypatch.setattr(loop.Loop, "_trained_s", lambda self: float(self.done))
+    monkeypatch.setattr(loop.Loop, "trained_s", lambda self: float(self.done))
 
 
 def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(

@@ -136,17 +136,17 @@ def main() -> int:
         chances = [stages[place].op.prob for place in MOVING]  # type: ignore[union-attr]
         weight = math.prod(prob if used else 1 - prob for prob, used in zip(chances, drawn, strict=True))
         expected += weight * one.batches
-    found = {
+    counts = {
         "nnunet": replace(one, batches=round(expected, 1)),
         "all drawn": replace(one, batches=round(one.batches, 1)),
     }
     if "--write" in sys.argv:
-        write_budget("fused", found)
+        write_budget("fused", counts)
     allowed = read_budget("fused")
     table = Table("chain", "launches", "of volumes", "batches moved", "budget", title_justify="left")
     table.title = f"fused rendering in Triton's interpreter, {SIDE}^3, float16 cases"
     faults: list[str] = []
-    for name, each in found.items():
+    for name, each in counts.items():
         faults += [f"{name}: {fault}" for fault in over_budget(each, allowed[name])]
         numbers = map(str, (each.launches, each.volumes, each.batches))
         table.add_row(name, *numbers, " / ".join(map(str, allowed[name].values())))

@@ -81,8 +81,8 @@ def read_budget(part: str) -> dict[str, dict[str, float]]:
     return budget
 
 
-def write_budget(part: str, found: Mapping[str, Traffic]) -> None:
-    """Take what was found for the budget of this part."""
+def write_budget(part: str, counts: Mapping[str, Traffic]) -> None:
+    """Take what was counts for the budget of this part."""
     budget = json.loads(_BUDGET.read_text(encoding="utf-8"))
-    budget[part] = {name: asdict(each) for name, each in found.items()}
+    budget[part] = {name: asdict(each) for name, each in counts.items()}
     _BUDGET.write_text(json.dumps(budget, indent=2) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hasten
+from hasten.cases.formats import HALVES, other_half
 from hasten.cases.listing import Listing
 from hasten.cases.tiff import TIFF_ENDINGS, spacing_file
 from hasten.cases.types import Case, CaseSet
@@ -22,9 +23,8 @@ from hasten.files import hash_file
 FORMAT = 6
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _VERSION = [FORMAT, hasten.__version__]
-_ACCOMPANIED = (".mhd", ".nhdr", ".img", ".hdr", ".img.gz", ".hdr.gz", *TIFF_ENDINGS)
+_ACCOMPANIED = (".mhd", ".nhdr", *HALVES, *TIFF_ENDINGS)
 """Endings of files that `_parts` may find others for."""
-_PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 
 
 def cache_dir(config: CacheConfig) -> Path:
@@ -109,21 +109,15 @@ def _of_file(path: str, folders: dict[str, str], content: bool, *, alone: bool =
 
 
 def _parts(path: Path) -> list[Path]:
-    """The file and what is read with it: the other half of a .hdr/.img pair, which is named by one of its two files,
-    a TIFF's spacing, every slice of a series."""
+    """The file and what is read with it: the other half of a .hdr/.img pair, a TIFF's spacing, slices of a series."""
     if path.is_dir():
         return sorted(each for each in path.iterdir() if each.is_file())
     if path.suffix.lower() in (".mhd", ".nhdr"):
         beside = path.parent.glob(f"{path.stem}.*")
         return [path, *sorted(each for each in beside if "raw" in "".join(each.suffixes).lower())]
-    spacing = spacing_file(path)
-    if spacing is not None:
-        return [path, spacing]
-    for suffix, other in _PAIRED.items():
-        if path.name.endswith(suffix):
-            half = path.with_name(path.name.removesuffix(suffix) + other)
-            return [path, half] if half.exists() else [path]
-    return [path]
+    half = other_half(path)
+    second = spacing_file(path) if half is None else path.with_name(half)
+    return [path, second] if second is not None and second.exists() else [path]
 
 
 def digest(content: object) -> str:

@@ -6,7 +6,6 @@ One process builds an entry, the others wait, and a later one resumes a killed b
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import platform
@@ -20,12 +19,13 @@ from secrets import token_hex
 
 import psutil
 
-from hasten.files import pid_namespace, same_file, sync_folder
+from hasten.files import pid_namespace, sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
 """How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
+_LOOK_S = 0.1
 _OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
 """The names that `temporary_for` returns."""
 
@@ -99,25 +99,14 @@ def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
     logged = False
     while not is_complete():
         partial.mkdir(exist_ok=True)
-        try:
-            handle = os.open(partial, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not logged:
-                    log.info("%s: another process prepares these cases; waiting for it", partial)
-                logged = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            # The previous owner of the lock may have published or removed that folder; the path may be another one.
-            if same_file(handle, partial):
+        with suppress(FileNotFoundError):  # its owner has just published it
+            handle = try_lock(partial, os.O_RDONLY)
+            if handle is not None:
                 return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
+        if not logged:
+            log.info("%s: another process prepares these cases; waiting for it", partial)
+        logged = True
+        time.sleep(_LOOK_S)
     return None
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.itk import TO_RAS, Shape, channels_first, explaining, open_itk, physical_affine
-from hasten.cases.types import Volume
+from hasten.cases.itk import TO_RAS, channels_first, explaining, open_itk, physical_affine
+from hasten.cases.types import Shape, Volume
 
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
 _ROUNDING = 0.11

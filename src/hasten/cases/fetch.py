@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -22,7 +21,7 @@ from hasten.cases.record import Record, complete_copy, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
 from hasten.config.size import size_text
 from hasten.config.url import shown
-from hasten.files import boot_id, same_file, sync_folder
+from hasten.files import boot_id, same_file, sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -193,14 +192,11 @@ def _check_room(remote: Remote, size: int) -> None:
 def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patience: Patience, resumable: bool) -> str:
     """Append the missing bytes to `file` and return its SHA-256. Leaves the position at its end."""
     digest = hashlib.sha256()
-    if not resumable:
+    if not resumable or (stat.size is not None and os.fstat(file.fileno()).st_size > stat.size):
         file.truncate(0)
     while block := file.read(1 << 20):
         digest.update(block)
     at = file.tell()
-    if stat.size is not None and at > stat.size:
-        _empty(file)
-        at, digest = 0, hashlib.sha256()
     if at:
         log.info("%s: goes on at byte %d", shown(remote.url), at)
     pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
@@ -261,11 +257,9 @@ def _sweep(target: Path) -> None:
     for path in target.parent.iterdir():
         if names.fullmatch(path.name):
             with suppress(OSError):
-                handle = os.open(path, os.O_RDWR)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                handle = try_lock(path, os.O_RDWR)
+                if handle is not None:
                     path.unlink()
-                finally:
                     os.close(handle)
 
 
@@ -306,21 +300,10 @@ def _locked_partial(target: Path, version: str, resumable: bool, stores: Stores)
 
 def _open_locked(partial: Path, stores: Stores) -> int:
     logged = False
-    while True:
-        handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous owner of the lock may have published or removed that file; the path may be another one.
-            if same_file(handle, partial):
-                return handle
-        except BlockingIOError:
-            if not logged:
-                log.info("%s: another process fetches it; waiting", partial)
-            logged = True
-            if stores.stop.wait(0.1):
-                os.close(handle)
-                raise Stopped from None
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
+    while (handle := try_lock(partial, os.O_RDWR | os.O_CREAT)) is None:
+        if not logged:
+            log.info("%s: another process fetches it; waiting", partial)
+        logged = True
+        if stores.stop.wait(0.1):
+            raise Stopped
+    return handle

@@ -13,10 +13,10 @@ from hasten.cases.itk import ITK_ENDINGS, data_file, read_itk, read_itk_header
 from hasten.cases.nifti import NIFTI_ENDINGS, read_nifti, read_nifti_header
 from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_header
 from hasten.cases.tiff import is_stack, read_stack, read_stack_header
-from hasten.cases.types import Volume
+from hasten.cases.types import Shape, Volume
 
 Kind = Literal["nifti", "itk", "series", "stack", "picture"]
-_HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
+HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *PICTURE_ENDINGS)
 
 
@@ -96,7 +96,7 @@ def read_file(path: Path, *, label: bool = False) -> Volume:
             return read_picture(path, indices=label)
 
 
-def read_file_header(path: Path) -> tuple[tuple[int, int, int], int, np.ndarray]:
+def read_file_header(path: Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and affine (4, 4) of one file. Raises ValueError."""
     match kind_of(path):
         case "nifti":
@@ -131,8 +131,13 @@ def kind_of(path: Path) -> Kind:
 
 def second_file(path: Path) -> str | None:
     """The name of the second file that an image needs: of a .hdr/.img pair, .mhd or .nhdr. None for others."""
-    halves = (path.name.removesuffix(one) + other for one, other in _HALVES.items() if path.name.endswith(one))
-    return next(halves, None) or data_file(path)
+    return other_half(path) or data_file(path)
+
+
+def other_half(path: Path) -> str | None:
+    """The name of the other file of a .hdr/.img pair, which is named by one of the two. None for other files."""
+    halves = (path.name.removesuffix(one) + other for one, other in HALVES.items() if path.name.endswith(one))
+    return next(halves, None)
 
 
 def check_regular(file: Path, image: Path) -> None:

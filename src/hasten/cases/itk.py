@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.types import Volume
+from hasten.cases.types import Shape, Volume
 
 ITK_ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
 _DATA_KEYS = {".mhd": "elementdatafile", ".mha": "elementdatafile", ".nhdr": "data file"}
@@ -18,7 +18,6 @@ _MOST_DIMS = 10
 """Of a MetaImage file; more, or none, and SimpleITK ends the process."""
 TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """ITK and DICOM count mm to the left and back; NIfTI, and Hasten, to the right and front."""
-Shape = tuple[int, int, int]
 
 
 def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Volume:

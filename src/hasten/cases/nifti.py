@@ -17,7 +17,8 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
-from hasten.cases.types import Volume
+from hasten.cases.types import Shape, Volume
+from hasten.files import replacing
 
 GzipError: Any
 try:
@@ -31,7 +32,6 @@ NIFTI_ENDINGS = (".nii.gz", ".nii", ".img.gz", ".hdr.gz", ".img", ".hdr")
 _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN_GZIP: Any = (OSError, EOFError, zlib.error, GzipError)
 _HEADER_BYTES = 540  # of NIfTI-2; NIfTI-1 takes 348
-Shape = tuple[int, int, int]
 _PADDING = 512
 """Zero bytes behind the voxels that are taken for padding: a block of a tape or a disk."""
 
@@ -43,14 +43,7 @@ def read_nifti(path: str | Path) -> Volume:
     the values. A 3-D file has C = 1; the fourth axis of a 4-D file is C. The array is read-only where it is a view of
     the decompressed bytes. Raises ValueError for a file that is no readable NIfTI.
     """
-    path = Path(path)
-    if _is_pair(path):
-        image = _load_pair(path)
-        data = _decompressed(_voxel_file(image))
-        values, slope, inter, affine = _pair_voxels(image, data, path)
-    else:
-        data = _decompressed(path)
-        values, slope, inter, affine = _voxels(_parse_header(data[:_HEADER_BYTES], path), data, path)
+    values, slope, inter, affine = _voxels(Path(path))
     return Volume(_scaled(values, slope, inter), affine)
 
 
@@ -60,17 +53,8 @@ def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
     The file is mapped, so that only the pages of memory that hold the region are read. A compressed one is inflated
     whole. Raises what `read_nifti` raises.
     """
-    path = Path(path)
+    values, slope, inter, affine = _voxels(Path(path), mapped=True)
     part = (slice(None), *(slice(at, at + length) for at, length in zip(start, size, strict=True)))
-    image = _load_pair(path) if _is_pair(path) else None
-    file = path if image is None else _voxel_file(image)
-    if _is_gzip(file):
-        whole = read_nifti(path)
-        return Volume(whole.array[part].copy(), whole.affine)
-    mapped = _mapped(file)
-    values, slope, inter, affine = (
-        _voxels(_read_header(path), mapped, path) if image is None else _pair_voxels(image, mapped, path)
-    )
     return Volume(_scaled(np.array(values[part]), slope, inter), affine)
 
 
@@ -103,7 +87,10 @@ def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: s
     data = image.to_bytes()
     if path.name.endswith(".gz"):
         data = igzip.compress(data, 1, mtime=0)
-    _write_atomically(path, data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A short name, as that of the file may be as long as a file system allows.
+    with replacing(path, path.with_name(f".{uuid.uuid4().hex}.tmp"), durable=False) as file:
+        file.write(data)
     return path
 
 
@@ -115,15 +102,17 @@ def write_label_nifti(path: str | Path, label: np.ndarray, affine: np.ndarray, l
     return write_nifti(path, label.astype(next(fits), copy=False), affine, like)
 
 
-def _decompressed(path: Path) -> bytes:
-    # One call on the whole file: a stream read in small pieces hands the GIL back and forth thousands of times.
+def _content(path: Path, *, mapped: bool) -> bytes | np.ndarray:
+    """The bytes of a file, inflated if it is compressed. mapped: instead of reading the others, map them."""
+    data: bytes | np.ndarray
     try:
-        data = path.read_bytes()
+        data = np.memmap(path, np.uint8, "r") if mapped and path.stat().st_size else path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
-    if data[:2] != _GZIP_MAGIC:
+    if bytes(data[:2]) != _GZIP_MAGIC:
         return data
     try:
+        # One call on the whole file: a stream read in small pieces hands the GIL back and forth thousands of times.
         return bytes(igzip.decompress(data))
     except _BROKEN_GZIP as error:
         raise ValueError(
@@ -131,26 +120,20 @@ def _decompressed(path: Path) -> bytes:
         ) from error
 
 
-def _mapped(path: Path) -> np.ndarray:
-    try:
-        return np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:  # an empty file can't be mapped
-        raise ValueError(f"{path}: cannot be read ({error}); check the path and its permissions.") from error
-
-
-def _voxels(header: Any, data: bytes | np.ndarray, path: Path) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """The voxels (C, D, H, W) as stored in the bytes of a file, slope, intercept and affine."""
+def _voxels(path: Path, *, mapped: bool = False) -> tuple[np.ndarray, float, float, np.ndarray]:
+    """The voxels (C, D, H, W) as stored in a file, slope, intercept and affine. mapped: as of `_content`."""
+    if _is_pair(path):
+        image = _load_pair(path)
+        header, proxy = image.header, image.dataobj
+        data = _content(Path(image.file_map["image"].filename), mapped=mapped)
+        shape, num_channels, affine = _describe(header, path, image.affine)
+        values = _stored(data, header, (num_channels, *shape), int(proxy.offset), path)
+        return values, float(proxy.slope), float(proxy.inter), affine
+    data = _content(path, mapped=mapped)
+    header = _parse_header(bytes(data[:_HEADER_BYTES]), path)
     shape, num_channels, affine = _describe(header, path)
     values = _stored(data, header, (num_channels, *shape), _data_offset(header, path), path)
     return values, *_slope_inter(header, path), affine
-
-
-def _pair_voxels(image: Any, data: bytes | np.ndarray, path: Path) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """The same of a .hdr/.img pair, `data` being those of the .img."""
-    shape, num_channels, affine = _describe(image.header, path, image.affine)
-    proxy = image.dataobj
-    values = _stored(data, image.header, (num_channels, *shape), int(proxy.offset), path)
-    return values, float(proxy.slope), float(proxy.inter), affine
 
 
 def _stored(data: bytes | np.ndarray, header: Any, shape: tuple[int, ...], offset: int, path: Path) -> np.ndarray:
@@ -164,14 +147,6 @@ def _stored(data: bytes | np.ndarray, header: Any, shape: tuple[int, ...], offse
             f"the file holds {len(data)} bytes; the header is wrong or the file is damaged: copy or export it again."
         )
     return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
-
-
-def _is_gzip(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == _GZIP_MAGIC
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
 
 
 def _read_header(path: Path) -> Any:
@@ -287,18 +262,3 @@ def _load_pair(path: Path) -> Any:
     if image.dataobj.offset < 0:
         raise ValueError(f"{path}: has an impossible header (vox_offset {image.dataobj.offset}); export it again.")
     return image
-
-
-def _voxel_file(pair: Any) -> Path:
-    return Path(pair.file_map["image"].filename)
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # the name may be as long as a file system allows
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from hasten.cases.phantom_write import numbered, smooth_field, write_volumes
+from hasten.cases.types import Shape
 
 LABELS = {0: "background", 1: "Anterior", 2: "Posterior"}
-Shape = tuple[int, int, int]
 
 
 def make_hippocampus(index: int, *, shape: Shape = (36, 52, 36), seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

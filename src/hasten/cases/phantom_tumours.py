@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hasten.cases.phantom_write import numbered, smooth_field, write_volumes
+from hasten.cases.types import Shape
 
 CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
@@ -30,7 +31,6 @@ _TISSUES = {
     "enhancing": (580.0, 400.0, 860.0, 610.0),
 }
 """Mean of each tissue in each channel, in the units of an uncalibrated scanner."""
-Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 
 

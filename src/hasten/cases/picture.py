@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from hasten.cases.types import Volume
+from hasten.cases.types import Shape, Volume
+from hasten.files import replacing
 
 PICTURE_ENDINGS = (".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp")
 _GRAY = {"1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
@@ -19,7 +20,6 @@ _UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, Image.Decompression
 _SIGNED = 2
 _LOSSY = {"jpeg", "tiff_jpeg", "mpo", "jpeg2000", "webp", "avif"}
 """Pillow's names of formats, and of compressions in a TIFF, that may change values."""
-Shape = tuple[int, int, int]
 
 
 def read_picture(path: str | Path, *, indices: bool = False) -> Volume:
@@ -81,12 +81,8 @@ def page_channels(picture: Image.Image, path: Path, *, indices: bool) -> int:
 def write_label_picture(path: Path, label: np.ndarray) -> Path:
     """Write a label map (1, H, W) as a gray PNG in one rename; 8 bits where the values fit, else 16. Returns `path`."""
     kind = np.uint8 if label.max(initial=0) < 256 else np.uint16
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        Image.fromarray(label[0].astype(kind)).save(temporary, format="PNG")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path, path.with_name(f".{path.name}.tmp"), durable=False) as file:
+        Image.fromarray(label[0].astype(kind)).save(file, format="PNG")
     return path
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import may_lie_nowhere, read_file, read_file_header
+from hasten.cases.formats import may_lie_nowhere, read_file
 from hasten.cases.labels import to_class_index
 from hasten.cases.types import Case, Volume, spacing_of
 
@@ -54,11 +54,6 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
         )
     check_affine(volume.affine, case.label, image.affine, case.image[0])
     return to_class_index(volume.array[0], labels, case.label, ignore)
-
-
-def read_header(case: Case) -> tuple[tuple[int, int, int], int, np.ndarray]:
-    """Shape (D, H, W), channels and affine (4, 4) of a case's first file, from its header. Raises ValueError."""
-    return read_file_header(case.image[0])
 
 
 def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:

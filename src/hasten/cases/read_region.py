@@ -12,9 +12,7 @@ from hasten.cases.formats import kind_of, read_file, read_file_header
 from hasten.cases.itk import read_itk
 from hasten.cases.nifti import read_nifti_region
 from hasten.cases.tiff import read_stack
-from hasten.cases.types import Volume
-
-Shape = tuple[int, int, int]
+from hasten.cases.types import Shape, Volume
 
 
 def read_region(path: str | Path, start: Sequence[int], size: Sequence[int], *, label: bool = False) -> Volume:

@@ -13,11 +13,10 @@ from PIL import Image
 
 from hasten.cases.picture import opened, page_channels, page_pixels
 from hasten.cases.tiff_tags import Layout, layout_of, promised_pages
-from hasten.cases.types import Volume
+from hasten.cases.types import Shape, Volume
 
 TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
-Shape = tuple[int, int, int]
 
 
 def is_stack(path: Path) -> bool:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+Shape = tuple[int, int, int]
+"""(D, H, W)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:

@@ -180,7 +180,19 @@ def _metadata(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
     import monai
 
     channels, names = content["channels"], list(content.get("regions") or content["labels"].values())
-    shape = {"type": "image", "spatial_shape": config.infer.patch, "dtype": "float32", "is_patch_data": True}
+
+    def described(of: list[str], **kind: str) -> dict[str, Any]:
+        return {
+            "type": "image",
+            "spatial_shape": config.infer.patch,
+            "dtype": "float32",
+            "is_patch_data": True,
+            **kind,
+            "num_channels": len(of),
+            "value_range": [],
+            "channel_def": {str(number): name for number, name in enumerate(of)},
+        }
+
     return {
         "schema": "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/"
         "meta_schema_20240725.json",
@@ -196,24 +208,7 @@ def _metadata(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
         "authors": "unknown",
         "copyright": "unknown",
         "network_data_format": {
-            "inputs": {
-                "image": {
-                    **shape,
-                    "format": "magnitude",
-                    "modality": ", ".join(channels),
-                    "num_channels": len(channels),
-                    "value_range": [],
-                    "channel_def": {str(number): name for number, name in enumerate(channels)},
-                }
-            },
-            "outputs": {
-                "pred": {
-                    **shape,
-                    "format": "segmentation",
-                    "num_channels": len(names),
-                    "value_range": [],
-                    "channel_def": {str(number): name for number, name in enumerate(names)},
-                }
-            },
+            "inputs": {"image": described(channels, format="magnitude", modality=", ".join(channels))},
+            "outputs": {"pred": described(names, format="segmentation")},
         },
     }

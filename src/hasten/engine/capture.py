@@ -21,6 +21,7 @@ from hasten.engine.batch_size import release_memory
 from hasten.engine.measure import compared
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import TrainStep
+from hasten.files import first_line
 from hasten.nets.random_state import random_states, set_random_states
 from hasten.observe.compare import judge
 from hasten.optim.average import average_share
@@ -156,8 +157,7 @@ class CapturedStep:
             before = self._state()
             self.why = self._capture(index, before)
         except Exception as error:  # lack of memory among them
-            lines = str(error).strip().splitlines()
-            self.why = f"capturing failed: {lines[0] if lines else type(error).__name__}"
+            self.why = f"capturing failed: {first_line(error)}"
         # Only after the except block: the traceback keeps the tensors of the failed step alive.
         if not self.engaged:
             log.warning("the step runs without a CUDA graph: %s", self.why)

@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from hasten.files import replacing, sync_folder
+from hasten.files import first_line, replacing, sync_folder
 
 _MARK = b"HASTEN01"
 _END = len(_MARK) + 32
@@ -69,9 +69,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
     except Exception as error:  # a crafted file can make the reader raise anything
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(
-            f"{path}: not a checkpoint as Hasten writes it, and nothing in it was run ({reason}); use a file you trust"
+            f"{path}: not a checkpoint as Hasten writes it, and nothing in it was run ({first_line(error)}); use a "
+            "file you trust"
         ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: not a checkpoint as Hasten writes it (it holds a {type(content).__name__})")

@@ -1,4 +1,4 @@
-"""The components of a training run, and its outcome."""
+"""The components of a training run."""
 
 from __future__ import annotations
 
@@ -98,29 +98,6 @@ class Best:
 
     value: float
     step: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    status: str
-    """`finished`, `target_reached`, `time_up` or `interrupted`."""
-    step: int
-    best: Best
-    target_time_s: float | None
-    last: Any
-    """What the evaluator gave last, if anything."""
-    wait_seconds: float
-    samples_per_s: float
-    elapsed: float
-    """Seconds of the processes before this one, if the run was resumed."""
-    position: float
-    """Steps of the schedule that were passed through: more than were made where the time limit paced it."""
-    skipped: int
-    """Updates skipped because their gradient was not finite."""
-    validate_beside: float
-    """Seconds of validations that ran beside the training."""
 
 
 def best_on_disk(path: Path, metric: str) -> Best:

@@ -23,6 +23,7 @@ from hasten.engine.nnunet_folder import nnunet_files
 from hasten.engine.outputs import write_file
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
+from hasten.files import first_line
 from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values
 
@@ -115,8 +116,9 @@ def export_weights(
         except ValueError:
             raise
         except Exception as error:  # onnxruntime's have no class in common but this one
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"{out}: ONNX does not hold this network ({reason}); use safetensors") from error
+            raise ValueError(
+                f"{out}: ONNX does not hold this network ({first_line(error)}); use safetensors"
+            ) from error
         if difference is not None and not difference <= tolerance * max(1.0, scale):
             raise ValueError(
                 f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zipfile
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from torch import Tensor, nn, serialization
 from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
 from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.weights import model_file, read_model
+from hasten.files import hash_file
 from hasten.nets.weights import Fit, fit_weights, last_weight
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
@@ -147,8 +147,7 @@ def read_weights(path: str | Path) -> Saved:
     if path.is_dir() and not file.is_file():
         raise ValueError(f"{path}: is no run (it has no checkpoints/best.pt); name a file of weights")
     try:
-        with file.open("rb") as opened:
-            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+        sha256 = hash_file(file)
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from error
     content = read_model(path) if path.is_dir() else _content(file)

@@ -22,7 +22,7 @@ from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoint_folder import Checkpoints
-from hasten.engine.components import Best, Evaluator, LoopComponents, Outcome, Score, best_on_disk
+from hasten.engine.components import Best, Evaluator, LoopComponents, Score, best_on_disk
 from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.observed import Observed
 from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
@@ -100,10 +100,12 @@ class Loop:
             parts.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(parts, evaluator, self.time_s, reserve_s)
-        self.last: Score | None = None
+        self.last: Any = None
+        """What the evaluator gave last, if anything."""
         self.plain = parts.validated
         """The weights validated last, complete on this rank."""
         self.status = "finished"
+        """Or `target_reached`, `time_up`, `interrupted`."""
         self.target_time_s: float | None = None
         self.asked: signal.Signals | None = None
         """The signal that asked the run to stop."""
@@ -113,8 +115,8 @@ class Loop:
         """Seconds of the run, those of earlier processes of it included."""
         return self.elapsed + self.clock.elapsed
 
-    def run(self) -> Outcome:
-        """Train to the end, to the target, to the time limit, or until asked to stop."""
+    def run(self) -> None:
+        """Train to the end, to the target, to the time limit, or until asked to stop; the attributes then say how."""
         self._restore_records()
         if self.progress:
             self.progress.start(self.steps, self.train.target, self.evaluator.metric)
@@ -136,24 +138,6 @@ class Loop:
         finally:
             if self.progress:
                 self.progress.stop()
-        return self._outcome(self.done)
-
-    def _outcome(self, step: int) -> Outcome:
-        trained = self._trained_s()
-        num_samples = self.parts.program.samples(self.first, step)
-        return Outcome(
-            status=self.status,
-            step=step,
-            best=self.best,
-            target_time_s=self.target_time_s,
-            last=self.last,
-            wait_seconds=self.feed.wait_seconds,
-            samples_per_s=num_samples / trained if trained > 0 else 0.0,
-            elapsed=self.elapsed,
-            position=self.parts.paced.position(step),
-            skipped=int(self.parts.step.update.skipped),
-            validate_beside=self.beside.seconds if self.beside is not None else 0.0,
-        )
 
     def _restore_records(self) -> None:
         """Drop an earlier process's records after step `first`, and check whether it had reached the target."""
@@ -199,7 +183,7 @@ class Loop:
             self._log(step)
         if self.beside is not None:
             self.beside.poll()
-        self.limit.after_step(step, self._trained_s())
+        self.limit.after_step(step, self.trained_s())
         paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
         if ends or paced.reaches(step, self.train.validate_every):
             self._validate(step, ends=ends)
@@ -214,7 +198,7 @@ class Loop:
             self._save_last(step)
         return stops
 
-    def _trained_s(self) -> float:
+    def trained_s(self) -> float:
         """Seconds of this process in steps, the wait for their batches included."""
         return self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
 
@@ -269,7 +253,7 @@ class Loop:
         return AsyncValidation(self.evaluator, self._deliver, like=self.parts.validated, threads=threads)
 
     def _validate(self, step: int, *, ends: bool) -> None:
-        if not ends and not self.limit.allows_validation(self._trained_s()):
+        if not ends and not self.limit.allows_validation(self.trained_s()):
             return
         self._require_sound(step)
         self._collect()

@@ -22,6 +22,7 @@ from hasten.engine.batch_size import release_memory
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import memory_format, shaped
+from hasten.files import first_line
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
@@ -139,7 +140,7 @@ def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> di
         for name, call in calls.items():
             replays[name] = _graph_of(call, device)
     except RuntimeError as error:
-        log.info("timed without CUDA graphs: %s", next(iter(str(error).strip().splitlines()), type(error).__name__))
+        log.info("timed without CUDA graphs: %s", first_line(error))
         replays.clear()
         release_memory()
         return calls
@@ -313,10 +314,8 @@ def faster_compiled(
                 calls = _replayed(calls, probe.device)
             traces = {name: call() for name, call in calls.items()}
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            reason = lines[0] if lines else type(error).__name__
-            log.warning("the network runs uncompiled: %s", reason)
-            return network, Switch(False, f"torch.compile failed: {reason}")
+            log.warning("the network runs uncompiled: %s", first_line(error))
+            return network, Switch(False, f"torch.compile failed: {first_line(error)}")
         compile_s = time.perf_counter() - begin
         comparison = compared(calls, probe.device, base="eager", seconds=MEASURE_S)
     eager, fused = (1e3 * comparison.median(name) for name in ("eager", "compiled"))

@@ -25,7 +25,7 @@ from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoint_folder import Checkpoint, Checkpoints
-from hasten.engine.components import Evaluator, LoopComponents, Outcome, RunComponents
+from hasten.engine.components import Evaluator, LoopComponents, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.custom_network import with_code
 from hasten.engine.evaluation.run import with_own_grid
@@ -172,39 +172,37 @@ def starting(out: Path, world: World, *, resume: bool) -> Iterator[None]:
 
 
 def run_loop(
-    out: Path, loop: Loop, conclude: Callable[[Outcome], dict[str, Any]], *, mapped: Sequence[Path] = ()
+    out: Path, loop: Loop, conclude: Callable[[], dict[str, Any]], *, mapped: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Train, and return what `conclude` makes of the outcome. mapped: files that a read from memory may need.
+    """Train, and return the summary, which `conclude` makes. mapped: files that a read from memory may need.
 
     Raises ValueError where the directory can't be written to; Stopped, after saving, for an interrupted run.
     """
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
         with bus_error_explained(mapped, command), loop.observed if loop.world.first else nullcontext():
-            outcome = loop.run()
-            summary = conclude(outcome)
+            loop.run()
+            summary = conclude()
     except OSError as error:
         raise ValueError(
             f"{error.filename or out}: the run was stopped, as this could not be written to "
             f"({error.strerror or error}); make room there and go on with: {command}"
         ) from error
-    if outcome.status == "interrupted":
+    if loop.status == "interrupted":
         assert loop.asked is not None
-        message = f"stopped at step {outcome.step}; go on with: {command}" if loop.world.first else ""
+        message = f"stopped at step {loop.done}; go on with: {command}" if loop.world.first else ""
         raise Stopped(message, loop.asked)
     return summary
 
 
-def _conclude(
-    out: Path, loop: Loop, parts: RunComponents, outcome: Outcome, *, import_seconds: float
-) -> dict[str, Any]:
+def _conclude(out: Path, loop: Loop, parts: RunComponents, *, import_seconds: float) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
-            write_examples(out, parts, outcome, loop.plain)
+            write_examples(out, parts, loop)
         metric = f"mean_{loop.evaluator.metric}"
-        summary = write_summary(out, loop, outcome, about_cases(parts), metric=metric, import_seconds=import_seconds)
+        summary = write_summary(out, loop, about_cases(parts), metric=metric, import_seconds=import_seconds)
         loop.observed.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import Outcome, RunComponents
+from hasten.engine.components import RunComponents
 from hasten.engine.infer import infer_labels
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
@@ -27,43 +26,45 @@ EXAMPLE_CASES = 3
 
 
 def write_summary(
-    out: Path, loop: Loop, outcome: Outcome, about: Mapping[str, Any], *, metric: str, import_seconds: float
+    out: Path, loop: Loop, about: Mapping[str, Any], *, metric: str, import_seconds: float
 ) -> dict[str, Any]:
     """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it.
 
-    about: what a run of this kind says more; metric: the name of what `train.target` and the best weights go by.
+    loop: one that has run. about: what a run of this kind says more; metric: the name of what `train.target` and the
+    best weights go by.
     """
     parts, spans = loop.parts, loop.clock.seconds
     seconds = {
         "total": loop.clock.elapsed,
         "import": import_seconds,
         **{name: spans.get(name, 0.0) for name in ("read_plan", "prepare", "tune", "compile", "train")},
-        "wait_for_data": outcome.wait_seconds,
+        "wait_for_data": loop.feed.wait_seconds,
         **{name: spans.get(name, 0.0) for name in ("validate", "checkpoint")},
         **spans,
     }
     if parts.captured is not None:
         parts.engaged["CUDA graph"] = Switch(parts.captured.engaged, parts.captured.why)
-    loop_s = seconds["train"] + seconds["wait_for_data"]
-    best = None if math.isnan(outcome.best.value) else outcome.best.value
+    trained_s = loop.trained_s()
+    best = None if math.isnan(loop.best.value) else loop.best.value
     summary = {
-        "status": outcome.status,
+        "status": loop.status,
         "target": {
             "metric": metric,
             "value": parts.train.target,
-            "reached": outcome.target_time_s is not None,
-            "time_s": outcome.target_time_s,
+            "reached": loop.target_time_s is not None,
+            "time_s": loop.target_time_s,
         },
-        "best": {"metric": metric, "value": best, "step": outcome.best.step},
+        "best": {"metric": metric, "value": best, "step": loop.best.step},
         "time_to": _times(out, loop.evaluator.metric),
         "seconds": seconds,
-        "earlier_seconds": outcome.elapsed,
-        "steps": outcome.step,
-        "position": outcome.position,
-        "samples_per_s": outcome.samples_per_s,
-        "skipped_updates": outcome.skipped,
-        "validate_beside_seconds": outcome.validate_beside,
-        "wait_share": outcome.wait_seconds / loop_s if loop_s > 0 else 0.0,
+        "earlier_seconds": loop.elapsed,
+        "steps": loop.done,
+        # More than were made where the time limit paced the schedule.
+        "position": parts.paced.position(loop.done),
+        "samples_per_s": parts.program.samples(loop.first, loop.done) / trained_s if trained_s > 0 else 0.0,
+        "skipped_updates": int(parts.step.update.skipped),
+        "validate_beside_seconds": loop.beside.seconds if loop.beside is not None else 0.0,
+        "wait_share": loop.feed.wait_seconds / trained_s if trained_s > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         **about,
         "world": {"size": loop.world.size, "strategy": parts.step.strategy.name},
@@ -96,19 +97,19 @@ def _times(out: Path, metric: str) -> dict[str, float]:
     return times
 
 
-def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: nn.Module) -> None:
+def write_examples(out: Path, parts: RunComponents, loop: Loop) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
-    network: a whole one, which is left with these weights. What the label ignores is background in both.
+    The network that was validated last is left with these weights. What the label ignores is background in both.
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
-    planned, best = parts.planned, out / CHECKPOINTS / BEST_PT
-    if outcome.last is None or not best.exists():
+    planned, network, best = parts.planned, loop.plain, out / CHECKPOINTS / BEST_PT
+    if loop.last is None or not best.exists():
         return
     network.load_state_dict(read_checkpoint(best)["weights"])
     network.eval()
-    order = sorted((dice, number) for number, dice in enumerate(outcome.last.per_case) if not math.isnan(dice))
+    order = sorted((dice, number) for number, dice in enumerate(loop.last.per_case) if not math.isnan(dice))
     if not order:
         return
     chosen = list(dict.fromkeys([order[0][1], order[len(order) // 2][1], order[-1][1]]))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.scores import first_output
 from hasten.engine.side_stream import SideStream
+from hasten.files import first_line
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class GraphedNetwork(nn.Module):
             captured = _Graph(graph, static, scores)
             why = self._why_not(captured, image, expected)
         except Exception as error:  # lack of memory, a network that asks for values
-            why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            why = first_line(error)
         # Only after the except block: the traceback keeps the tensors of the failed capture alive.
         if not why:
             return captured

@@ -12,7 +12,7 @@ from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
 from hasten.config.resume import Changes
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import LoopComponents, Outcome
+from hasten.engine.components import LoopComponents
 from hasten.engine.loop import Loop
 from hasten.engine.measure import variant_of
 from hasten.engine.resume import require_use, resumed_settings, tell_changes
@@ -97,10 +97,10 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopCompone
 
 
 def _conclude(
-    out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides, outcome: Outcome, *, import_seconds: float
+    out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides, *, import_seconds: float
 ) -> dict[str, Any]:
     """Heat maps and FROC by the best weights, the summary and the page; nothing of an interrupted run."""
-    if outcome.status == "interrupted":
+    if loop.status == "interrupted":
         return {}
     config, network = evaluator.config, loop.parts.validated
     network.load_state_dict(read_checkpoint(out / CHECKPOINTS / BEST_PT)["weights"])
@@ -112,12 +112,12 @@ def _conclude(
     about = {
         "kind": config.kind,
         "name": Path(config.data.source).name,
-        "last": asdict(outcome.last) if outcome.last is not None else None,
+        "last": asdict(loop.last) if loop.last is not None else None,
         "froc": {name: content.get(name) for name in ("score", "rates", "sensitivity", "lesions", "images", "why")},
         "slides": {"train": len(slides[0]), "validation": len(slides[1])},
         "tiles": {"train": len(loop.parts.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
-    summary = write_summary(out, loop, outcome, about, metric=evaluator.metric, import_seconds=import_seconds)
+    summary = write_summary(out, loop, about, metric=evaluator.metric, import_seconds=import_seconds)
     loop.observed.end(summary)
     write_page(out, summary, content, results)
     return summary

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
 from hasten.cases.listing import batched
-from hasten.cases.read import read_header, read_image, read_label
+from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
@@ -149,7 +150,7 @@ def _oriented_headers(cases: Sequence[Case]) -> list[_Header]:
     known: dict[tuple[Triple, int, bytes], _Header] = {}
     headers = []
     for case in cases:
-        shape, channels, affine = read_header(case)
+        shape, channels, affine = read_file_header(case.image[0])
         key = shape, channels, affine.tobytes()
         if key not in known:
             known[key] = *_oriented(case, shape, affine), channels

@@ -13,6 +13,7 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from hasten.cases.slide.backends import CucimReader, OpenSlideReader, TifffileReader
 from hasten.cases.slide.types import Reader, Slide
+from hasten.files import first_line
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def open_slide(
             reader = TifffileReader(path, deep=True) if deep and name == "tifffile" else _READERS[name][1](path)
             slide = Slide(path, name, reader)
         except Exception as error:  # each library has errors of its own
-            errors.append(f"{name}: {next(iter(str(error).strip().splitlines()), type(error).__name__)}")
+            errors.append(f"{name}: {first_line(error)}")
             continue
         log.debug("%s: %s reads it", path, name)
         return slide

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
+from hasten.files import first_line
+
 BACKGROUND = 255
 """The value outside a slide: white, as the glass."""
 _NEAR = 0.1
@@ -108,9 +110,9 @@ class Slide:
         try:
             return self._reader.read(level, y, x, height, width)
         except Exception as error:  # each library has errors of its own
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ValueError(
-                f"{self.path}: level {level} can't be read at row {y}, column {x} by {self.backend} ({reason}); "
+                f"{self.path}: level {level} can't be read at row {y}, column {x} by {self.backend} "
+                f"({first_line(error)}); "
                 "copy the slide again, or name another backend"
             ) from error
 

@@ -91,11 +91,9 @@ def surface_scores(
 
 def bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
     """The smallest box around a mask's voxels, with a voxel around it where the array has one; all of an empty mask."""
-    if not mask.any():
+    from scipy import ndimage
+
+    (box,) = ndimage.find_objects(mask.view(np.uint8), 1)
+    if box is None:
         return (slice(None),) * mask.ndim
-    sides = []
-    for axis in range(mask.ndim):
-        others = tuple(other for other in range(mask.ndim) if other != axis)
-        indices = np.flatnonzero(mask.any(others))
-        sides.append(slice(max(int(indices[0]) - 1, 0), int(indices[-1]) + 2))
-    return tuple(sides)
+    return tuple(slice(max(side.start - 1, 0), side.stop + 1) for side in box)

@@ -20,13 +20,19 @@ class SurfaceMetric(OverlapMetric):
     """
 
     dtype = torch.float64
-
-    def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
-        raise NotImplementedError
+    function: str
+    """In `monai.metrics`."""
+    arguments: dict[str, Any]
+    """Of that function, besides the images, spacing and include_background."""
 
     def rows(self, y_pred: Tensor, y: Tensor, spacing: Any = None, **options: Any) -> Tensor:
+        import monai.metrics
+
         classes = self.num_classes or y_pred.shape[1]
-        return self.distances(_one_hot(y_pred, classes), _one_hot(y, classes), spacing).double()
+        compute = getattr(monai.metrics, self.function)
+        sides = (_one_hot(each, classes) for each in (y_pred, y))
+        values = compute(*sides, include_background=self.include_background, spacing=spacing, **self.arguments)
+        return values.double()
 
     def values(self, rows: Tensor) -> Tensor:
         return rows
@@ -37,6 +43,8 @@ class HausdorffDistanceMetric(SurfaceMetric):
 
     A class that neither holds is nan and does not count; one that only one of both holds is infinite.
     """
+
+    function = "compute_hausdorff_distance"
 
     def __init__(
         self,
@@ -49,20 +57,7 @@ class HausdorffDistanceMetric(SurfaceMetric):
         num_classes: int | None = None,
     ) -> None:
         super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
-        self.distance_metric, self.percentile, self.directed = distance_metric, percentile, directed
-
-    def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
-        from monai.metrics import compute_hausdorff_distance
-
-        return compute_hausdorff_distance(
-            y_pred,
-            y,
-            include_background=self.include_background,
-            distance_metric=self.distance_metric,
-            percentile=self.percentile,
-            directed=self.directed,
-            spacing=spacing,
-        )
+        self.arguments = {"distance_metric": distance_metric, "percentile": percentile, "directed": directed}
 
 
 class SurfaceDiceMetric(SurfaceMetric):
@@ -70,6 +65,8 @@ class SurfaceDiceMetric(SurfaceMetric):
 
     A class that neither holds is nan and does not count.
     """
+
+    function = "compute_surface_dice"
 
     def __init__(
         self,
@@ -82,21 +79,11 @@ class SurfaceDiceMetric(SurfaceMetric):
         num_classes: int | None = None,
     ) -> None:
         super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
-        self.class_thresholds, self.distance_metric = list(class_thresholds), distance_metric
-        self.use_subvoxels = use_subvoxels
-
-    def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
-        from monai.metrics import compute_surface_dice
-
-        return compute_surface_dice(
-            y_pred,
-            y,
-            class_thresholds=self.class_thresholds,
-            include_background=self.include_background,
-            distance_metric=self.distance_metric,
-            spacing=spacing,
-            use_subvoxels=self.use_subvoxels,
-        )
+        self.arguments = {
+            "class_thresholds": list(class_thresholds),
+            "distance_metric": distance_metric,
+            "use_subvoxels": use_subvoxels,
+        }
 
 
 def _one_hot(channels: Tensor, classes: int) -> Tensor:

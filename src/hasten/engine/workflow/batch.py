@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -69,27 +69,29 @@ def like(value: Any, image: Any) -> Any:
 
 def detached(value: Any) -> Any:
     """Without the graph, in lists, tuples and dicts too."""
-    if isinstance(value, MetaTensor):
+
+    def detach(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, MetaTensor):
+            return tensor.detach()
         with torch._C.DisableTorchFunctionSubclass():
-            bare = value.detach().as_subclass(MetaTensor)
-        return bare.copy_meta_from(value, copy_attr=False)
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, (list, tuple)):
-        return type(value)(detached(one) for one in value)
-    if isinstance(value, Mapping):
-        return {key: detached(one) for key, one in value.items()}
-    return value
+            bare = tensor.detach().as_subclass(MetaTensor)
+        return bare.copy_meta_from(tensor, copy_attr=False)
+
+    return _with_tensors(detach, value)
 
 
 def float32(value: Any) -> Any:
-    """16-bit scores as float32, which losses are computed in."""
+    """16-bit scores as float32, which losses are computed in; in lists, tuples and dicts too."""
+    return _with_tensors(lambda each: each.float() if each.dtype in (torch.float16, torch.bfloat16) else each, value)
+
+
+def _with_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+        return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(float32(one) for one in value)
+        return type(value)(_with_tensors(change, one) for one in value)
     if isinstance(value, Mapping):
-        return {key: float32(one) for key, one in value.items()}
+        return {key: _with_tensors(change, one) for key, one in value.items()}
     return value
 
 
