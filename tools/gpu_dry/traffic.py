@@ -82,7 +82,7 @@ def read_budget(part: str) -> dict[str, dict[str, float]]:
 
 
 def write_budget(part: str, counts: Mapping[str, Traffic]) -> None:
-    """Take what was counts for the budget of this part."""
+    """Make these counts the budget of this part."""
     budget = json.loads(_BUDGET.read_text(encoding="utf-8"))
     budget[part] = {name: asdict(each) for name, each in counts.items()}
     _BUDGET.write_text(json.dumps(budget, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from hasten.augment.crop import CropOp
 from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, lower, name_of, names_of
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
-from hasten.augment.steps import FUSED, Plan, Step, made_by, plan_steps
+from hasten.augment.steps import FUSED, ChainStep, LoweredChain, made_by, plan_steps
 from hasten.cache.chain import split_chain
 from hasten.config.schema import Triple
 
@@ -23,7 +23,7 @@ _NEEDED = ("label_key", "image_key", "w_key", "fg_indices_key", "bg_indices_key"
 """Attributes of MONAI's transforms that name entries besides `keys`."""
 
 
-def plan_of(value: Any, patch: Triple, spatial_dims: int) -> Plan:
+def plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
     """Whatever a chain file may hold, as operations: a Chain, a list of operations, or MONAI's transforms.
 
     patch: (D, H, W) that the run crops to where there is no crop. Raises ValueError for anything else.
@@ -69,14 +69,14 @@ def _is_op(value: Any) -> bool:
     return isinstance(value, CropOp | MapOp | ValueOp | BatchOp | Fixed | PerSample)
 
 
-def of_ops(crop: CropOp | None, ops: Sequence[Any]) -> Plan:
+def of_ops(crop: CropOp | None, ops: Sequence[Any]) -> LoweredChain:
     """Operations as they are."""
-    first = () if crop is None else (Step(transform=crop, how=FUSED, ops=(crop,)),)
-    steps = (Step(transform=op, how=FUSED, ops=(op,), positions=(place,)) for place, op in enumerate(ops))
-    return Plan(steps=(*first, *steps), source=(), crop=crop, ops=tuple(ops))
+    first = () if crop is None else (ChainStep(transform=crop, how=FUSED, ops=(crop,)),)
+    steps = (ChainStep(transform=op, how=FUSED, ops=(op,), positions=(place,)) for place, op in enumerate(ops))
+    return LoweredChain(steps=(*first, *steps), source=(), crop=crop, ops=tuple(ops))
 
 
-def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> Plan:
+def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
     """Random dictionary transforms lowered, those before a late crop left to run on whole cases."""
     cached = split_chain(list(transforms) if isinstance(transforms, list | tuple) else transforms)
     if cached.fixed:

@@ -20,7 +20,7 @@ from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.make_program import Cases, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
 from hasten.augment.program import Program
-from hasten.augment.steps import PER_SAMPLE, Plan, alone, plan_steps, size_setting
+from hasten.augment.steps import PER_SAMPLE, LoweredChain, alone, plan_steps, size_setting
 from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
@@ -38,7 +38,7 @@ class TransformProgram:
     """A lowered chain of transforms; `bind` it to data, or call it on batches."""
 
     cached: CachedChain
-    plan: Plan
+    plan: LoweredChain
     context: Context
     optional: tuple[str, ...] = ()
     """Keys that batches hold only if items have them as images."""
@@ -279,7 +279,7 @@ def compile_transforms(
     )
 
 
-def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
+def _checked(plan: LoweredChain, strict: bool, *, final: bool = True) -> LoweredChain:
     """The plan itself. Raises ValueError naming the first transform that runs sample by sample, if `strict`.
 
     final: whether the sizes that may decide it are known.
@@ -291,10 +291,10 @@ def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
     return plan
 
 
-def _first_plan(cached: CachedChain, context: Context) -> tuple[Plan, Context]:
+def _first_plan(cached: CachedChain, context: Context) -> tuple[LoweredChain, Context]:
     """The plan without data: for the dimensions of the chain's sizes, or those that lower the most transforms."""
     dims_of_chain = _dims(cached)
-    plans: list[tuple[Plan, Context]] = []
+    plans: list[tuple[LoweredChain, Context]] = []
     errors: list[ValueError] = []
     for dims in (3, 2) if dims_of_chain is None else (dims_of_chain,):
         here = replace(context, dims=dims)

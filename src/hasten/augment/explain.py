@@ -10,7 +10,7 @@ from hasten.augment.chain import Chain, Fixed, PerSample, Warp, stages_of
 from hasten.augment.lower import Context, name_of
 from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.maps import MapOp
-from hasten.augment.steps import CACHED, FUSED, Plan, Step
+from hasten.augment.steps import CACHED, FUSED, ChainStep, LoweredChain
 from hasten.config.schema import Triple
 
 _LONG: Triple = (4096, 4096, 4096)
@@ -29,7 +29,7 @@ class Row:
     """Hasten's operations in place of it, with their arguments."""
 
 
-def explained(plan: Plan, chain: Chain) -> tuple[Row, ...]:
+def explained(plan: LoweredChain, chain: Chain) -> tuple[Row, ...]:
     """A row for each transform."""
     together = _together(plan, chain)
     rows = []
@@ -54,13 +54,13 @@ def rows_table(rows: Sequence[Row]) -> str:
     return "\n".join(output)
 
 
-def explain_table(plan: Plan, chain: Chain, context: Context) -> str:
+def explain_table(plan: LoweredChain, chain: Chain, context: Context) -> str:
     """`rows_table`, and what a batch holds."""
     labels = ", ".join(context.label_keys) or "none"
     return f"{rows_table(explained(plan, chain))}\n\nbatch: {', '.join(context.keys)} (classes: {labels})"
 
 
-def backends_table(plan: Plan) -> str:
+def backends_table(plan: LoweredChain) -> str:
     """One row a transform: what MONAI runs it on, and what Hasten does."""
     rows = [("", "transform", "MONAI", "Hasten")]
     for number, step in enumerate(plan.steps, 1):
@@ -94,7 +94,7 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-def _ours(step: Step) -> str:
+def _ours(step: ChainStep) -> str:
     if step.how == CACHED:
         return "host, once (cached)"
     if step.how == FUSED:
@@ -104,7 +104,7 @@ def _ours(step: Step) -> str:
     return "host, sample by sample"
 
 
-def _together(plan: Plan, chain: Chain) -> dict[int, str]:
+def _together(plan: LoweredChain, chain: Chain) -> dict[int, str]:
     """By number of the step: which others it shares its interpolation with."""
     owner = {position: number for number, step in enumerate(plan.steps, 1) for position in step.positions}
     crop = next(

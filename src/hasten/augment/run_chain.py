@@ -20,7 +20,7 @@ from hasten.augment.mix import MixUp
 from hasten.augment.op import ValueOp
 from hasten.augment.overrides import with_overrides
 from hasten.augment.presets import default_chain, preset_chain
-from hasten.augment.steps import FUSED, PER_SAMPLE, Plan, Step, check_size
+from hasten.augment.steps import FUSED, PER_SAMPLE, ChainStep, LoweredChain, check_size
 from hasten.config.augment import chain_name
 from hasten.config.schema import AugmentConfig, SampleConfig, Spacing, Triple
 from hasten.config.user_code import load_user_code, require_same_source
@@ -85,7 +85,7 @@ def run_chain(
         plan = of_ops(None if chain.crop == crop else chain.crop, chain.ops)
     plan = _overridden(plan, augment)
     if plan.crop is None and not plan.source:
-        first = Step(transform=crop, how=FUSED, why="sample.patch, sample.foreground_prob", ops=(crop,))
+        first = ChainStep(transform=crop, how=FUSED, why="sample.patch, sample.foreground_prob", ops=(crop,))
         plan = replace(plan, crop=crop, steps=(first, *plan.steps))
     with _naming(setting):
         chain = _chain_of(plan, patch, spatial_dims, num_channels)
@@ -127,7 +127,7 @@ def _naming(setting: str) -> Iterator[None]:
         raise ValueError(f"{setting}: {error}") from None
 
 
-def _check_own_crop(plan: Plan, sample: SampleConfig) -> None:
+def _check_own_crop(plan: LoweredChain, sample: SampleConfig) -> None:
     usual = SampleConfig().foreground_prob
     if (plan.crop is not None or plan.source) and sample.foreground_prob != usual:
         raise ValueError(
@@ -145,7 +145,7 @@ def _check_batch_size(chain: Chain, sample: SampleConfig) -> None:
         )
 
 
-def _overridden(plan: Plan, augment: AugmentConfig) -> Plan:
+def _overridden(plan: LoweredChain, augment: AugmentConfig) -> LoweredChain:
     first = () if plan.crop is None else (plan.crop,)
     crop, ops = plan.crop, with_overrides((*first, *plan.ops), augment.override)
     if plan.crop is not None:
@@ -161,7 +161,7 @@ def _overridden(plan: Plan, augment: AugmentConfig) -> Plan:
     return replace(plan, steps=tuple(steps), crop=crop, ops=ops)
 
 
-def _chain_of(plan: Plan, patch: Triple, spatial_dims: int, num_channels: int) -> Chain:
+def _chain_of(plan: LoweredChain, patch: Triple, spatial_dims: int, num_channels: int) -> Chain:
     """The operations, checked. Raises ValueError, naming the operation, where they don't fit a run."""
     for op in (*(() if plan.crop is None else (plan.crop,)), *plan.ops):
         needed = (getattr(op, "centred_on", None), getattr(op, "image_key", None))

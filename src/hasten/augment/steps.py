@@ -32,7 +32,7 @@ _RESHAPING = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class ChainStep:
     """One transform of the user's chain."""
 
     transform: Any
@@ -47,10 +47,10 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class LoweredChain:
     """The result of lowering a chain."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     source: tuple[Any, ...]
     """Transforms that run on whole cases, sample by sample, before any operation."""
     crop: CropOp | None
@@ -59,14 +59,14 @@ class Plan:
 
 def plan_steps(
     cached: CachedChain, context: Context, *, size: Triple | None = None, least: int = 0, whole: bool = True
-) -> Plan:
+) -> LoweredChain:
     """size: (D, H, W) that operations start with where there is no crop among them, None while it is not known.
 
     least: at least so many random transforms run on whole cases. whole: False for batches, which can't be cropped.
     Raises ValueError for invalid arguments, naming the transform.
     """
     transforms = cached.compose.transforms
-    cached_steps = tuple(Step(transform=each, how=CACHED, why=_CACHED_WHY) for each in transforms[: cached.fixed])
+    cached_steps = tuple(ChainStep(transform=each, how=CACHED, why=_CACHED_WHY) for each in transforms[: cached.fixed])
     rest = transforms[cached.fixed :]
     context = replace(context, fixed=cached.fixed_transforms)
     count = least
@@ -81,7 +81,7 @@ def plan_steps(
         count = needed
     numbered, crop, ops = _assembled(_explained(steps, count), count, context, size)
     source = tuple(_alone_of(step) for step in steps[:count])
-    return Plan(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
+    return LoweredChain(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
 
 
 def size_setting(cached: CachedChain) -> int:
@@ -107,7 +107,7 @@ def made_by(transform: Any) -> tuple[str, ...]:
     return ()
 
 
-def _source_step(transform: Any, context: Context) -> Step:
+def _source_step(transform: Any, context: Context) -> ChainStep:
     """A transform before the operations; `why` is set if it can't be lowered itself."""
     if is_cucim(transform) and not context.cucim:
         raise ValueError(
@@ -117,12 +117,12 @@ def _source_step(transform: Any, context: Context) -> Step:
     try:
         lowered = lower(transform, replace(context, opening=is_random_crop(transform)))
     except NotLowered as refusal:
-        return Step(transform=transform, how=PER_SAMPLE, why=str(refusal))
+        return ChainStep(transform=transform, how=PER_SAMPLE, why=str(refusal))
     crop = () if lowered.crop is None else (lowered.crop,)
-    return Step(transform=transform, how=PER_SAMPLE, ops=lowered.ops if is_cucim(transform) else crop)
+    return ChainStep(transform=transform, how=PER_SAMPLE, ops=lowered.ops if is_cucim(transform) else crop)
 
 
-def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context) -> list[Step]:
+def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context) -> list[ChainStep]:
     steps = []
     for number in range(first, len(rest)):
         transform = rest[number]
@@ -136,12 +136,14 @@ def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context
             lowered = lower(transform, here)
         except NotLowered as refusal:
             undecided = isinstance(refusal, Undecided)
-            steps.append(Step(transform=transform, how=PER_SAMPLE, why=str(refusal), undecided=undecided))
+            steps.append(ChainStep(transform=transform, how=PER_SAMPLE, why=str(refusal), undecided=undecided))
             size = None if _reshapes(transform) else context.size
         else:
             per_sample = any(isinstance(op, PerSample) for op in lowered.ops)
             ops = lowered.ops if lowered.crop is None else (lowered.crop,)
-            steps.append(Step(transform=transform, how=PER_SAMPLE if per_sample else FUSED, why=lowered.note, ops=ops))
+            steps.append(
+                ChainStep(transform=transform, how=PER_SAMPLE if per_sample else FUSED, why=lowered.note, ops=ops)
+            )
             size = _size_after(transform, lowered, context.size)
         patches = context.patches or is_random_crop(transform)
         context = replace(context, size=size, patches=patches, made=context.made + made_by(transform))
@@ -182,7 +184,7 @@ def _reshapes(transform: Any) -> bool:
     return type(transform).__name__.removesuffix("d") in _RESHAPING
 
 
-def _needed(steps: Sequence[Step], count: int) -> int:
+def _needed(steps: Sequence[ChainStep], count: int) -> int:
     """How many transforms must run on whole cases, so that what follows knows the size of its input."""
     needed = count
     for number, step in enumerate(steps):
@@ -193,11 +195,11 @@ def _needed(steps: Sequence[Step], count: int) -> int:
     return needed
 
 
-def _draws(steps: Sequence[Step]) -> bool:
+def _draws(steps: Sequence[ChainStep]) -> bool:
     return any(isinstance(op, MapOp | ValueOp | BatchOp) for step in steps if step.how == FUSED for op in step.ops)
 
 
-def _explained(steps: Sequence[Step], count: int) -> list[Step]:
+def _explained(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
     """Adds a reason to each transform that runs on whole cases."""
     if not count:
         return list(steps)
@@ -215,8 +217,8 @@ def _explained(steps: Sequence[Step], count: int) -> list[Step]:
 
 
 def _assembled(
-    steps: Sequence[Step], count: int, context: Context, size: Triple | None
-) -> tuple[tuple[Step, ...], CropOp | None, tuple[Any, ...]]:
+    steps: Sequence[ChainStep], count: int, context: Context, size: Triple | None
+) -> tuple[tuple[ChainStep, ...], CropOp | None, tuple[Any, ...]]:
     """Steps with the positions of their operations, the crop, and the operations."""
     crop: CropOp | None = None
     ops: list[Any] = []
@@ -244,7 +246,7 @@ def _assembled(
     return tuple(assembled), crop, tuple(ops)
 
 
-def _alone_of(step: Step) -> Any:
+def _alone_of(step: ChainStep) -> Any:
     """A transform that runs on whole cases."""
     op = step.ops[0] if step.ops else None
     return op.transforms[0] if isinstance(op, PerSample) else alone(step.transform)

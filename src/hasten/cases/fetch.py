@@ -17,7 +17,7 @@ from secrets import token_hex
 from typing import BinaryIO, Literal
 
 from hasten.cases.locate import Remote, local_name, server_of
-from hasten.cases.record import Record, complete_copy, write_record
+from hasten.cases.record import FileRecord, complete_copy, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
 from hasten.config.size import size_text
 from hasten.config.url import shown
@@ -103,7 +103,7 @@ def fetch(
         ) from error
 
 
-def _fetch_with_retries(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
+def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores, patience: Patience) -> Fetched:
     url, attempts = shown(remote.url), len(patience.waits_s) + 1
     for attempt in range(attempts):
         try:
@@ -135,7 +135,7 @@ def _fetch_with_retries(remote: Remote, copy: Record | None, stores: Stores, pat
     )
 
 
-def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
+def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: Patience) -> Fetched:
     """Raises Trouble, Stopped, OSError of the local disk, ValueError for a wrong hash."""
     stat = stores.stat(remote.url)
     if copy is not None and copy.is_of(stat):
@@ -163,7 +163,7 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
         except ValueError:
             partial.unlink()
             raise
-        record = Record(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
+        record = FileRecord(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
         _publish(partial, remote.path, record, existing)
         if existing is not None:
             log.info("%s: had changed, and was fetched anew", record.url)
@@ -237,7 +237,7 @@ def _check_hash(remote: Remote, sha256: str) -> None:
         )
 
 
-def _publish(partial: Path, target: Path, record: Record, existing: Record | None) -> None:
+def _publish(partial: Path, target: Path, record: FileRecord, existing: FileRecord | None) -> None:
     """Turn the partial file into the copy. A copy with the same bytes stays, so that its cache entries stay valid."""
     # The record first: others wait until the partial file is gone, and must then find record and copy.
     # A record next to a file of another size or time is ignored.

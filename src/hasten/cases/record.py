@@ -20,7 +20,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class FileRecord:
     """A fetched file: the size in bytes, the SHA-256 in hexadecimal digits, and the server's validator."""
 
     url: str
@@ -42,7 +42,7 @@ def record_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.fetched")
 
 
-def write_record(target: Path, record: Record) -> None:
+def write_record(target: Path, record: FileRecord) -> None:
     write_json(record_path(target), asdict(record))
 
 
@@ -67,7 +67,7 @@ def read_json(path: Path) -> Any:
     return None
 
 
-def complete_copy(target: Path, *, verify: bool = False) -> Record | None:
+def complete_copy(target: Path, *, verify: bool = False) -> FileRecord | None:
     """The record of a complete local copy, or None; a damaged copy with a warning.
 
     The size is compared always, the hash with `verify` or where the file was touched since.
@@ -79,7 +79,7 @@ def complete_copy(target: Path, *, verify: bool = False) -> Record | None:
     body = read_json(record_path(target))
     if body is None:
         return None
-    record = Record(**body)
+    record = FileRecord(**body)
     damage = ""
     if status.st_size != record.size:
         damage = f"has {status.st_size} bytes, not {record.size}"

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from hasten.lightning.timed import Steps
-from hasten.study.script.records import Record, as_record
+from hasten.study.script.records import ProcessRecord, as_record
 
 _HEAVY = ("PyTorchProfiler", "AdvancedProfiler", "XLAProfiler")
 """Profilers of Lightning that record every operation."""
@@ -39,7 +39,7 @@ class TrainerStats:
         self.anomaly_steps += torch.is_anomaly_enabled()
 
 
-def record_of(trainer: Any, module: nn.Module, steps: Steps, stats: TrainerStats, profiler: Any) -> Record:
+def record_of(trainer: Any, module: nn.Module, steps: Steps, stats: TrainerStats, profiler: Any) -> ProcessRecord:
     """One rank's record. Steps count from the first of the recent ones."""
     first, num_steps = steps.count - len(steps.recent), len(steps.recent)
     device = trainer.strategy.root_device.type

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from hasten.distribute.consensus import OtherRankFailed
 from hasten.distribute.group import RendezvousError
 from hasten.distribute.launch.ends import End, ends_of, exit_code_of, first_of, report_of
-from hasten.distribute.launch.record import Record, read_record, record_of, write_record
+from hasten.distribute.launch.record import RankRecord, read_record, record_of, write_record
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
 
 
@@ -24,12 +24,12 @@ def end(rank: int, how: Any, **fields: Any) -> End:
     return End(rank=rank, how=how, **(given | fields))
 
 
-def record(kind: Any, time: float, **fields: Any) -> Record:
+def record(kind: Any, time: float, **fields: Any) -> RankRecord:
     given: dict[str, Any] = {"exit_code": 1, "message": "", "traceback": "", "host": "a"}
-    return Record(kind=kind, time=time, **(given | fields))
+    return RankRecord(kind=kind, time=time, **(given | fields))
 
 
-def failure(folder: Path, rank: int, code: int, *, at: int = 10, wrote: Record | None = None) -> ProcessFailure:
+def failure(folder: Path, rank: int, code: int, *, at: int = 10, wrote: RankRecord | None = None) -> ProcessFailure:
     path = folder / f"rank-{rank}.json"
     if wrote is not None:
         write_record(path, wrote)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.study.script.findings.experiments import Step, costs, findings, step_of
+from hasten.study.script.findings.experiments import StepTimes, costs, findings, step_of
 
 
 def arm(gain, base_s=0.1, spread=0.02, **more):
@@ -264,7 +264,7 @@ def test_costs_of_what_watching_finds():
 
 
 def test_the_step_as_far_as_it_is_known():
-    assert step_of(tried(0.2, workers=loader(0, w0=0.05))) == Step(
+    assert step_of(tried(0.2, workers=loader(0, w0=0.05))) == StepTimes(
         step_s=0.2, batch_s=0.05, compute_s=pytest.approx(0.15), workers=0
     )
     assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.2))).compute_s == pytest.approx(0.08)
@@ -284,10 +284,10 @@ def test_the_step_as_far_as_it_is_known():
 
 
 def test_predicted_steps():
-    step = Step(step_s=0.2, batch_s=0.1, compute_s=0.1, workers=0)
+    step = StepTimes(step_s=0.2, batch_s=0.1, compute_s=0.1, workers=0)
     assert step.after() == pytest.approx(0.2)
     assert step.after(saved_s=0.05) == pytest.approx(0.15)
     assert step.after(workers=1) == pytest.approx(0.1)
-    hidden = Step(step_s=0.2, batch_s=0.15, compute_s=0.2, workers=2)
+    hidden = StepTimes(step_s=0.2, batch_s=0.15, compute_s=0.2, workers=2)
     assert hidden.after(saved_s=0.1) == pytest.approx(0.15)
-    assert Step(step_s=0.2, batch_s=None, compute_s=0.2, workers=0).after(saved_s=0.19) == pytest.approx(0.01)
+    assert StepTimes(step_s=0.2, batch_s=None, compute_s=0.2, workers=0).after(saved_s=0.19) == pytest.approx(0.01)

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from hasten.study.script.findings.loading import nnunet
-from hasten.study.script.records import Record, as_record
+from hasten.study.script.records import ProcessRecord, as_record
 
 STEPS = 20
 
 
-def record(parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, arguments: str = "4 2d 0") -> Record:
+def record(
+    parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, arguments: str = "4 2d 0"
+) -> ProcessRecord:
     """Steps of 100 ms."""
     step = {"seconds": 0.1, "parts": {"forward": 0.1 - sum(parts.values()), **parts}, "cpu": 0.1, "synced": False}
     raw: dict[str, Any] = {"steps": [step] * STEPS, "devices": {"cuda" if cuda else "cpu": STEPS}}

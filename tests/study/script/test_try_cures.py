@@ -11,7 +11,7 @@ import pytest
 
 from hasten.study.finding import Finding
 from hasten.study.script.launch import ScriptRun
-from hasten.study.script.records import Record
+from hasten.study.script.records import ProcessRecord
 from hasten.study.script.report import tried_lines
 from hasten.study.script.try_cures import agreed, cure_of, judged, line, try_cures, unlike
 
@@ -31,7 +31,7 @@ def finding(name, cure="", where="t.py:1"):
 
 
 def made(step_s=0.1, losses=(1.0, 0.9, 0.8), cures=None, ended="bounded", exit_code=0, output="", steps=20):
-    record = Record(step_seconds=(step_s,) * steps, losses=tuple(losses), cures=cures or {})
+    record = ProcessRecord(step_seconds=(step_s,) * steps, losses=tuple(losses), cures=cures or {})
     return ScriptRun(
         command=("t.py",), exit_code=exit_code, ended=ended, records=[record] if steps else [], output=output
     )
@@ -178,7 +178,7 @@ def test_a_cache_that_saw_no_second_epoch():
 
 
 def test_bursts_of_workers_are_seen_in_the_mean():
-    bursts = Record(step_seconds=(0.01, 0.01, 0.01, 0.17) * 10, losses=(1.0,))
+    bursts = ProcessRecord(step_seconds=(0.01, 0.01, 0.01, 0.17) * 10, losses=(1.0,))
     run = ScriptRun(command=("t.py",), exit_code=0, ended="finished", records=[bursts])
     (one,), _ = tried(Fake(none=run, workers_is_8=made(0.01, (1.0,))), finding("few-workers", "num_workers=8"))
     assert one.gain == pytest.approx(5.0, rel=0.2)

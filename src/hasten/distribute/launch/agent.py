@@ -26,7 +26,7 @@ from hasten.distribute.launch import parent
 from hasten.distribute.launch.ends import End, ends_of
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.meet import Meeting
-from hasten.distribute.launch.record import Record, read_record
+from hasten.distribute.launch.record import RankRecord, read_record
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
 from hasten.observe.env import usable_cores
 from hasten.observe.rundir import RANKS
@@ -48,7 +48,7 @@ class Attempt:
     stopped: dict[int, float] = field(default_factory=dict)
     """By rank, when it was killed because it was stopped (SIGSTOP); seconds since 1970."""
 
-    def read(self) -> dict[int, Record]:
+    def read(self) -> dict[int, RankRecord]:
         """The records of the ranks that wrote one when they ended."""
         records = {rank: read_record(path) for rank, path in self.records.items()}
         return {rank: record for rank, record in records.items() if record is not None}
@@ -142,7 +142,7 @@ class Outcome:
 
     ends: Sequence[End]
     """Empty unless the job failed."""
-    records: Mapping[int, Record]
+    records: Mapping[int, RankRecord]
     restarts: int
     lost: RuntimeError | None
     """What ended the launcher's own part: another host that does not answer."""

@@ -17,7 +17,7 @@ from hasten.distribute.launch.agent import rank_variables, run_ranks
 from hasten.distribute.launch.ends import End, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.meet import Meeting, meet
-from hasten.distribute.launch.record import FOLDER, Record, read_record
+from hasten.distribute.launch.record import FOLDER, RankRecord, read_record
 from hasten.files import first_line, printable
 from hasten.observe.rundir import LOGS
 
@@ -64,7 +64,7 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     return exit_code_of(first)
 
 
-def stop_code(records: Mapping[int, Record]) -> int:
+def stop_code(records: Mapping[int, RankRecord]) -> int:
     """The exit code: 0, or that of the request on which the ranks stopped."""
     return max((record.exit_code for record in records.values() if record.kind in ("stopped", "other")), default=0)
 
@@ -112,7 +112,7 @@ def _horovodrun(job: Job) -> str:
     return program
 
 
-def _horovod_report(records: dict[int, Record], folder: Path, code: int, *, again: str, resume: str) -> str:
+def _horovod_report(records: dict[int, RankRecord], folder: Path, code: int, *, again: str, resume: str) -> str:
     failures = {rank: record for rank, record in records.items() if record.kind in ("mistake", "error", "memory")}
     if not failures:
         return (

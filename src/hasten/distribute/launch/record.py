@@ -30,7 +30,7 @@ _OF_PEERS = ("gloo/transport", "closed by peer", "reset by peer", "nccl", "horov
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class RankRecord:
     """How a rank ended.
 
     `mistake`: of the user; `gone`: it lost another rank; `stopped`: on request; `other`: another rank reports why.
@@ -45,7 +45,7 @@ class Record:
     """Seconds since 1970."""
 
 
-def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException], bool]) -> Record:
+def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException], bool]) -> RankRecord:
     """The record of an exception that ends a rank."""
     kind: Kind = "error"
     code = getattr(error, "exit_code", 1)
@@ -63,7 +63,7 @@ def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException]
         kind, code = "mistake", 2
     elif short_of_memory(error):
         kind = "memory"
-    return Record(
+    return RankRecord(
         kind=kind, exit_code=code, message=message, traceback=_traceback(error),
         host=socket.gethostname(), time=time.time(),
     )  # fmt: skip
@@ -84,16 +84,16 @@ def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[No
         raise
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: RankRecord) -> None:
     """Write the record in the format of torch's `record`, which torchrun also shows, with Hasten's fields added."""
     extra = {"py_callstack": record.traceback, "timestamp": str(int(record.time))}
     write_json(path, {"message": {"message": record.message, "extraInfo": extra}, "hasten": asdict(record)})
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> RankRecord | None:
     """The record that a rank wrote; None if there is none, or another program wrote the file."""
     try:
-        return Record(**json.loads(path.read_text())["hasten"])
+        return RankRecord(**json.loads(path.read_text())["hasten"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

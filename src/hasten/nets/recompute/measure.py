@@ -20,7 +20,7 @@ from hasten.nets.recompute.apply import Report, recompute, recompute_modules, un
 from hasten.nets.recompute.profile import profile_network
 
 
-class Point(NamedTuple):
+class MemoryPoint(NamedTuple):
     """One budget of `memory_curve`."""
 
     budget: int
@@ -43,7 +43,7 @@ def memory_curve(
     budgets: Sequence[int],
     *,
     rounds: int = 3,
-) -> list[Point]:
+) -> list[MemoryPoint]:
     """For each budget (bytes): predicted and measured bytes, and the time of a forward and backward pass.
 
     probe_batch: image (B, C, ...) and label (B, 1, ...) on the network's device, for loss(output, label). A copy of the
@@ -73,7 +73,7 @@ def memory_curve(
                     measured.append(step_bytes(forward, image.device))
                 network_copy.zero_grad(set_to_none=True)
     return [
-        Point(report.budget, report.predicted, *sizes, median(spent) if spent else 0.0, report)
+        MemoryPoint(report.budget, report.predicted, *sizes, median(spent) if spent else 0.0, report)
         for report, sizes, spent in zip(reports, measured, times, strict=True)
     ]
 

@@ -38,7 +38,7 @@ of 132 multiprocessors, or more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Tiling:
     """How an image (B, C, voxels) is cut up; the same on every device, so that results are, too."""
 
     batch: int
@@ -70,7 +70,7 @@ class Plan:
         return max(1, min(8, self.rows * self.columns // 512))
 
 
-def plan_of(batch: int, channels: int, voxels: int, *, last: bool) -> Plan:
+def plan_of(batch: int, channels: int, voxels: int, *, last: bool) -> Tiling:
     columns = 1
     if last:
         columns = next((each for each in (64, 32) if channels % each == 0), power_of_two(min(channels, 64)))
@@ -78,7 +78,7 @@ def plan_of(batch: int, channels: int, voxels: int, *, last: bool) -> Plan:
     tiles = -(-voxels // rows)
     chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
     per_chunk = power_of_two(-(-tiles // chunks))
-    return Plan(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk))
+    return Tiling(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _TritonNormAct(torch.autograd.Function):
         image, weight, bias, slope, moments = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=layout_of(image))
         act = _Activation(ctx.kind, ctx.number, slope)
-        plan: Plan = ctx.plan
+        plan: Tiling = ctx.plan
         with torch.cuda.device_of(image):
             sums, means = _sums(gradient, image, moments, weight, bias, act, plan, ctx.groups)
             out = None
@@ -142,7 +142,7 @@ class _TritonNormAct(torch.autograd.Function):
         return out, *grads, None, None
 
 
-def _moments(image: Tensor, plan: Plan, groups: int, eps: float) -> Tensor:
+def _moments(image: Tensor, plan: Tiling, groups: int, eps: float) -> Tensor:
     """(2, B, C) float32: mean and 1 / sqrt(variance + eps) of each channel's group."""
     partial = image.new_empty(2, plan.batch, plan.chunks, plan.channels, dtype=torch.float32)
     moments_kernel[(plan.blocks * plan.chunks,)](
@@ -163,7 +163,7 @@ def _sums(
     weight: Tensor | None,
     bias: Tensor | None,
     act: _Activation,
-    plan: Plan,
+    plan: Tiling,
     groups: int,
 ) -> tuple[Tensor, Tensor]:
     """(3, B, C): sums over the voxels of g, g x^ and, for a learned slope, its gradient; (2, B, C) group means.
@@ -184,7 +184,7 @@ def _sums(
     return sums, means
 
 
-def _merging(plan: Plan, groups: int) -> dict[str, int]:
+def _merging(plan: Tiling, groups: int) -> dict[str, int]:
     """Sizes of the kernels that put chunks together, one program for each sample's group of channels."""
     width = plan.channels // groups
     columns = power_of_two(width)

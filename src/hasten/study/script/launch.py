@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from hasten.study.script.group import end_all
-from hasten.study.script.records import Record, read_records
+from hasten.study.script.records import ProcessRecord, read_records
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
 INJECT = Path(__file__).parent / "inject"
@@ -42,7 +42,7 @@ class ScriptRun:
     exit_code: int
     """The script's own, 128 + the signal's number where one ended it; 0 where we stopped it at the bound."""
     ended: Ended
-    records: list[Record] = field(default_factory=list)
+    records: list[ProcessRecord] = field(default_factory=list)
     """Of the processes that trained, by rank."""
     seconds: float = 0.0
     output: str = ""
@@ -210,7 +210,7 @@ def _interrupt(child: subprocess.Popen[bytes]) -> None:
         child.wait(timeout=GRACE)
 
 
-def _outcome(returncode: int, killed: bool, records: list[Record]) -> tuple[Ended, int]:
+def _outcome(returncode: int, killed: bool, records: list[ProcessRecord]) -> tuple[Ended, int]:
     code = 128 - returncode if returncode < 0 else returncode
     if records and all(record.bounded for record in records):
         return "bounded", 0

@@ -14,7 +14,7 @@ WARMUP = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class ProcessRecord:
     """One process that trained."""
 
     rank: int = 0
@@ -115,12 +115,12 @@ def place(site: str) -> str:
         return site
 
 
-def read_records(folder: Path) -> list[Record]:
+def read_records(folder: Path) -> list[ProcessRecord]:
     """Records of the processes that trained, by rank; of several with one rank, as of folds in turn, the longest.
 
     Half a file, from a process that was killed, is none.
     """
-    by_rank: dict[int, Record] = {}
+    by_rank: dict[int, ProcessRecord] = {}
     for path in sorted(folder.glob("record-*.json")):
         try:
             record = as_record(json.loads(path.read_text(encoding="utf-8")))
@@ -131,9 +131,9 @@ def read_records(folder: Path) -> list[Record]:
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
-def as_record(raw: dict[str, Any]) -> Record:
+def as_record(raw: dict[str, Any]) -> ProcessRecord:
     """`raw` as the probe wrote it."""
-    return Record(
+    return ProcessRecord(
         rank=raw.get("rank", 0),
         world=raw.get("world", 1),
         devices=tuple(raw.get("devices") or ("cpu",)),

@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from hasten.study.script.findings.experiments import step_of
-from hasten.study.script.records import Record
+from hasten.study.script.records import ProcessRecord
 from hasten.study.split import PARTS, Split
 
 CLEAR = 1.3
@@ -19,7 +19,7 @@ LEAST = 0.3
 """Cores that the script's own workers must take, below which they take nothing from anybody."""
 
 
-def split_of(record: Record) -> Split:
+def split_of(record: ProcessRecord) -> Split:
     """Means over the measured steps of one process, rank 0's usually.
 
     On a GPU the parts come from the steps in which the device was waited for, brought to the length of the others.
@@ -50,7 +50,7 @@ def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
     return {name: statistics.fmean(step["parts"].get(name, 0.0) for step in steps) for name in names}
 
 
-def _named(record: Record, parts: dict[str, float]) -> dict[str, float]:
+def _named(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
     """Rename parts that the probe can't distinguish by itself."""
     renamed = dict(parts)
     before = "sample" if record.training_loaders else "overhead"
@@ -63,7 +63,7 @@ def _named(record: Record, parts: dict[str, float]) -> dict[str, float]:
     return renamed
 
 
-def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, float]:
+def _waiting_for_ranks(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
     """Among several ranks on CPUs, backward's time in which its thread did nothing is the wait for the others."""
     if record.world < 2 or record.on_gpu or not record.measured:
         return parts
@@ -77,7 +77,7 @@ def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, flo
     }
 
 
-def _shared_with_workers(record: Record, parts: dict[str, float]) -> dict[str, float]:
+def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
     """On a CPU the time by which workers slow the network down is that of the items which they make."""
     lost_s, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
     lost_s = min(lost_s, 0.98 * both)
@@ -88,12 +88,12 @@ def _shared_with_workers(record: Record, parts: dict[str, float]) -> dict[str, f
     return parts | slowed | {"sample": parts.get("sample", 0.0) + lost_s}
 
 
-def contended_s(record: Record) -> float:
+def contended_s(record: ProcessRecord) -> float:
     """Seconds of a step that workers take from forward and backward, by whichever of two ways sees more of it."""
     return max(_beyond_alone_s(record), _without_core_s(record))
 
 
-def _without_core_s(record: Record) -> float:
+def _without_core_s(record: ProcessRecord) -> float:
     """Seconds of a step in which the training thread was runnable but had no core because workers used it.
 
     That is the step's wall time without its waits, less its processor time; beside other programs, the workers' share.
@@ -111,7 +111,7 @@ def _without_core_s(record: Record) -> float:
     return max(0.0, lost_s) * workers / (workers + others)
 
 
-def _beyond_alone_s(record: Record) -> float:
+def _beyond_alone_s(record: ProcessRecord) -> float:
     """Seconds of a step by which forward and backward are slower than alone, where computing workers explain it."""
     loader = record.experiments.get("workers") or {}
     if record.on_gpu or not loader.get("now") or loader.get("cpu_share", 0.0) < BUSY_SHARE:
@@ -121,7 +121,7 @@ def _beyond_alone_s(record: Record) -> float:
     return beside - alone if alone > 0 and beside > CLEAR * alone else 0.0
 
 
-def alone_s(record: Record) -> float:
+def alone_s(record: ProcessRecord) -> float:
     """Seconds of forward and backward alone: the slowest measured, as the script's loss may cost more; 0 if none."""
     results = (record.experiments.get(name) or {} for name in _NETWORK)
     return max((float(one.get("base_s") or 0.0) for one in results), default=0.0)

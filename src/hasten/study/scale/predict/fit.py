@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hasten.study.scale.predict.links import Link, Network
-from hasten.study.scale.predict.model import Mode, Point, Training, predict
+from hasten.study.scale.predict.model import Mode, Prediction, Training, predict
 
 DRAWS = 300
 _SEED = 0
@@ -21,13 +21,13 @@ _LEAST = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
+class ScalingModel:
     """What `predict` takes."""
 
     training: Training
     network: Network
 
-    def at(self, workers: int, mode: Mode) -> Point:
+    def at(self, workers: int, mode: Mode) -> Prediction:
         return predict(self.training, workers, self.network, mode)
 
 
@@ -35,8 +35,8 @@ class Model:
 class Fitted:
     """The likeliest parameters, and other draws of them that the measurements allow as well."""
 
-    best: Model
-    draws: tuple[Model, ...]
+    best: ScalingModel
+    draws: tuple[ScalingModel, ...]
     notes: tuple[str, ...] = ()
     """What was assumed and what was measured, a sentence each."""
 
@@ -45,7 +45,7 @@ class Fitted:
 class Predicted:
     """One count of workers; the ranges are (low, high) of the central 80 % of the draws."""
 
-    point: Point
+    point: Prediction
     efficiency: tuple[float, float]
     step_s: tuple[float, float]
     epoch_s: tuple[float, float]
@@ -182,14 +182,14 @@ def _epoch_columns(counts: np.ndarray, mode: Mode) -> np.ndarray:
     return np.stack([1 / counts, hops / counts**2 if mode == "weak" else hops, np.ones_like(counts)], axis=1)
 
 
-def _epoch_model(shares: np.ndarray, mode: Mode) -> Model:
+def _epoch_model(shares: np.ndarray, mode: Mode) -> ScalingModel:
     compute, sent, rest = (float(value) for value in shares)
     weak = mode == "weak"
     link = Link(name="as logged", latency_s=0.0 if weak else sent, bytes_per_s=1.0)
     # What was hidden behind the backward pass isn't in the epochs: all that is left lies open, in one piece.
     size = sent if weak else 1e-9
     training = Training(compute_s=compute, gradient_bytes=size, overlap=0.0, bucket_bytes=math.inf, checkpoint_s=rest)
-    return Model(training=training, network=Network(between=link))
+    return ScalingModel(training=training, network=Network(between=link))
 
 
 def resample(training: Training, network: Network, *, errors: Mapping[str, float], notes: Sequence[str] = ()) -> Fitted:
@@ -208,8 +208,8 @@ def resample(training: Training, network: Network, *, errors: Mapping[str, float
     for _ in range(DRAWS):
         factors = {name: factor(error) for name, error in sorted(errors.items())}
         varied = _bounded(training, {name: getattr(training, name) * by for name, by in factors.items()})
-        draws.append(Model(training=varied, network=_drawn(network, factor)))
-    return Fitted(best=Model(training=training, network=network), draws=tuple(draws), notes=tuple(notes))
+        draws.append(ScalingModel(training=varied, network=_drawn(network, factor)))
+    return Fitted(best=ScalingModel(training=training, network=network), draws=tuple(draws), notes=tuple(notes))
 
 
 def _bounded(training: Training, values: dict[str, float]) -> Training:

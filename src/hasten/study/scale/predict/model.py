@@ -79,7 +79,7 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class Prediction:
     """The model's prediction for one count of workers."""
 
     workers: int
@@ -207,7 +207,7 @@ def epoch_of(training: Training, workers: int, network: Network, mode: Mode) -> 
     return _Epoch(parts=parts, step_s=step, exposed_s=exposed)
 
 
-def predict(training: Training, workers: int, network: Network, mode: Mode = "weak") -> Point:
+def predict(training: Training, workers: int, network: Network, mode: Mode = "weak") -> Prediction:
     """The step, the epoch and the efficiency on `workers`, which is 1 or more."""
     assert workers >= 1
     alone, epoch = epoch_of(training, 1, network, mode), epoch_of(training, workers, network, mode)
@@ -215,7 +215,7 @@ def predict(training: Training, workers: int, network: Network, mode: Mode = "we
     losses = {
         name: (workers * epoch.parts[name] - alone.parts[name]) / worker_s for name in epoch.parts if name != COMPUTE
     }
-    return Point(
+    return Prediction(
         workers=workers,
         step_s=epoch.step_s,
         epoch_s=epoch.total_s,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hasten.study.finding import Finding, ms
 from hasten.study.script.findings.experiments import costs
-from hasten.study.script.records import Record
+from hasten.study.script.records import ProcessRecord
 
 FIXED = 0.8
 """Share of the calls that have the commonest shape: the last batch of a pass may be smaller."""
@@ -19,7 +19,7 @@ UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
 
 
-def find(record: Record) -> list[Finding]:
+def find(record: ProcessRecord) -> list[Finding]:
     """small-batch of one image; for a GPU deterministic, cudnn-benchmark-off (inputs of one shape) and no-autocast."""
     shapes = record.listed_dict("shapes")
     if not shapes:
@@ -29,7 +29,7 @@ def find(record: Record) -> list[Finding]:
     return [*_single(record, shape, evidence), *_benchmark(record, shapes, evidence), *_precision(record)]
 
 
-def _single(record: Record, shape: str, evidence: str) -> Iterator[Finding]:
+def _single(record: ProcessRecord, shape: str, evidence: str) -> Iterator[Finding]:
     """2-D images that come one by one, where no GPU was asked whether more of them take longer."""
     sides = [int(side) for side in shape.split("x")]
     if not record.on_gpu and len(sides) == 4 and sides[0] == 1 and sides[2] * sides[3] <= IMAGE:
@@ -43,7 +43,7 @@ def _single(record: Record, shape: str, evidence: str) -> Iterator[Finding]:
         )
 
 
-def _benchmark(record: Record, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
+def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
     if not record.cuda or not record.raw.get("convolutions"):
         return
     if record.raw.get("cudnn_deterministic"):
@@ -70,7 +70,7 @@ def _benchmark(record: Record, shapes: dict[str, int], evidence: str) -> Iterato
         )
 
 
-def _precision(record: Record) -> Iterator[Finding]:
+def _precision(record: ProcessRecord) -> Iterator[Finding]:
     """For a GPU that isn't here, so a note; one that is gets the experiment's word."""
     autocast = record.listed_dict("autocast")
     if record.cuda and not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
@@ -83,12 +83,12 @@ def _precision(record: Record) -> Iterator[Finding]:
         )
 
 
-def parallel(records: Sequence[Record]) -> list[Finding]:
+def parallel(records: Sequence[ProcessRecord]) -> list[Finding]:
     """data-parallel, which is a note with at most one GPU, as it does nothing there; and unequal-ranks."""
     return [*_wrapper(records[0]), *_balance(records)]
 
 
-def _wrapper(record: Record) -> Iterator[Finding]:
+def _wrapper(record: ProcessRecord) -> Iterator[Finding]:
     sites, gpus = record.listed_dict("mode_sites"), record.raw.get("cuda_devices", 0)
     if "data_parallel" in sites:
         yield record.finding(
@@ -101,7 +101,7 @@ def _wrapper(record: Record) -> Iterator[Finding]:
         )
 
 
-def _work(record: Record) -> float:
+def _work(record: ProcessRecord) -> float:
     """Median seconds a step that a rank is busy itself: waiting for data counts, waiting for other ranks doesn't.
 
     On a CPU that is the thread's processor time. On a GPU, where the host's time is no measure, the forward pass stands
@@ -115,7 +115,7 @@ def _work(record: Record) -> float:
     )
 
 
-def _balance(records: Sequence[Record]) -> Iterator[Finding]:
+def _balance(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
     """One rank has more to do than the others in most steps."""
     ranks = [record for record in records if record.measured]
     if len(ranks) < 2:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from hasten.study.finding import Finding, ranked
 from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
-from hasten.study.script.records import Record
+from hasten.study.script.records import ProcessRecord
 
 LEAST_STEPS = 4
 """Fewest steps after the first one for which findings are reported."""
 
 
-def findings_of(records: Sequence[Record]) -> list[Finding]:
+def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
     """records: of the processes that trained, by rank; the first one's code is what findings point into."""
     if not records or records[0].steps <= LEAST_STEPS:
         return []

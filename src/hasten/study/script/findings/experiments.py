@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import DOUBLED, FASTER, Finding, ms
-from hasten.study.script.findings.loader_experiments import LEAST, Results, Step, items, workers
+from hasten.study.script.findings.loader_experiments import LEAST, Results, StepTimes, items, workers
 from hasten.study.script.records import place
 
 TOY_S = 0.015
@@ -36,7 +36,7 @@ def findings(results: Results) -> list[Finding]:
     return [_tempered(finding, step, others) for rule in rules if (finding := rule(results, step)) is not None]
 
 
-def _tempered(finding: Finding, step: Step, others: float) -> Finding:
+def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
     """With its gain on all of the time, and the doubt of a busy machine."""
     if finding.gain is not None and step.rare_s:
         gain = step.overall(finding.gain)
@@ -54,7 +54,7 @@ def costs(results: Results) -> dict[str, float]:
     return {name: arm["base_s"] - arm["arm_s"] for key, name in names.items() if (arm := _arm(results, key, 1.0))}
 
 
-def step_of(results: Results) -> Step | None:
+def step_of(results: Results) -> StepTimes | None:
     """The step's model out of the loader's and the network's own times; None without measured steps."""
     rare_s = results.get("rare_s") or 0.0
     step_s = (results.get("step_s") or 0.0) - rare_s
@@ -65,7 +65,7 @@ def step_of(results: Results) -> Step | None:
     alone: Any = (loader.get("seconds") or {}).get(str(count))
     wait_s: Any = results.get("wait_s")
     if wait_s is None and alone is None:
-        return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
+        return StepTimes(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
     if wait_s is None:
         wait_s = alone if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
     wait_s = min(wait_s, 0.98 * step_s)
@@ -75,7 +75,7 @@ def step_of(results: Results) -> Step | None:
     if hidden:
         batch_s = None if alone is None else min(alone, step_s)
     compute_s = step_s if hidden else step_s - wait_s
-    return Step(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, rare_s=rare_s)
+    return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, rare_s=rare_s)
 
 
 def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ def _timing_text(arm: Results, what: str) -> str:
     )
 
 
-def _autocast(results: Results, step: Step) -> Finding | None:
+def _autocast(results: Results, step: StepTimes) -> Finding | None:
     arm = _weighty(results, "autocast")
     if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
         return None
@@ -116,7 +116,7 @@ def _autocast(results: Results, step: Step) -> Finding | None:
     )
 
 
-def _layout(results: Results, step: Step) -> Finding | None:
+def _layout(results: Results, step: StepTimes) -> Finding | None:
     arm = _weighty(results, "channels_last")
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
@@ -132,7 +132,7 @@ def _layout(results: Results, step: Step) -> Finding | None:
     )
 
 
-def _subclass(results: Results, step: Step) -> Finding | None:
+def _subclass(results: Results, step: StepTimes) -> Finding | None:
     """A note where no gain shows, as small operations feel it most."""
     arm = results.get("plain_tensors") or {}
     if not arm.get("subclass"):
@@ -148,7 +148,7 @@ def _subclass(results: Results, step: Step) -> Finding | None:
     return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
-def _fused(results: Results, step: Step) -> Finding | None:
+def _fused(results: Results, step: StepTimes) -> Finding | None:
     arm = _arm(results, "fused", FASTER)
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
@@ -163,7 +163,7 @@ def _fused(results: Results, step: Step) -> Finding | None:
     )
 
 
-def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: str) -> Finding | None:
+def _of_arm(arm: dict[str, Any], step: StepTimes, *, what: str, also: str, **texts: str) -> Finding | None:
     saved_s = arm["base_s"] - arm["arm_s"]
     gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
@@ -172,7 +172,7 @@ def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: s
     return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
-def _batch(results: Results, step: Step) -> Finding | None:
+def _batch(results: Results, step: StepTimes) -> Finding | None:
     arm = _arm(results, "doubled_batch", 2 / DOUBLED)
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
@@ -198,7 +198,7 @@ def _batch(results: Results, step: Step) -> Finding | None:
     )
 
 
-def _biases(results: Results, step: Step) -> Finding | None:
+def _biases(results: Results, step: StepTimes) -> Finding | None:
     """A note where no gain shows: it is idle work in any case, but other hardware than this may not feel it."""
     arm = results.get("conv_bias") or {}
     names = arm.get("modules") or []

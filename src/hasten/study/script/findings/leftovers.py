@@ -6,7 +6,7 @@ import statistics
 
 from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, ms, part
 from hasten.study.script.findings.experiments import costs
-from hasten.study.script.records import WARMUP, Record, place
+from hasten.study.script.records import WARMUP, ProcessRecord, place
 
 OFTEN = 0.2
 """Calls a step from which it belongs to the loop, not to the epoch."""
@@ -47,7 +47,7 @@ _MODES = {
 }
 
 
-def find(record: Record) -> list[Finding]:
+def find(record: ProcessRecord) -> list[Finding]:
     """empty-cache, gc-collect, zero-grad-memset, anomaly-detection, profiler-on, nvtx-on and gradcheck."""
     measured, calls, findings = costs(record.experiments), record.listed("calls"), []
     for call in calls:
@@ -79,12 +79,12 @@ def find(record: Record) -> list[Finding]:
     return findings
 
 
-def pauses(record: Record) -> list[Finding]:
+def pauses(record: ProcessRecord) -> list[Finding]:
     """validation-share and checkpoint-stall, over the steps that were watched."""
     return _validation(record) + _checkpoints(record)
 
 
-def _validation(record: Record) -> list[Finding]:
+def _validation(record: ProcessRecord) -> list[Finding]:
     cost, step_s = record.part("validation"), record.step_s
     validations = [each for each in record.listed("validations") if each["step"] >= WARMUP]
     if not validations:
@@ -99,7 +99,7 @@ def _validation(record: Record) -> list[Finding]:
     )  # fmt: skip
 
 
-def _checkpoints(record: Record) -> list[Finding]:
+def _checkpoints(record: ProcessRecord) -> list[Finding]:
     saves = [each for each in record.listed("saves") if each["step"] >= WARMUP]
     measured = len(record.measured)
     if not saves or not measured:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hasten.study.finding import Finding, ms
 from hasten.study.script.findings.tensors import MAPS
-from hasten.study.script.records import Record, place
+from hasten.study.script.records import ProcessRecord, place
 
 SHARE = 0.05
 """Of the step, from which a line's work on the host is a note, and of the whole time, from which it is a finding."""
@@ -36,7 +36,7 @@ PLOTS = ("matplotlib", "seaborn", "plotly")
 _METRIC_CURE = "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown"
 
 
-def find(record: Record) -> list[Finding]:
+def find(record: ProcessRecord) -> list[Finding]:
     """histograms, sync-plot, host-metric, no-workers and heavy-items of the loop itself, and python-loop."""
     findings = list(_histograms(record))
     places = {finding.where for finding in findings}
@@ -52,7 +52,7 @@ def find(record: Record) -> list[Finding]:
     return findings + [each for each in (*_copied_maps(record), *_loops(record)) if each.where not in places]
 
 
-def _by_site(record: Record, where: str) -> dict[str, Counter[str]]:
+def _by_site(record: ProcessRecord, where: str) -> dict[str, Counter[str]]:
     """Seconds by package of a line, "" for its own."""
     sites: dict[str, Counter[str]] = {}
     for line in record.listed("lines"):
@@ -61,7 +61,7 @@ def _by_site(record: Record, where: str) -> dict[str, Counter[str]]:
     return sites
 
 
-def _cost(record: Record, seconds: float) -> float | None:
+def _cost(record: ProcessRecord, seconds: float) -> float | None:
     """Seconds a step, if there are enough samples and it is worth a word.
 
     Beside waiting for data and long validations it may cost next to nothing, until these are cured.
@@ -70,13 +70,13 @@ def _cost(record: Record, seconds: float) -> float | None:
     return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
 
 
-def _finding(record: Record, cost: float | None, *texts: str, evidence: str) -> Finding:
-    """texts: as `Record.finding` takes them."""
+def _finding(record: ProcessRecord, cost: float | None, *texts: str, evidence: str) -> Finding:
+    """texts: as `ProcessRecord.finding` takes them."""
     level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
     return record.finding(*texts, evidence=evidence, cost_s=cost, level=level)
 
 
-def _histograms(record: Record) -> Iterator[Finding]:
+def _histograms(record: ProcessRecord) -> Iterator[Finding]:
     for call in record.listed("calls"):
         if call["kind"] == "histogram" and call["count"] >= HISTOGRAMS:
             sampled = sum(line["seconds"] for line in record.listed("lines") if line["site"] == call["site"])
@@ -88,7 +88,7 @@ def _histograms(record: Record) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _plot(record: Record, site: str, packages: Counter[str]) -> Iterator[Finding]:
+def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
     cost = _cost(record, sum(packages[name] for name in PLOTS))
     if cost is not None:
         yield _finding(
@@ -97,7 +97,7 @@ def _plot(record: Record, site: str, packages: Counter[str]) -> Iterator[Finding
         )  # fmt: skip
 
 
-def _metric(record: Record, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
+def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
     """Maps that are read from the device at this line, and what the host then does with them."""
     validating = where == "validation"
     reads = any(
@@ -114,7 +114,7 @@ def _metric(record: Record, site: str, packages: Counter[str], where: str) -> It
         )  # fmt: skip
 
 
-def _copied_maps(record: Record) -> Iterator[Finding]:
+def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
     """On a GPU each copy is waited for, whatever the host then does with it."""
     rounds = len(record.listed("validations"))
     sites: dict[str, int] = {}
@@ -129,7 +129,7 @@ def _copied_maps(record: Record) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _loading(record: Record, site: str, packages: Counter[str]) -> Iterator[Finding]:
+def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
     cost = _cost(record, sum(packages[name] for name in HOST))
     if cost is None:
         return
@@ -158,7 +158,7 @@ def _loading(record: Record, site: str, packages: Counter[str]) -> Iterator[Find
         )  # fmt: skip
 
 
-def _loops(record: Record) -> Iterator[Finding]:
+def _loops(record: ProcessRecord) -> Iterator[Finding]:
     calls: dict[str, dict[str, Any]] = {}
     for call in record.listed("torch_calls"):
         if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:

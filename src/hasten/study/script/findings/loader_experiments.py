@@ -37,7 +37,7 @@ Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class StepTimes:
     """The script's step as far as it is known: with workers the loader runs beside the rest, without before it.
 
     Validations and checkpoints are left out of its seconds, as they have findings of their own.
@@ -72,7 +72,7 @@ class Step:
         return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
 
 
-def workers(results: Results, step: Step) -> Finding | None:
+def workers(results: Results, step: StepTimes) -> Finding | None:
     loader = results.get("workers") or {}
     times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
     if step.workers not in times:
@@ -113,7 +113,7 @@ def _too_few(workers: int) -> tuple[str, str]:
     return "few-workers", f"{workers} workers are too few for this dataset: the training waits for its batches"
 
 
-def _beside(results: Results, step: Step, times: dict[int, float], count: int) -> float:
+def _beside(results: Results, step: StepTimes, times: dict[int, float], count: int) -> float:
     """Seconds a batch with the training beside it: on a CPU both share the cores."""
     batch = times[count] + (HANDOVER_S if count else 0.0)
     if step.workers and step.batch_s is not None:
@@ -127,7 +127,7 @@ def _beside(results: Results, step: Step, times: dict[int, float], count: int) -
     return max(batch, work / cores)
 
 
-def items(results: Results, step: Step) -> Finding | None:
+def items(results: Results, step: StepTimes) -> Finding | None:
     items = results.get("items") or {}
     if items.get("kind") not in ("whole", "prefix", *_PARTS):
         return None
@@ -183,7 +183,7 @@ def _cache_cure(plain: bool, fits: bool) -> str:
     return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
 
 
-def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Finding | None:
+def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -> Finding | None:
     """By whole steps, measured in turns: workers that take the network's cores cost what their batches save."""
     now, cores = step.workers, int(loader.get("cores") or 1)
     usual = {count: statistics.median(times) for count, times in loops.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from hasten.study.finding import WAITS, Finding, gain_of, ms, part
 from hasten.study.script.findings.experiments import step_of
-from hasten.study.script.records import Record, place
+from hasten.study.script.records import ProcessRecord, place
 from hasten.study.script.split import contended_s
 
 LEAST_WAIT_S = 0.0005
@@ -23,14 +23,14 @@ HEAVY = 0.15
 which a GPU would wait, are a note."""
 
 
-def find(record: Record) -> Iterator[Finding]:
+def find(record: ProcessRecord) -> Iterator[Finding]:
     """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory, where training draws from."""
     for loader in record.training_loaders:
         for rule in (_workers, _many, _prefetch, _persistent, _pinned):
             yield from rule(record, loader)
 
 
-def _workers(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
+def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     wait, step_s = record.part("wait"), record.step_s
     if loader["num_workers"] or loader["own_thread"] or wait < max(LEAST_WAIT_S, WAITS * record.train_s):
         return
@@ -53,7 +53,7 @@ def _workers(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
-def _many(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
+def _many(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
     workers, cores = loader["num_workers"], int(record.raw.get("cores") or 0)
     loops = (record.experiments.get("workers") or {}).get("loop") or {}
@@ -72,7 +72,7 @@ def _many(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
-def _prefetch(record: Record, loader: dict[str, Any]) -> list[Finding]:
+def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     wait = record.part("wait")
     if not loader["num_workers"] or loader["prefetch_factor"] != 1:
         return []
@@ -84,7 +84,7 @@ def _prefetch(record: Record, loader: dict[str, Any]) -> list[Finding]:
     )  # fmt: skip
 
 
-def _persistent(record: Record, loader: dict[str, Any]) -> list[Finding]:
+def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     again = loader["starts"][1:]
     if not loader["num_workers"] or loader["persistent_workers"] or not again:
         return []
@@ -98,7 +98,7 @@ def _persistent(record: Record, loader: dict[str, Any]) -> list[Finding]:
     )  # fmt: skip
 
 
-def _pinned(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
+def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     if loader["pin_memory"] or loader["own_thread"] or not record.cuda:
         return
     copies, cost = record.listed_dict("copies"), None
@@ -117,7 +117,7 @@ def _pinned(record: Record, loader: dict[str, Any]) -> Iterator[Finding]:
     )
 
 
-def heavy_items(record: Record, findings: list[Finding]) -> list[Finding]:
+def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
     """findings: of the other rules. Nothing is added where more workers hide the items or caching them is the cure."""
     results = record.experiments
     loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
@@ -160,7 +160,7 @@ def heavy_items(record: Record, findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def nnunet(record: Record) -> list[Finding]:
+def nnunet(record: ProcessRecord) -> list[Finding]:
     """nnunet-loader: with the command of Hasten's trainer for the same training."""
     trainer = record.listed_dict("nnunet")
     wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.study.finding import READS, Finding, gain_of, ms
-from hasten.study.script.records import Record
+from hasten.study.script.records import ProcessRecord
 
 OFTEN = 0.5
 """Of the steps: reading every few steps, for a log, is as it should be."""
@@ -36,7 +36,7 @@ _CALLS = {
 }
 
 
-def find(record: Record) -> list[Finding]:
+def find(record: ProcessRecord) -> list[Finding]:
     """needless-forward, needless-grad, late-cast, recreate, sync-copy, and unpinned-memory of what no loader made."""
     findings = []
     for call in record.listed("calls"):
@@ -65,7 +65,7 @@ def find(record: Record) -> list[Finding]:
     return findings
 
 
-def _transfers(record: Record, sent: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
     """Name, title, cure and level of what is wrong with the copies that one line makes."""
     count, again, waits, of_batch = (sum(one[name] for one in sent) for name in ("count", "again", "waits", "batch"))
     constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
@@ -87,7 +87,7 @@ def _transfers(record: Record, sent: list[dict[str, Any]]) -> Iterator[tuple[str
         yield "unpinned-memory", title, cure, "finding"
 
 
-def host_reads(record: Record) -> list[Finding]:
+def host_reads(record: ProcessRecord) -> list[Finding]:
     """One host-read a line of code. On a CPU nothing is waited for, so that it is a note there unless it is costly."""
     by_site: dict[str, list[dict[str, Any]]] = {}
     for read in record.listed("reads"):
@@ -107,7 +107,7 @@ def _read_cure(reads: list[dict[str, Any]]) -> str:
     return "keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch"
 
 
-def _host_read(record: Record, site: str, reads: list[dict[str, Any]]) -> Finding:
+def _host_read(record: ProcessRecord, site: str, reads: list[dict[str, Any]]) -> Finding:
     kinds = " and ".join(read["kind"] for read in reads)
     count, seconds = (record.per_step(sum(read[name] for read in reads)) for name in ("count", "seconds"))
     on_gpu = record.on_gpu
