@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     on = "CT-sized phantoms" if given.ct else "hippocampus" if given.data else "small phantoms"
     claims = []
     for arm, goal in GOALS.items():
-        paired, run = figures.get(f"{arm}/paired_overhead"), "long" if arm == "hasten_compiled" else "short"
-        what = f"{on}: share by which data lengthens an epoch of a {run} run over its steps on a fixed batch"
+        paired, run = figures.get(f"{arm}/paired_overhead"), ", long run" if arm == "hasten_compiled" else ""
+        what = f"{on}: share by which data lengthens Hasten's epoch over its steps on a fixed batch{run}"
         claims.append(Claim.at_most(what, statistics.median(paired) if paired else None, goal))
     settings = {"patch": PATCH, "batch": BATCH, "samples": SAMPLES, "steps": steps, "rounds": rounds,
                 "threads": given.threads, "data": data if given.data else "phantoms", "about": __doc__}  # fmt: skip
