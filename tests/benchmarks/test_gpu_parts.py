@@ -89,7 +89,7 @@ def test_every_rung_trains(name: str) -> None:
     ready.step()
     ready.step()
     if rung(name).fused:
-        assert "norms" in ready.told
+        assert "norms" in ready.note
 
 
 def test_rungs_agree_in_float32() -> None:
@@ -119,7 +119,7 @@ def test_a_captured_rung_needs_a_gpu_and_is_captured_by_the_engine(monkeypatch: 
     before = [weight.clone() for weight in step.network.parameters()]
     ready = rungs._captured(step, *batch, "")
     ready.step()
-    assert "as one CUDA graph" in ready.told
+    assert "as one CUDA graph" in ready.note
     assert any(not torch.equal(old, new) for old, new in zip(before, step.network.parameters(), strict=True))
     ready.close()
     monkeypatch.setattr(FakeStream, "spoil", 3.0)

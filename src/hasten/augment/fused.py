@@ -61,7 +61,7 @@ def launch_fused(
     stages: Sequence[Stage], places: Sequence[int | None], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int
 ) -> Batch:
     """(B, C, *S) by key, as `render` returns it. places: of `fused_places`. Needs Triton."""
-    from hasten.augment.fused_launch import launch
+    from hasten.augment.fused_launch_triton import launch
 
     warp, grid = cast("Warp", stages[0]), cast("SamplingGrid", draws.stages[0])
     ops = [None if place is None else cast("Placed", stages[place]).op for place in places]
