@@ -12,6 +12,9 @@ BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augm
 # Test files are dealt out to so many processes.
 JOBS ?= 2
 
+# Where this is set, each of the many processes of the tests and benchmarks would compile every module again.
+export PYTHONDONTWRITEBYTECODE =
+
 # `make gpu-dry` has an environment of its own: a CUDA build of torch, which imports without a GPU.
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready

@@ -79,6 +79,8 @@ def arguments(description: str, argv: Sequence[str] | None = None, **extra: dict
     for name, keywords in extra.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **keywords)
     given = parser.parse_args(argv)
+    # An installed package has its bytecode; a checkout must write it, or each process compiles every module.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""
     if given.data is not None and not (given.data / "dataset.json").is_file():
         parser.error(f"--data {given.data}: no dataset.json there; give the folder that holds it")
     return given

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -300,3 +302,18 @@ def test_weights_that_do_not_fill_their_memory_move_as_others(name: str) -> None
 def test_impossible_numbers_are_named(make: Callable[[Any], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make([nn.Parameter(torch.zeros(2))])
+
+
+def test_an_update_does_not_import_torchs_compiler() -> None:
+    code = """if True:
+        import sys, torch
+        from hasten.optim.muon import Muon
+        network = torch.nn.Conv3d(8, 8, 3)
+        optimizer = Muon(network.parameters(), lr=0.01)
+        optimizer.zero_grad()
+        network(torch.ones(1, 8, 3, 3, 3)).sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        print("torch._dynamo" in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False"

@@ -7,6 +7,7 @@ memory format, a network that was converted meanwhile) is copied over once.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,12 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     _step_supports_amp_scaling = True
     _reads_on_cpu = True
+
+    # torch hides these from torch.compile by a wrapper whose first call imports the compiler, which takes 1.3 s.
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
