@@ -27,5 +27,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     results = json.loads(file.read_text())["results"]
     assert len(results["folds/dice by fold"]["raw"]) == 2
     assert 0 <= results["folds/dice by case"]["median"] <= 1
+    assert len(results["ensemble/dice of each seed"]["raw"]) == len(results["ensemble/dice by fold"]["raw"]) == 2
+    assert results["ensemble/dice by case"]["n"] == results["folds/dice by case"]["n"]
     assert results["learning/base/dice"]["n"] == 1
     assert results["start/first_step_s"]["median"] > 0
