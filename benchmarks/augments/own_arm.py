@@ -13,7 +13,7 @@ from benchmarks.augments.patches import Brats, Case, Nnunet, Spleen, Tiles
 from hasten.augment.colour import ColorJitter
 from hasten.augment.crop import SpatialCrop
 from hasten.augment.grid import Flip
-from hasten.augment.make_program import Cases, make_program
+from hasten.augment.make_program import CaseSource, make_program
 from hasten.augment.presets import brats_chain, nnunet_chain, pathology_chain, spleen_chain
 from hasten.augment.program import Program
 from hasten.augment.store import store_of_items
@@ -23,18 +23,18 @@ from hasten.cache.arena import Store
 def nnunet(cases: Sequence[Case], work: Nnunet, *, compile: bool, cache: Path | None = None) -> Program:
     crop = SpatialCrop(size=work.patch)
     chain = nnunet_chain(work.patch, crop=crop, rotate_deg=work.rotate_deg)
-    return make_program(chain, Cases(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
 
 
 def spleen(cases: Sequence[Case], work: Spleen, *, compile: bool, cache: Path | None = None) -> Program:
     chain = spleen_chain(work.patch, num_samples=work.samples)
     size = work.cases * work.samples
-    return make_program(chain, Cases(store=stored(cases)), batch_size=size, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=stored(cases)), batch_size=size, compile=compile, cache_dir=cache)
 
 
 def brats(cases: Sequence[Case], work: Brats, *, compile: bool, cache: Path | None = None) -> Program:
     chain = brats_chain(work.patch)
-    return make_program(chain, Cases(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
 
 
 def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: Path | None = None) -> Program:
@@ -47,7 +47,7 @@ def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: 
     chain = replace(pathology_chain(), ops=(jitter, *flips, *others))
     rows = [(f"tile {number}", {"image": image.numpy()}) for number, image in enumerate(images)]
     store = store_of_items(rows, ["image"])
-    return make_program(chain, Cases(store=store), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, CaseSource(store=store), batch_size=work.batch, compile=compile, cache_dir=cache)
 
 
 def stored(cases: Sequence[Case]) -> Store:

@@ -27,7 +27,7 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import turns
 from benchmarks.harness import Claim, median_ratio
 from hasten.augment.crop import SpatialCrop
-from hasten.augment.make_program import Cases, make_program
+from hasten.augment.make_program import CaseSource, make_program
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
 from hasten.feed.feed import Feed
@@ -76,7 +76,7 @@ def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, compil
     """Over the cases in memory of the device."""
     chain = nnunet_chain(work.patch, crop=SpatialCrop(size=work.patch), rotate_deg=work.rotate_deg)
     store = stored(cases).to(device)
-    return make_program(chain, Cases(store=store), batch_size=work.batch, device=device, compile=compile)
+    return make_program(chain, CaseSource(store=store), batch_size=work.batch, device=device, compile=compile)
 
 
 def their_batches(cases: list[Case], work: Nnunet, device: torch.device) -> Iterator[Any]:

@@ -106,7 +106,7 @@ def own_patches(dataset: Any, setting: Setting, count: int, seed: int, only: str
     """As `nnunet_patches`."""
     import torch
 
-    from hasten.augment.make_program import Cases, make_program
+    from hasten.augment.make_program import CaseSource, make_program
     from hasten.nnunet.batches import Augmentation, Batches, chain_of
     from hasten.nnunet.cases import read_cases
     from hasten.nnunet.crop import NnunetCrop
@@ -120,7 +120,7 @@ def own_patches(dataset: Any, setting: Setting, count: int, seed: int, only: str
     chain = chain_of(store, crop, augmentation)
     if only:
         chain = _own_alone(chain, OPERATIONS[only][1])
-    program = make_program(chain, Cases(store=store), batch_size=_BATCH, seed=seed, device=torch.device("cpu"))
+    program = make_program(chain, CaseSource(store=store), batch_size=_BATCH, seed=seed, device=torch.device("cpu"))
     source = Batches(program=program, first=0, scales=None)
     for _ in range(math.ceil(count / _BATCH)):
         batch = next(source)

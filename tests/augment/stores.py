@@ -13,7 +13,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, Chain
 from hasten.augment.draw import Draws
 from hasten.augment.host import render_on_host
-from hasten.augment.make_program import Cases, make_segment
+from hasten.augment.make_program import CaseSource, make_segment
 from hasten.augment.presets import default_chain
 from hasten.augment.program import Segment
 from hasten.augment.render import render
@@ -94,7 +94,7 @@ def segment_of(
     dims = store.spatial_dims if patch[0] == 1 else 3
     chain = default_chain(config, patch=patch, spatial_dims=dims, spacing=spacing)
     return make_segment(
-        chain, Cases(store=store), batch_size=batch_size, seed=seed, train_cases=train_cases, **(binding or {})
+        chain, CaseSource(store=store), batch_size=batch_size, seed=seed, train_cases=train_cases, **(binding or {})
     )
 
 
@@ -136,4 +136,4 @@ def slice_of(volume: Tensor, start: Sequence[int], patch: Shape) -> Tensor:
 
 def bind_store(chain: Chain, store: Store, **options: Any) -> Segment:
     """options: of `make_segment`."""
-    return make_segment(chain, Cases(store=store), **options)
+    return make_segment(chain, CaseSource(store=store), **options)

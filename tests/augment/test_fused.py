@@ -18,7 +18,7 @@ from hasten.augment.contrast import Contrast, Gamma
 from hasten.augment.fused import KINDS, fused_places, render_fused
 from hasten.augment.intensity import Brightness
 from hasten.augment.lowres import SimulateLowResolution
-from hasten.augment.make_program import Cases, make_segment
+from hasten.augment.make_program import CaseSource, make_segment
 from hasten.augment.noise import GaussianNoise, RicianNoise
 from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.program import Segment
@@ -37,7 +37,7 @@ def segment_of(
     depth, height, width = patch
     store = random_store([patch, (depth, height + 3, max(1, width - 2))], num_channels=channels)
     values = {**store.values, "image": (store.values["image"] * 20 - 5 * dtype.is_signed).to(dtype)}
-    return make_segment(chain, Cases(store=replace(store, values=values, spatial_dims=dims)), batch_size=5)
+    return make_segment(chain, CaseSource(store=replace(store, values=values, spatial_dims=dims)), batch_size=5)
 
 
 def with_prob(chain: Chain, **probs: float) -> Chain:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from hasten.augment import smooth
 from hasten.augment.chain import Chain
-from hasten.augment.make_program import Cases, make_segment
+from hasten.augment.make_program import CaseSource, make_segment
 from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.read import coordinates_of, read
 from hasten.augment.render import render
@@ -88,10 +88,10 @@ class Stands:
             return random.normal(key, salt, count)
 
         def read_by_kernel(*arguments: Any, **how: Any) -> Any:
-            from hasten.augment.read import Cases as Stored
+            from hasten.augment.read import PackedCases
 
             *cases, case, start, place, size, out, displaced = arguments
-            return read(Stored(*cases), case, start, coordinates_of(place, size, out, displaced), **how)
+            return read(PackedCases(*cases), case, start, coordinates_of(place, size, out, displaced), **how)
 
         of_random = {
             "words": words, "uniforms": uniforms, "normals": normals, "hashed": random.hash32,
@@ -133,7 +133,7 @@ def launched(stands: Stands | None = None) -> Iterator[Counter[str]]:
 def kernels(chain: Chain, stands: Stands | None = None) -> tuple[Counter[str], Counter[str]]:
     """To draw and to render a batch."""
     store = random_store([(14, 16, 13), (12, 20, 18)], dtype="float16")
-    segment = make_segment(chain, Cases(store=store), batch_size=2)
+    segment = make_segment(chain, CaseSource(store=store), batch_size=2)
     with torch.no_grad():
         with launched(stands) as draw:
             draws = segment.drawn(torch.arange(2))

@@ -16,7 +16,7 @@ from hasten.augment.chain import Batch, Chain, PerSample
 from hasten.augment.crop import ForegroundCrop
 from hasten.augment.elastic import Elastic
 from hasten.augment.grid import Flip
-from hasten.augment.make_program import Cases, make_segment, program_of
+from hasten.augment.make_program import CaseSource, make_segment, program_of
 from hasten.augment.mix import MixUp
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.presets import default_chain
@@ -65,7 +65,7 @@ def chain_of(name: str, dims: int) -> Chain:
 
 
 def segment(chain: Chain, store: Store, **cases: Any) -> Segment:
-    return make_segment(chain, Cases(store=store, **cases), batch_size=3, seed=5)
+    return make_segment(chain, CaseSource(store=store, **cases), batch_size=3, seed=5)
 
 
 def assert_the_same(own: Segment, wanted: Segment) -> None:
@@ -170,7 +170,9 @@ def test_samples_that_transforms_made_of_whole_cases_are_handed_over(dims: int, 
 ])  # fmt: skip
 def test_the_host_does_what_only_it_can(name: str, crops: bool, stages: int) -> None:
     chain = chain_of(name, 3) if crops else replace(chain_of(name, 3), crop=None)
-    own = make_segment(chain, Cases(store=store_of_dims(3, 1, [(4, 5, 6)] * 2)), batch_size=2, seed=0, device="meta")
+    own = make_segment(
+        chain, CaseSource(store=store_of_dims(3, 1, [(4, 5, 6)] * 2)), batch_size=2, seed=0, device="meta"
+    )
     assert own.hands_over
     assert own.host_stages == stages
     assert own.why_not_captured is not None

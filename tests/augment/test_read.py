@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from hasten.augment.make_program import Cases as Stored
-from hasten.augment.make_program import make_segment
+from hasten.augment.make_program import CaseSource, make_segment
 from hasten.augment.maps import Map
 from hasten.augment.presets import default_chain, nnunet_chain
-from hasten.augment.read import Cases, coordinates_of, read, read_mapped
+from hasten.augment.read import PackedCases, coordinates_of, read, read_mapped
 from hasten.augment.render import render
 from hasten.config.schema import SampleConfig
 from tests.augment.stores import random_store
@@ -32,12 +31,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int16
 
 def cases_of(
     shapes: list[tuple[int, int, int]], channels: int, dtype: torch.dtype, generator: torch.Generator
-) -> Cases:
+) -> PackedCases:
     shape = torch.tensor(shapes)
     voxels = shape.prod(1)
     values = torch.randn(int(voxels.sum()) * channels, generator=generator) * 20
     stored = values > 0 if dtype == torch.bool else values.abs().to(dtype)
-    return Cases(stored, shape, voxels.cumsum(0) - voxels, channels)
+    return PackedCases(stored, shape, voxels.cumsum(0) - voxels, channels)
 
 
 def some_map(batch: int, kind: str, generator: torch.Generator) -> Map:
@@ -84,7 +83,7 @@ def test_the_kernel_reads_what_torch_reads(data: Any) -> None:
     assert torch.equal(read_mapped(cases, case, start, place, size, out, displaced, **how), wanted)
 
 
-def by_kernel(cases: Cases, *arguments: Any, **how: Any) -> Tensor:
+def by_kernel(cases: PackedCases, *arguments: Any, **how: Any) -> Tensor:
     from hasten.augment.read_triton import read_by_kernel
 
     return read_by_kernel(*cases, *arguments, **how)
@@ -94,7 +93,7 @@ def test_a_voxel_without_weight_is_not_read() -> None:
     """Of whole-voxel maps each voxel is read once: a neighbour that is not finite does not leak in."""
     values = torch.arange(27.0)
     values[13] = float("inf")
-    cases = Cases(values, torch.tensor([[3, 3, 3]]), torch.tensor([0]), 1)
+    cases = PackedCases(values, torch.tensor([[3, 3, 3]]), torch.tensor([0]), 1)
     whole = Map(torch.diag_embed(torch.tensor([[1.0, -1.0, 1.0]])), torch.zeros(1, 3))
     how = {"mode": "bilinear", "padding_mode": "zeros", "spatial_dims": 3}
     result = by_kernel(
@@ -108,7 +107,8 @@ def test_a_batch_by_the_kernels_is_torchs(name: str, monkeypatch: pytest.MonkeyP
     patch = (8, 9, 10)
     config = SampleConfig(patch=patch, flip_prob=(0.5, 0.5, 0.5))
     chain = default_chain(config, patch=patch, spatial_dims=3) if name == "default" else nnunet_chain(patch)
-    segment = make_segment(chain, Stored(store=random_store([(10, 9, 13), (7, 11, 9)], dtype="float16")), batch_size=8)
+    store = random_store([(10, 9, 13), (7, 11, 9)], dtype="float16")
+    segment = make_segment(chain, CaseSource(store=store), batch_size=8)
 
     def made() -> tuple[Any, dict[str, Tensor]]:
         with torch.no_grad():

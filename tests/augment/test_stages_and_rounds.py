@@ -16,7 +16,7 @@ from hasten.augment.program import Program, Segment
 from hasten.cache.homes import part_of
 from hasten.feed.feed import Feed
 from hasten.sample.order import cases_of
-from hasten.sample.schedule import PatchStage, Rounds, stage_plan
+from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
 from tests.augment.stores import Shape, arena_of, random_store, segment_of
 
 SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
@@ -41,7 +41,9 @@ def segment(stage: PatchStage, kind: str = "in memory", seed: int = 5) -> Segmen
 
 def program(kind: str, stages: tuple[PatchStage, ...], samples: int = 0) -> Program:
     """Each round has a seed of its own."""
-    return Program(lambda number, stage: segment(stage, kind, 5 + number), Rounds(stages=stages, samples=samples))
+    return Program(
+        lambda number, stage: segment(stage, kind, 5 + number), DealingRounds(stages=stages, samples=samples)
+    )
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -118,7 +120,7 @@ def test_a_rounds_cases_are_gone_when_the_next_ones_are_made(stages: tuple[Patch
         made = segment_of(current[number], stage.patch, batch_size=stage.batch_size)
         return replace(made, hands_over=carried, host_stages=int(carried))
 
-    feed = Feed(Program(make, Rounds(stages=stages, samples=14)), last=20)
+    feed = Feed(Program(make, DealingRounds(stages=stages, samples=14)), last=20)
     assert sum(1 for _ in feed) == 20
     assert len(stores) > 2
     assert feed.wait_seconds > 0
@@ -131,7 +133,7 @@ def test_only_the_rounds_that_are_asked_for_are_made() -> None:
         rounds.append(number)
         return segment(stage, seed=number)
 
-    own = Program(make, Rounds(stages=plan((), 20), samples=10), first=12)
+    own = Program(make, DealingRounds(stages=plan((), 20), samples=10), first=12)
     assert rounds == [2]
     list(own.batches(12, 20))
     assert rounds == [2, 3]
@@ -145,7 +147,7 @@ def test_what_was_compiled_is_told_by_stage() -> None:
         made = segment(stage)
         return replace(made, compiled=True, why="compiled in 3.0 s", compile_seconds=3.0) if stage.first else made
 
-    mixed = Program(make, Rounds(stages=plan()[:2]))
+    mixed = Program(make, DealingRounds(stages=plan()[:2]))
     assert mixed.why == "4 x 4 x 2: not asked for; 6 x 6 x 4: compiled in 3.0 s"
     assert mixed.compile_seconds == 3.0
     assert not mixed.compiled

@@ -25,10 +25,10 @@ from hasten.cache.build import get_arena
 from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
-from hasten.prepare.types import Prepared
+from hasten.prepare.types import PreparedCase
 from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
 
-Load = Callable[..., Prepared]
+Load = Callable[..., PreparedCase]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_few_cases_wait_in_memory(
     lock, held, most = threading.Lock(), 0, 0
     real: Load = build.load_prepared
 
-    def counted(*args: Any, **options: Any) -> Prepared:
+    def counted(*args: Any, **options: Any) -> PreparedCase:
         nonlocal held, most
         with lock:
             held += 1
@@ -116,7 +116,7 @@ def test_the_first_bad_case_is_the_one_reported(
     later_failed = threading.Event()
     real: Load = build.load_prepared
 
-    def fails(case: Case, *args: Any, **options: Any) -> Prepared:
+    def fails(case: Case, *args: Any, **options: Any) -> PreparedCase:
         begun.append(case.id)
         if case.id == "case2":
             later_failed.wait(10)
@@ -264,7 +264,7 @@ def test_an_interrupt_ends_the_threads_and_is_gone_on_with(
         if where == "tick" and done == 3:
             raise KeyboardInterrupt
 
-    def load(case: Case, *args: Any, **options: Any) -> Prepared:
+    def load(case: Case, *args: Any, **options: Any) -> PreparedCase:
         begun.append(case.id)
         if where == "thread" and case.id == "case3":
             raise KeyboardInterrupt

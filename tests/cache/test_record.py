@@ -15,7 +15,7 @@ from monai.data import MetaTensor
 from monai.transforms import Flipd, Orientationd
 
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.model import Model
+from hasten.cache.model import ParsedRecord
 from hasten.cache.record import encode
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
@@ -41,7 +41,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def decode(data: Any, *, verify: bool) -> Any:
-    return Model(data, verify=verify).item(data)
+    return ParsedRecord(data, verify=verify).item(data)
 
 
 def round_trip(item: Any) -> Any:

@@ -18,7 +18,7 @@ from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
 from hasten.distribute.case_assignment import CaseAssignment, RankCases, copied_from_file, read_from_cache
 from hasten.feed.feed import Feed
-from hasten.sample.schedule import PatchStage, Rounds, one_stage, stage_plan
+from hasten.sample.schedule import DealingRounds, PatchStage, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
 from tests.augment.stores import OFF
 from tests.cache.sets import SPEC, write_case_set
@@ -56,7 +56,7 @@ def segment_of(parts: RankCases, round: int, stage: PatchStage = WHOLE_RUN[0]) -
 def program_of(parts: RankCases, *, first: int = 0, staged: bool = False) -> Program:
     """What a run makes its batches with. staged: with patches that grow."""
     plan = stage_plan(STAGES, STEPS, PATCH, (2, 2, 2), BATCH, True) if staged else WHOLE_RUN
-    rounds = Rounds(stages=plan, samples=parts.assignment.round_samples)
+    rounds = DealingRounds(stages=plan, samples=parts.assignment.round_samples)
     return Program(lambda round, stage: segment_of(parts, round, stage), rounds, first=first)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hasten.config.schema import DistributeConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.distribute.pipeline import Pipeline, Stage, keep_stage, named_state, stages_of
+from hasten.distribute.pipeline import Pipeline, StageModule, keep_stage, named_state, stages_of
 from hasten.distribute.pipeline_partition import Costs, count_costs, cut_places, flowing, operations_of
 from hasten.distribute.pipeline_state import split_stages
 from hasten.distribute.world import World
@@ -57,7 +57,7 @@ def test_stages_one_after_the_other_are_the_network(name: str, norm: str) -> Non
     network(image).square().mean().backward()
     values: Any = (image,)
     for number, module in enumerate(modules):
-        values = Stage(module, stages, number)(*values)
+        values = StageModule(module, stages, number)(*values)
     values.square().mean().backward()
     results = {key: weight.grad for module in modules for key, weight in module.named_parameters()}
     for key, weight in network.named_parameters():

@@ -17,7 +17,7 @@ from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleCo
 from hasten.engine import autotune, measure
 from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
 from hasten.engine.job import RunPlan, augmentation_of, build_net
-from hasten.engine.measure import Measured, Probe, Switch, Variant
+from hasten.engine.measure import Probe, Switch, Variant, VariantTimes
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
 from hasten.observe.load import LoadMeter
@@ -87,9 +87,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What is to be measured; the last of the allowed is the fastest."""
     made: list[tuple[Any, ...]] = []
 
-    def measure(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float) -> Measured:
+    def measure(
+        network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float
+    ) -> VariantTimes:
         made.append((network, probe, allowed, memory))
-        return Measured({str(allowed[-1]): 0.01}, allowed[-1])
+        return VariantTimes({str(allowed[-1]): 0.01}, allowed[-1])
 
     monkeypatch.setattr(autotune, "fastest_variant", measure)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -309,10 +311,10 @@ def test_a_short_run_on_a_gpu_compares_nothing(
 ) -> None:
     shapes = []
 
-    def usual(network: nn.Module, probe: Probe, reference: Variant, usual: Variant, **_: Any) -> Measured:
+    def usual(network: nn.Module, probe: Probe, reference: Variant, usual: Variant, **_: Any) -> VariantTimes:
         shapes.append(probe.shape)
         assert str(reference) == "fp32"
-        return Measured({str(usual): 0.5}, usual)
+        return VariantTimes({str(usual): 0.5}, usual)
 
     monkeypatch.setattr(autotune, "usual_variant", usual)
     monkeypatch.setattr(autotune, "triton_works", lambda device: True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.engine import measure
-from hasten.engine.measure import Measured, Probe, Variant, explain, faster_compiled, fastest_variant, usual_variant
+from hasten.engine.measure import Probe, Variant, VariantTimes, explain, faster_compiled, fastest_variant, usual_variant
 from hasten.nets.build import build_loss, build_network
 from hasten.observe.load import LoadMeter
 
@@ -296,13 +296,13 @@ def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: f
 
 
 def test_the_evidence_names_times_and_what_is_out() -> None:
-    output = explain(Measured({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
+    output = explain(VariantTimes({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
     assert output.startswith("bf16 was fastest; ")
     assert "bf16 12 ms, fp32 30 ms" in output
     assert output.endswith("fp32 channels-last")
-    unclear = explain(Measured({"bf16": 0.012, "fp32": 0.03}, PLAIN))
+    unclear = explain(VariantTimes({"bf16": 0.012, "fp32": 0.03}, PLAIN))
     assert unclear.startswith("nothing was certainly faster than fp32; ")
-    assert "out" not in explain(Measured({"fp32": 0.03}, PLAIN))
+    assert "out" not in explain(VariantTimes({"fp32": 0.03}, PLAIN))
 
 
 @pytest.mark.parametrize("fails", ["at once", "at the first call"])
@@ -381,7 +381,7 @@ def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pyt
 
 def test_a_short_run_takes_the_usual_variant_if_it_computes_the_same(clock: Clock) -> None:
     result = usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=100, limit_s=12.5)
-    assert result == Measured({str(BOTH): 0.125}, BOTH)
+    assert result == VariantTimes({str(BOTH): 0.125}, BOTH)
     assert clock.passes == 3
 
 

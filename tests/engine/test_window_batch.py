@@ -9,7 +9,7 @@ import torch
 
 from hasten.engine import window_batch
 from hasten.engine.infer import Inference
-from hasten.engine.window_batch import Trial, best_batch, measured_batch
+from hasten.engine.window_batch import BatchTrial, best_batch, measured_batch
 
 GIB = 2**30
 
@@ -33,20 +33,20 @@ def how(device: str) -> Inference:
     ],
 )
 def test_a_batch_is_doubled_while_it_gains_and_fits(fixed: float, free: int, most: int, count: int, why: str) -> None:
-    def trial(size: int) -> Trial:
+    def trial(size: int) -> BatchTrial:
         if size > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return Trial((fixed + size) / 1e3, size * GIB)
+        return BatchTrial((fixed + size) / 1e3, size * GIB)
 
     result, reason = best_batch(trial, free * GIB)
     assert (result, reason[: len(why)]) == (count, why)
 
 
 def test_another_error_passes() -> None:
-    def trial(size: int) -> Trial:
+    def trial(size: int) -> BatchTrial:
         if size > 1:
             raise RuntimeError("no kernel image")
-        return Trial(1.0, 1)
+        return BatchTrial(1.0, 1)
 
     with pytest.raises(RuntimeError, match="no kernel image"):
         best_batch(trial, GIB)
@@ -54,7 +54,7 @@ def test_another_error_passes() -> None:
 
 def test_the_settings_hold_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured_batch(torch.nn.Identity(), 1, how("cpu")) == 4
-    monkeypatch.setattr(window_batch, "_trial", lambda *given: Trial((1 + given[-1]) / 1e3, 1))
+    monkeypatch.setattr(window_batch, "_trial", lambda *given: BatchTrial((1 + given[-1]) / 1e3, 1))
     monkeypatch.setattr(window_batch, "available_bytes", lambda device: GIB)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     assert measured_batch(torch.nn.Identity(), 1, dataclasses.replace(how("cpu"), device=torch.device("cuda"))) == 16

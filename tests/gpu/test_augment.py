@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.augment.make_program import Cases, make_segment, program_of
+from hasten.augment.make_program import CaseSource, make_segment, program_of
 from hasten.augment.program import Segment
 from hasten.feed.feed import Feed
 from tests.augment.examples import EXAMPLES
@@ -20,7 +20,7 @@ pytestmark = [
 
 def segment(name: str, dims: int, *, device: str = "cuda", compile: bool = False, batch_size: int = 5) -> Segment:
     """Of cases that lie on the device."""
-    own, cases = chain(dims, *CHAINS[name]), Cases(store=store(dims).to(device))
+    own, cases = chain(dims, *CHAINS[name]), CaseSource(store=store(dims).to(device))
     return make_segment(own, cases, batch_size=batch_size, seed=0, device=device, compile=compile)
 
 

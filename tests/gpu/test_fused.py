@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hasten.augment.fused import KINDS, render_fused
-from hasten.augment.make_program import Cases, make_segment
+from hasten.augment.make_program import CaseSource, make_segment
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Segment
 from hasten.augment.render import render
@@ -35,7 +35,7 @@ def segment_of(patch: Triple, channels: int, prob: float) -> Segment:
     ops = tuple(replace(op, prob=prob) if type(op) in KINDS else op for op in chain.ops)
     depth, height, width = patch
     store = random_store([patch, (depth, height + 9, width - 5)], num_channels=channels, dtype="float16").to("cuda")
-    cases = Cases(store=replace(store, spatial_dims=dims))
+    cases = CaseSource(store=replace(store, spatial_dims=dims))
     return make_segment(replace(chain, ops=ops), cases, batch_size=8, device="cuda", fuse=True)
 
 

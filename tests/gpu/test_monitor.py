@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.observe.monitor import Monitor, Recording
+from hasten.observe.monitor import Monitor, MonitorRecording
 from hasten.observe.monitor.gpu import GpuProbe
 
 pytestmark = [
@@ -77,7 +77,7 @@ def test_a_sample_costs_little_beside_a_busy_device(tmp_path: Path) -> None:
         while not enough.is_set():
             work(0.2)
     print(f"{1e6 * sum(monitor._costs) / len(monitor._costs):.0f} us of a core for a sample")
-    recording = Recording(tmp_path / "monitor.jsonl")
+    recording = MonitorRecording(tmp_path / "monitor.jsonl")
     recording.poll(is_last=True)
     samples = recording.history.samples()
     assert all(len(sample.gpus) == 1 for sample in samples)

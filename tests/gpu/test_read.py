@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hasten.augment.maps import Map
 from hasten.augment.op import op_key
-from hasten.augment.read import Cases, coordinates_of, read, read_mapped
+from hasten.augment.read import PackedCases, coordinates_of, read, read_mapped
 from hasten.kernels.use import triton_runs
 from hasten.sample import random
 from tests.augment.stores import random_store, segment_of
@@ -47,7 +47,7 @@ def reading(dims: int, dtype: torch.dtype, channels: int, *, displaced: bool) ->
     shift = torch.randn(3, 3, generator=generator)
     shift[0] = torch.tensor([0.0, 2.0, -3.0])
     out = (1 if dims == 2 else 18, 17, 30)
-    cases = Cases(values.to(dtype).cuda(), shape.cuda(), (voxels.cumsum(0) - voxels).cuda(), channels)
+    cases = PackedCases(values.to(dtype).cuda(), shape.cuda(), (voxels.cumsum(0) - voxels).cuda(), channels)
     start = torch.tensor([[2, -3, 5], [0, 4, -2], [-1, 1, 1]]) * torch.tensor([dims == 3, 1, 1])
     moved = torch.randn(3, 3, *out, generator=generator).cuda() if displaced else None
     place = Map(linear.cuda(), shift.cuda())
@@ -55,7 +55,7 @@ def reading(dims: int, dtype: torch.dtype, channels: int, *, displaced: bool) ->
 
 
 def by_torch(
-    cases: Cases, case: Tensor, start: Tensor, place: Map, size: Any, out: Any, moved: Any, **how: Any
+    cases: PackedCases, case: Tensor, start: Tensor, place: Map, size: Any, out: Any, moved: Any, **how: Any
 ) -> Tensor:
     return read(cases, case, start, coordinates_of(place, size, out, moved), **how)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.augment.make_program import Cases, make_program
+from hasten.augment.make_program import CaseSource, make_program
 from hasten.augment.presets import nnunet_chain
 from hasten.nnunet.batches import Augmentation, Batches, chain_of
 from hasten.nnunet.cascade import FirstStage
@@ -27,7 +27,9 @@ def batches(
     patch = PATCH if dims == 3 else (1, 8, 8)
     store = read_cases(DataSet(cascaded=cascaded), spatial_dims=dims)
     crop = NnunetCrop(size=patch, initial_size=patch, batch_size=2, forced=forced, keys=tuple(store.values))
-    program = make_program(chain_of(store, crop, augmentation), Cases(store=store), batch_size=2, seed=5, device=CPU)
+    program = make_program(
+        chain_of(store, crop, augmentation), CaseSource(store=store), batch_size=2, seed=5, device=CPU
+    )
     return Batches(program=program, first=first, scales=options.pop("scales", None), **options)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.engine.measure import Measured, Variant
+from hasten.engine.measure import Variant, VariantTimes
 from hasten.nets.losses.deep_supervision import nearest
 
 pytest.importorskip("nnunetv2.training.loss.compound_losses")
@@ -40,12 +40,12 @@ def loss() -> Any:
     return DeepSupervisionWrapper(default(False), [1.0, 0.0])
 
 
-def setting(tmp_path: Path, **others: Any) -> module.Setting:
+def setting(tmp_path: Path, **others: Any) -> module.StepSetting:
     fields: dict[str, Any] = {
         "shape": SHAPE, "strides": (4, 4, 4), "num_classes": 3, "spatial_dims": 3, "iterations": 10,
         "several_ranks": False, "idle": True, "memory": tmp_path,
     }  # fmt: skip
-    return module.Setting(**fields | others)
+    return module.StepSetting(**fields | others)
 
 
 def batch(number: int) -> tuple[Tensor, Tensor]:
@@ -90,12 +90,12 @@ def test_what_is_faster_here_is_taken(tmp_path: Path, monkeypatch: pytest.Monkey
     best = Variant(precision="bf16", channels_last=True)
     asked: list[list[Variant]] = []
 
-    def measured(net: nn.Module, probe: Any, allowed: list[Variant], memory: Path, seconds: float) -> Measured:
+    def measured(net: nn.Module, probe: Any, allowed: list[Variant], memory: Path, seconds: float) -> VariantTimes:
         asked.append(allowed)
         assert seconds > 10
         assert probe.shape == (1, *SHAPE[1:])
         assert memory == tmp_path
-        return Measured({str(best): 0.1}, best)
+        return VariantTimes({str(best): 0.1}, best)
 
     monkeypatch.setattr(module, "fastest_variant", measured)
     net = network()

@@ -14,7 +14,7 @@ import pytest
 from hasten.augment.draw import Draws
 from hasten.augment.program import Program
 from hasten.sample.dealt import Dealt
-from hasten.sample.schedule import PatchStage, Rounds, stage_plan
+from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import Share
 from tests.augment.stores import Shape, random_store, segment_of
 
@@ -56,7 +56,7 @@ def test_cases_and_keys_of_every_rank(dims: int, size: int, pieces: int, name: s
 @pytest.mark.parametrize("name", ["stages", "rounds of stages"])
 def test_cases_and_keys_over_stages_and_rounds(name: str) -> None:
     store = random_store([(9, 8, 7), (8, 8, 8), (7, 9, 8)])
-    rounds = Rounds(stages=PLAN, samples=24 if name == "rounds of stages" else 0)
+    rounds = DealingRounds(stages=PLAN, samples=24 if name == "rounds of stages" else 0)
 
     def make(number: int, stage: PatchStage) -> Any:
         seed = number if rounds.samples else 7

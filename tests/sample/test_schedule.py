@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.sample.schedule import PatchStage, Rounds, stage_plan
+from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
 
 PATCH, UNIT, BATCH = (8, 8, 4), (2, 2, 2), 2
 HALVES = ((0.3, 0.5), (0.6, 0.75))
@@ -102,7 +102,7 @@ def test_rounds_are_a_function_of_the_step(
     samples: int, shares: list[float], steps: int, first: int, count: int
 ) -> None:
     given = [(sum(shares[: number + 1]), 0.5 + 0.25 * number) for number in range(len(shares))]
-    rounds = Rounds(stages=plan(given, steps, keep_voxels=True), samples=samples)
+    rounds = DealingRounds(stages=plan(given, steps, keep_voxels=True), samples=samples)
     pieces = rounds.cut(first, first + count)
     assert [step for _, begin, end in pieces for step in range(begin, end)] == list(range(first, first + count))
     assert all(rounds.at(step) == number for number, begin, end in pieces for step in range(begin, end))
@@ -111,5 +111,5 @@ def test_rounds_are_a_function_of_the_step(
 
 
 def test_a_round_begins_with_the_first_batch_after_the_last_one() -> None:
-    rounds = Rounds(stages=plan((), 20), samples=7)
+    rounds = DealingRounds(stages=plan((), 20), samples=7)
     assert rounds.cut(0, 12) == [(0, 0, 4), (1, 4, 7), (2, 7, 11), (3, 11, 12)]

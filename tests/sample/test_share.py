@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hasten.augment.chain import Batch
 from hasten.augment.program import Program, Segment
 from hasten.feed.feed import Feed
-from hasten.sample.schedule import Rounds, stage_plan
+from hasten.sample.schedule import DealingRounds, stage_plan
 from hasten.sample.share import WHOLE, Share, share_mistake
 from tests.augment.stores import Shape, batch_by, random_store, segment_of
 
@@ -56,7 +56,7 @@ def on_device(share: Share, first: int, last: int) -> list[Batch]:
 
 def staged(share: Share, first: int, last: int) -> list[Batch]:
     stages = stage_plan(((0.3, 0.5), (0.6, 0.75)), 10, PATCH, (2, 2, 2), 8, keep_voxels=True)
-    program = Program(lambda _, stage: segment(share, stage.patch, stage.batch_size), Rounds(stages=stages))
+    program = Program(lambda _, stage: segment(share, stage.patch, stage.batch_size), DealingRounds(stages=stages))
     return list(Feed(program, first=first, last=last))
 
 

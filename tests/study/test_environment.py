@@ -18,7 +18,7 @@ from hasten.study.environment.check import Check, worst
 from hasten.study.environment.compiler import check_compiler
 from hasten.study.environment.conv import TINY, Cell, check_conv3d, probe_conv3d
 from hasten.study.environment.doctor import check_load, examine
-from hasten.study.environment.homes import GIB, Gpu, Homes, check_homes, existing, homes_here
+from hasten.study.environment.homes import GIB, GpuMemory, Homes, check_homes, existing, homes_here
 from hasten.study.environment.rates import Rates, cache_disk_rate, check_rates, data_disk_rate, gunzip_rates, read_rate
 from hasten.study.environment.show import lines, verdict, write_page
 from hasten.study.environment.threads import Threads, check_threads, threads_here
@@ -100,9 +100,9 @@ ROOMY = Homes(cache="/c", cache_free=100 * GIB, ram_total=64 * GIB, ram_availabl
         ({"ram_available": GIB}, "memory", "warn"),
         ({"ram_available": GIB // 4}, "memory", "bad"),
         ({"shm_total": 2**26, "shm_free": 2**26}, "shared memory", "warn"),
-        ({"gpus": (Gpu(name="H", total=80 * GIB, free=20 * GIB),)}, "cuda:0", "warn"),
-        ({"gpus": (Gpu(name="H", total=80 * GIB, free=79 * GIB),)}, "cuda:0", "ok"),
-        ({"gpus": (Gpu(name="H", total=GIB, free=GIB),) * 2, "locked": 2**26}, "locked memory", "warn"),
+        ({"gpus": (GpuMemory(name="H", total=80 * GIB, free=20 * GIB),)}, "cuda:0", "warn"),
+        ({"gpus": (GpuMemory(name="H", total=80 * GIB, free=79 * GIB),)}, "cuda:0", "ok"),
+        ({"gpus": (GpuMemory(name="H", total=GIB, free=GIB),) * 2, "locked": 2**26}, "locked memory", "warn"),
         ({"locked": 2**16}, "locked memory", "ok"),
     ],
 )

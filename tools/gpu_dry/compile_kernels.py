@@ -154,7 +154,7 @@ def chains(values: torch.dtype, channels: int, patch: tuple[int, int, int], dims
     from hasten.augment.fused import fused_places, launch_fused
     from hasten.augment.maps import identity
     from hasten.augment.presets import nnunet_chain
-    from hasten.augment.read import Cases
+    from hasten.augment.read import PackedCases
 
     key = torch.empty(2, 2, dtype=torch.int64, device="meta")
     stages = stages_of(nnunet_chain(patch, num_channels=channels, spatial_dims=dims), patch)
@@ -166,8 +166,8 @@ def chains(values: torch.dtype, channels: int, patch: tuple[int, int, int], dims
     start = torch.empty(2, 3, dtype=torch.int64, device="meta")
     draws = Draws(key[:, 0], key[:, 0], start, key, (grid, *({**each, **use} for each in drawn)))
     cases = {
-        "image": Cases(torch.empty(2**24, dtype=values, device="meta"), start, key[:, 0], channels),
-        "label": Cases(torch.empty(2**24, dtype=torch.uint8, device="meta"), start, key[:, 0], 1),
+        "image": PackedCases(torch.empty(2**24, dtype=values, device="meta"), start, key[:, 0], channels),
+        "label": PackedCases(torch.empty(2**24, dtype=torch.uint8, device="meta"), start, key[:, 0], 1),
     }
     launch_fused(stages, fused_places(stages), cases, draws, dims)
 

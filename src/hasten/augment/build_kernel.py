@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.maps import Map
-from hasten.augment.read import Cases, coordinates_of, read
+from hasten.augment.read import PackedCases, coordinates_of, read
 
 _OPTIONS: dict[str, Any] = {
     "assert_indirect_indexing": False,  # indices are clamped by construction
@@ -78,7 +78,7 @@ def _reading(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
         first = torch.zeros(1, dtype=torch.int64)
         return tuple(
             read(
-                Cases(values, shape, offset, channels), first, start, coordinates, mode=mode,
+                PackedCases(values, shape, offset, channels), first, start, coordinates, mode=mode,
                 padding_mode=padding_mode, spatial_dims=spec.spatial_dims,
             )
             for values, (mode, channels, _) in zip(arguments, keys, strict=False)

@@ -17,15 +17,14 @@ from hasten.augment.cucim import can_run
 from hasten.augment.explain import backends_table, explain_table
 from hasten.augment.lower import Context, name_of
 from hasten.augment.lower.cucim import is_cucim
-from hasten.augment.make_program import Cases, augment_batch, cases_of_arena, make_program, segment_of_batch
+from hasten.augment.make_program import CaseSource, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
 from hasten.augment.program import Program
 from hasten.augment.steps import PER_SAMPLE, LoweredChain, alone, plan_steps, size_setting
 from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
-from hasten.cache.chain import Chain as CachedChain
-from hasten.cache.chain import split_chain
+from hasten.cache.chain import SplitCompose, split_chain
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.identity import chain_identity
 from hasten.sample.share import WHOLE, Share
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 class TransformProgram:
     """A lowered chain of transforms; `bind` it to data, or call it on batches."""
 
-    cached: CachedChain
+    cached: SplitCompose
     plan: LoweredChain
     context: Context
     optional: tuple[str, ...] = ()
@@ -126,11 +125,11 @@ class TransformProgram:
             bound = (
                 cases_of_arena(arena, here.context.dims)
                 if arena is not None
-                else Cases(store=here._store(items, numbers))
+                else CaseSource(store=here._store(items, numbers))
             )
             sized = here if here.plan.crop is not None else here._for_size(bound.store)
             if not sized.plan.source:
-                moved = bound if arena is not None else Cases(store=bound.store.to(device))
+                moved = bound if arena is not None else CaseSource(store=bound.store.to(device))
                 return make_program(sized.chain, moved, **options)
             here = sized
         source = WholeCases(
@@ -236,7 +235,7 @@ class TransformProgram:
         """A program of transforms on whole cases, followed by these operations."""
         batch, _ = source.batch([0])
         labels = tuple(key for key in self.context.label_keys if key in source.keys)
-        cases = Cases(store=store_of_batch(batch, "cpu"), whole_cases=source)
+        cases = CaseSource(store=store_of_batch(batch, "cpu"), whole_cases=source)
         chain = Chain(crop=None, ops=ops, keys=source.keys, label_keys=labels)
         return make_program(chain, cases, **{**options, "train_cases": None})
 
@@ -291,7 +290,7 @@ def _checked(plan: LoweredChain, strict: bool, *, final: bool = True) -> Lowered
     return plan
 
 
-def _first_plan(cached: CachedChain, context: Context) -> tuple[LoweredChain, Context]:
+def _first_plan(cached: SplitCompose, context: Context) -> tuple[LoweredChain, Context]:
     """The plan without data: for the dimensions of the chain's sizes, or those that lower the most transforms."""
     dims_of_chain = _dims(cached)
     plans: list[tuple[LoweredChain, Context]] = []
@@ -307,7 +306,7 @@ def _first_plan(cached: CachedChain, context: Context) -> tuple[LoweredChain, Co
     return min(plans, key=lambda each: sum(step.how == PER_SAMPLE for step in each[0].steps))
 
 
-def _dims(cached: CachedChain) -> int | None:
+def _dims(cached: SplitCompose) -> int | None:
     """Number of spatial axes, from the sizes in the transforms' arguments."""
     for each in cached.compose.transforms:
         parts = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
@@ -319,7 +318,7 @@ def _dims(cached: CachedChain) -> int | None:
     return None
 
 
-def _warn_about_cucim(cached: CachedChain, context: Context) -> None:
+def _warn_about_cucim(cached: SplitCompose, context: Context) -> None:
     rest = cached.compose.transforms[cached.fixed :]
     names = [each.name for each in rest if is_cucim(each)]
     if names and not context.cucim:
@@ -333,7 +332,7 @@ def _warn_about_cucim(cached: CachedChain, context: Context) -> None:
         )  # fmt: skip
 
 
-def _items_of(data: Any, cached: CachedChain) -> tuple[Items, Arena | None]:
+def _items_of(data: Any, cached: SplitCompose) -> tuple[Items, Arena | None]:
     """Prepared items. Raises ValueError where a data set was made with another chain, or there is nothing in it."""
     if isinstance(data, Arena):
         return items_of_arena(data), data
@@ -356,7 +355,7 @@ def _items_of(data: Any, cached: CachedChain) -> tuple[Items, Arena | None]:
     return Items(count=len(data), get=data.prepared, name=lambda case: f"item {data.source(case)}"), None
 
 
-def _same(one: CachedChain, other: CachedChain) -> bool:
+def _same(one: SplitCompose, other: SplitCompose) -> bool:
     if one.fixed != other.fixed:
         return False
     pairs = zip(one.fixed_transforms, other.fixed_transforms, strict=True)
@@ -380,7 +379,7 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     return tuple(numbers)
 
 
-def _indices_keys(cached: CachedChain) -> set[str]:
+def _indices_keys(cached: SplitCompose) -> set[str]:
     """Entries that crops take their centres from, of another length in each case."""
     names = ("fg_indices_key", "bg_indices_key", "indices_key")
     return {str(getattr(each, name, None)) for each in cached.compose.transforms for name in names}

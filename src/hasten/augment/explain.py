@@ -18,7 +18,7 @@ _LONG: Triple = (4096, 4096, 4096)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class ExplainedTransform:
     """How one transform runs."""
 
     name: str
@@ -29,7 +29,7 @@ class Row:
     """Hasten's operations in place of it, with their arguments."""
 
 
-def explained(plan: LoweredChain, chain: Chain) -> tuple[Row, ...]:
+def explained(plan: LoweredChain, chain: Chain) -> tuple[ExplainedTransform, ...]:
     """A row for each transform."""
     together = _together(plan, chain)
     rows = []
@@ -39,11 +39,11 @@ def explained(plan: LoweredChain, chain: Chain) -> tuple[Row, ...]:
         off = bool(step.ops) and all(getattr(op, "prob", 1.0) == 0 for op in step.ops)
         how, why = ("off", "its probability is 0") if off else (step.how, why or "on whole batches")
         title = step.transform.name if isinstance(step.transform, Fixed) else name_of(step.transform)
-        rows.append(Row(name=title, how=how, why=why, ops=ops))
+        rows.append(ExplainedTransform(name=title, how=how, why=why, ops=ops))
     return tuple(rows)
 
 
-def rows_table(rows: Sequence[Row]) -> str:
+def rows_table(rows: Sequence[ExplainedTransform]) -> str:
     """Number, name, how it runs, why; below it Hasten's operation, `=`."""
     lines = _aligned(
         [("", "transform", "runs", "why"), *((str(at), row.name, row.how, row.why) for at, row in enumerate(rows, 1))]

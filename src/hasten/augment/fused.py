@@ -18,7 +18,7 @@ from hasten.augment.intensity import Brightness
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import Drawn
-from hasten.augment.read import Cases
+from hasten.augment.read import PackedCases
 from hasten.augment.render import follow, render, warped
 from hasten.augment.smooth import Blur
 from hasten.kernels.use import triton_runs
@@ -48,7 +48,7 @@ def fused_places(stages: Sequence[Stage]) -> list[int | None]:
 
 
 def render_fused(
-    stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, partial_batch: Batch
+    stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int, partial_batch: Batch
 ) -> Batch:
     """As `render`, and by it where the chain is none of this module's, or another device has part of the batch."""
     places = fused_places(stages)
@@ -58,7 +58,11 @@ def render_fused(
 
 
 def launch_fused(
-    stages: Sequence[Stage], places: Sequence[int | None], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int
+    stages: Sequence[Stage],
+    places: Sequence[int | None],
+    cases: Mapping[str, PackedCases],
+    draws: Draws,
+    spatial_dims: int,
 ) -> Batch:
     """(B, C, *S) by key, as `render` returns it. places: of `fused_places`. Needs Triton."""
     from hasten.augment.fused_launch_triton import launch
@@ -78,7 +82,7 @@ def launch_fused(
     return follow(stages[last + 1 :], batch, draws.stages[last + 1 :], spatial_dims)
 
 
-def _label_beside(warp: Warp, key: str, cases: Mapping[str, Cases]) -> str:
+def _label_beside(warp: Warp, key: str, cases: Mapping[str, PackedCases]) -> str:
     """A label of one channel, whose nearest voxels are read at the places of the image; "" if there is none."""
     image = warp.readings[key]
     for name, reading in warp.readings.items():

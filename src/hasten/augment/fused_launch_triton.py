@@ -16,7 +16,7 @@ from hasten.augment.fused_space_triton import blur_kernel, low_kernel
 from hasten.augment.fused_triton import curve_kernel, open_kernel
 from hasten.augment.noise import VOXEL
 from hasten.augment.op import Drawn
-from hasten.augment.read import Cases
+from hasten.augment.read import PackedCases
 from hasten.augment.read_triton import PADDINGS
 from hasten.sample.random import salt_of
 from hasten.sample.random_triton import signed
@@ -29,8 +29,8 @@ _DEPTH = 16
 
 
 def launch(
-    ops: Sequence[Any], drawn: Sequence[Drawn | None], warp: Warp, key: str, label: str, cases: Mapping[str, Cases],
-    draws: Draws, flat: bool,
+    ops: Sequence[Any], drawn: Sequence[Drawn | None], warp: Warp, key: str, label: str,
+    cases: Mapping[str, PackedCases], draws: Draws, flat: bool,
 ) -> Batch:  # fmt: skip
     """The image `key`, and the label where it is read by the same kernel, (B, C, D, H, W) each.
 

@@ -20,7 +20,7 @@ from hasten.augment.chain import Batch, Placed, Reading, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp
-from hasten.augment.read import Cases, Coordinates, bounded, coordinates_of, samples_as_cases
+from hasten.augment.read import Coordinates, PackedCases, bounded, coordinates_of, samples_as_cases
 from hasten.augment.render import changed
 from hasten.sample.host import READ, cut, places_at
 
@@ -42,7 +42,7 @@ NOTHING_COMPILED = Kernels(apply={}, fused={}, read={})
 
 def render_on_host(
     stages: Sequence[Stage],
-    cases: Mapping[str, Cases],
+    cases: Mapping[str, PackedCases],
     draws: Draws,
     spatial_dims: int,
     kernels: Kernels = NOTHING_COMPILED,
@@ -144,7 +144,7 @@ class _Reader:
     warp: Warp
     kernels: Kernels
     spatial_dims: int
-    cases: Mapping[str, Cases]
+    cases: Mapping[str, PackedCases]
     case: Tensor
     start: Tensor
     grid: SamplingGrid
@@ -212,7 +212,7 @@ class _Reader:
             READ[self.warp.readings[key].mode](volume, at, target)
 
 
-def _volume(cases: Cases, offset: int, shape: list[int]) -> Tensor:
+def _volume(cases: PackedCases, offset: int, shape: list[int]) -> Tensor:
     voxels = shape[0] * shape[1] * shape[2]
     flat = cases.values[offset * cases.channels : (offset + voxels) * cases.channels]
     return flat.view(cases.channels, *shape)

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain, is_per_sample, stages_of
 from hasten.augment.fused import render_fused
-from hasten.augment.program import Prepared, Program, Segment
+from hasten.augment.program import DrawnBatch, Program, Segment
 from hasten.augment.render import follow, render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
-from hasten.cache.arena import Arena, Part, Store
+from hasten.cache.arena import Arena, DevicePart, Store
 from hasten.cache.pages import Pages
 from hasten.sample.dealt import Dealt, part_order
 from hasten.sample.order import CaseOrder, epoch_order
-from hasten.sample.schedule import Rounds, one_stage
+from hasten.sample.schedule import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
 
 log = logging.getLogger(__name__)
@@ -40,25 +40,25 @@ GPU_OPTIONS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cases:
+class CaseSource:
     """The source of batches, and its location."""
 
     store: Store
-    on_device: Part | None = None
+    on_device: DevicePart | None = None
     pages: Pages | None = None
     whole_cases: WholeCases | None = None
     """Transforms that give the samples; `store` is then an example of them."""
 
 
-def cases_of_arena(arena: Arena, spatial_dims: int) -> Cases:
+def cases_of_arena(arena: Arena, spatial_dims: int) -> CaseSource:
     """The prepared cases of an arena, where they are; nothing is copied."""
     store = replace(arena.store, spatial_dims=spatial_dims)
-    return Cases(store=store, on_device=arena.part, pages=arena.pages)
+    return CaseSource(store=store, on_device=arena.part, pages=arena.pages)
 
 
 def make_segment(
     chain: Chain,
-    cases: Cases,
+    cases: CaseSource,
     *,
     batch_size: int,
     seed: int = 0,
@@ -119,7 +119,7 @@ def _order(
     return partial(epoch_order, cases=positions, seed=seed, share=share, batch_size=batch_size, repeats=repeats)
 
 
-def make_program(chain: Chain, cases: Cases, **options: Any) -> Program:
+def make_program(chain: Chain, cases: CaseSource, **options: Any) -> Program:
     """A program of one segment. options: those of `make_segment`."""
     return program_of(make_segment(chain, cases, **options))
 
@@ -127,7 +127,7 @@ def make_program(chain: Chain, cases: Cases, **options: Any) -> Program:
 def program_of(segment: Segment) -> Program:
     """A program that makes every batch by one segment."""
     stages = one_stage(segment.warp.out, segment.batch_size)
-    return Program(lambda round, stage: segment, Rounds(stages=stages))
+    return Program(lambda round, stage: segment, DealingRounds(stages=stages))
 
 
 def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> Batch:
@@ -147,7 +147,7 @@ def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> 
     with torch.no_grad():
         draws = segment.drawn_for(rows, rows + first)
     samples = {key: store.values[key].view(value.shape) for key, value in entries.items()}
-    return segment.finish(Prepared(draws, samples, {}))
+    return segment.finish(DrawnBatch(draws, samples, {}))
 
 
 def segment_of_batch(
@@ -155,7 +155,7 @@ def segment_of_batch(
 ) -> Segment:
     """A segment for `augment_batch`, of batches like this one. options: of `make_segment`."""
     store = store_of_batch(batch, device)
-    return make_segment(chain, Cases(store=store), batch_size=len(store.ids), seed=seed, device=device, **options)
+    return make_segment(chain, CaseSource(store=store), batch_size=len(store.ids), seed=seed, device=device, **options)
 
 
 def _compiled(segment: Segment, folder: Path | None) -> Segment:

@@ -7,12 +7,12 @@ from typing import Any
 
 from hasten.augment.lower import is_random_crop, keys_of
 from hasten.augment.steps import made_by
-from hasten.cache.chain import Chain as CachedChain
+from hasten.cache.chain import SplitCompose
 
 _LABELS = ("label", "seg", "mask")
 
 
-def batch_keys(cached: CachedChain, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Entries of a batch, and those of them that a batch holds only if items have them as images.
 
     Raises ValueError if the chain names no keys.
@@ -37,7 +37,7 @@ def batch_keys(cached: CachedChain, requested: Sequence[str] | None) -> tuple[tu
     return sure + maybe, maybe
 
 
-def label_keys_of(cached: CachedChain, keys: Sequence[str]) -> tuple[str, ...]:
+def label_keys_of(cached: SplitCompose, keys: Sequence[str]) -> tuple[str, ...]:
     """The keys that a crop looks for classes in, that are read with `nearest` beside others that are not, or that are
     named like one."""
     candidates: list[str] = []

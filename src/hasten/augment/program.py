@@ -18,15 +18,15 @@ from hasten.augment.chain import Batch, Chain, Stage, Warp, is_per_sample, stage
 from hasten.augment.draw import Draws, SamplingGrid, draw_stages, part
 from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kernel_length, render_on_host
 from hasten.augment.per_sample import run_per_sample
-from hasten.augment.read import Cases, samples_as_cases
+from hasten.augment.read import PackedCases, samples_as_cases
 from hasten.augment.render import follow, render
 from hasten.augment.whole_cases import WholeCases
-from hasten.cache.arena import Part, Store
+from hasten.cache.arena import DevicePart, Store
 from hasten.cache.pages import Pages
 from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import CaseOrder
 from hasten.sample.random import hash32, sample_key
-from hasten.sample.schedule import PatchStage, Rounds, cut_by_stage, stage_at
+from hasten.sample.schedule import DealingRounds, PatchStage, cut_by_stage, stage_at
 from hasten.sample.share import WHOLE, Share
 
 _STEPS_PER_DRAW = 32
@@ -35,7 +35,7 @@ _PATCH = 0x2C1B
 """Salt of the words that a crop is keyed by, so that operations after it never share them."""
 
 
-class Prepared(NamedTuple):
+class DrawnBatch(NamedTuple):
     """The part of a batch that is made where the cases are."""
 
     draws: Draws
@@ -65,7 +65,7 @@ class Segment:
     order: CaseOrder
     share: Share = WHOLE
     """The samples of each batch that this rank makes."""
-    on_device: Part | None = None
+    on_device: DevicePart | None = None
     """The cases that the device holds, where it holds some of them."""
     pages: Pages | None = None
     """For reading ahead, where cases lie on the disk."""
@@ -115,7 +115,7 @@ class Segment:
         """Batches `first` ... `last` - 1, made in line."""
         return map(self.rendered, self.draws(first, last))
 
-    def prepare(self, first: int, last: int) -> Generator[Prepared, None, None]:
+    def prepare(self, first: int, last: int) -> Generator[DrawnBatch, None, None]:
         """The parts of batches `first` ... `last` - 1 that are made where the cases are."""
         return (self._prepared(draws) for draws in self.draws(first, last))
 
@@ -126,13 +126,13 @@ class Segment:
             prepared = pytree.tree_map(lambda value: value.to(self.device), prepared)
         return self.finish(prepared)
 
-    def _prepared(self, draws: Draws) -> Prepared:
+    def _prepared(self, draws: Draws) -> DrawnBatch:
         if self.whole_cases is not None:
             batch, per_case = self.whole_cases.batch(draws.sample.tolist())
             draws = _of_samples(draws)
         else:
             batch, per_case = {}, {key: each[draws.case] for key, each in self.store.per_case.items()}
-        return Prepared(*(self._begun(draws, batch) if self.hands_over else (draws, batch)), per_case)
+        return DrawnBatch(*(self._begun(draws, batch) if self.hands_over else (draws, batch)), per_case)
 
     def _begun(self, draws: Draws, batch: Batch) -> tuple[Draws, Batch]:
         """The host's part of a batch that another device finishes. batch: output of the transforms on whole cases."""
@@ -147,7 +147,7 @@ class Segment:
         cases = samples_as_cases(batch)[0] if batch else self.stored()
         return draws, self._run(range(self.host_stages), here, cases=cases)
 
-    def finish(self, prepared: Prepared) -> Batch:
+    def finish(self, prepared: DrawnBatch) -> Batch:
         """The batch (B, C, *S) by key, from what `prepare` gave, once that is on the device."""
         draws, batch, per_case = prepared
         stages = range(len(self.stages))
@@ -201,16 +201,17 @@ class Segment:
         for case, low, high in zip(draws.case.tolist(), lows, highs, strict=True):
             self.pages.want(case, low, high)
 
-    def stored(self, store: Store | None = None) -> dict[str, Cases]:
+    def stored(self, store: Store | None = None) -> dict[str, PackedCases]:
         """The cases that the first stage reads, by key: of this segment's store, or of another."""
         store = store or self.store
         return {
-            key: Cases(store.values[key], store.shape, store.offset, store.channels[key]) for key in self.chain.keys
+            key: PackedCases(store.values[key], store.shape, store.offset, store.channels[key])
+            for key in self.chain.keys
         }
 
     @torch.no_grad()
     def _run(
-        self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, Cases] | None = None
+        self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, PackedCases] | None = None
     ) -> Batch:
         """Stages of the chain; the first one reads `cases`, and takes from `batch` the samples whose case is -1."""
         result, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
@@ -252,7 +253,7 @@ def _of_samples(draws: Draws) -> Draws:
     return draws._replace(case=rows, start=torch.zeros_like(draws.start))
 
 
-def _whole(cases: Cases, case: Tensor) -> Tensor:
+def _whole(cases: PackedCases, case: Tensor) -> Tensor:
     """(B, C, D, H, W) of whole cases, which all have one size."""
     sides = cases.shape[0].tolist()
     return cases.values.view(-1, cases.channels, *sides)[case]
@@ -274,7 +275,7 @@ class Program:
     round are kept.
     """
 
-    def __init__(self, make: Callable[[int, PatchStage], Segment], rounds: Rounds, *, first: int = 0) -> None:
+    def __init__(self, make: Callable[[int, PatchStage], Segment], rounds: DealingRounds, *, first: int = 0) -> None:
         """make: makes the segment of a round and a stage; called when a batch of that round is first requested, by all
         ranks at the same step, since cases may travel between them then. first: the step that the run begins with."""
         self.rounds, self._make = rounds, make

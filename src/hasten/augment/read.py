@@ -17,7 +17,7 @@ from hasten.sample.gather import gather_flat, majority_flat, nearest_flat
 Coordinates = tuple[Tensor, Tensor, Tensor]
 
 
-class Cases(NamedTuple):
+class PackedCases(NamedTuple):
     """One key of N cases, one behind the other."""
 
     values: Tensor
@@ -29,15 +29,15 @@ class Cases(NamedTuple):
     channels: int
 
 
-def as_cases(image: Tensor) -> Cases:
+def as_cases(image: Tensor) -> PackedCases:
     """A batch (B, C, *S) as B cases."""
     batch, channels, *sides = image.shape
     size = (1, *sides)[-3:]
     whole = torch.stack([torch.full((batch,), side, dtype=torch.int64, device=image.device) for side in size], dim=1)
-    return Cases(image.reshape(-1), whole, torch.arange(batch, device=image.device) * math.prod(size), channels)
+    return PackedCases(image.reshape(-1), whole, torch.arange(batch, device=image.device) * math.prod(size), channels)
 
 
-def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, Cases], Tensor, Tensor]:
+def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, PackedCases], Tensor, Tensor]:
     """Samples (B, C, *S) by key as B cases each; (B,) int64 the case of each sample and (B, 3) int64 its start, 0."""
     first = next(iter(batch.values()))
     case = torch.arange(len(first), device=first.device)
@@ -65,7 +65,7 @@ def coordinates_of(affine: Map, size: Triple, out: Triple, displaced: Tensor | N
 
 
 def read(
-    cases: Cases,
+    cases: PackedCases,
     case: Tensor,
     start: Tensor,
     coordinates: Coordinates,
@@ -89,7 +89,7 @@ def read(
 
 
 def read_mapped(
-    cases: Cases,
+    cases: PackedCases,
     case: Tensor,
     start: Tensor,
     place: Map,

@@ -12,11 +12,11 @@ from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import spread
-from hasten.augment.read import Cases, read_mapped, samples_as_cases
+from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
 
 
 def render(
-    stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, partial_batch: Batch
+    stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int, partial_batch: Batch
 ) -> Batch:
     """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
 
@@ -60,7 +60,7 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
 
 
 def warped(
-    warp: Warp, cases: Mapping[str, Cases], grid: SamplingGrid, case: Tensor, start: Tensor, spatial_dims: int
+    warp: Warp, cases: Mapping[str, PackedCases], grid: SamplingGrid, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
     """The keys of a Warp, read from the cases: (B, C, *S) each."""
     result = {}
@@ -82,8 +82,8 @@ def warped(
 
 
 def _by_channel(
-    cases: Cases, case: Tensor, start: Tensor, affine: Map, displaced: Tensor | None
-) -> tuple[Cases, Tensor, Tensor, Map, Tensor | None]:
+    cases: PackedCases, case: Tensor, start: Tensor, affine: Map, displaced: Tensor | None
+) -> tuple[PackedCases, Tensor, Tensor, Map, Tensor | None]:
     """Each channel of a sample as a sample: one expression of one shape, which a compiler makes one kernel of.
 
     Channels beside each other are a stack of sums there, and each neighbour of each channel is stored before it is
@@ -96,6 +96,6 @@ def _by_channel(
     channel = torch.arange(cases.channels, device=case.device)
     shape = cases.shape[case]
     offset = cases.offset[case][:, None] * cases.channels + channel * shape.prod(1)[:, None]
-    by_channel = Cases(cases.values, every(shape), offset.flatten(), 1)
+    by_channel = PackedCases(cases.values, every(shape), offset.flatten(), 1)
     rows = torch.arange(len(by_channel.offset), device=case.device)
     return by_channel, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)

@@ -13,7 +13,7 @@ import torch
 from hasten.augment.chain import Batch, BatchOp, Chain, Fixed, PerSample, Warp, stages_of
 from hasten.augment.chain_object import KEYS, LABEL_KEYS, check_keys, of_ops, plan_of, wrong_size
 from hasten.augment.crop import CropByPosNegLabel, CropOp, ForegroundCrop
-from hasten.augment.explain import Row, explained, rows_table
+from hasten.augment.explain import ExplainedTransform, explained, rows_table
 from hasten.augment.grid import Mirror
 from hasten.augment.lower import name_of
 from hasten.augment.mix import MixUp
@@ -34,13 +34,13 @@ class RunChain:
     """Hasten's operations, with the crop; without one where it is among `transforms`."""
     transforms: tuple[Any, ...]
     """Random transforms that run on whole cases, sample by sample, before the operations (`WholeCases.transforms`)."""
-    steps: tuple[Row, ...]
+    steps: tuple[ExplainedTransform, ...]
     """For the report and `hasten plan`."""
     digest: str
     """SHA-256 of the file or module that `augment.chain` names; "" of a preset."""
 
     @property
-    def per_sample(self) -> tuple[Row, ...]:
+    def per_sample(self) -> tuple[ExplainedTransform, ...]:
         """The steps that run on the host, sample by sample."""
         return tuple(step for step in self.steps if step.how == PER_SAMPLE)
 

@@ -15,7 +15,7 @@ from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.maps import MapOp
 from hasten.augment.op import ValueOp
 from hasten.augment.reshape import Recentre
-from hasten.cache.chain import Chain as CachedChain
+from hasten.cache.chain import SplitCompose
 from hasten.config.schema import Triple
 
 CACHED, FUSED, PER_SAMPLE = "cached", "fused", "per-sample"
@@ -58,7 +58,7 @@ class LoweredChain:
 
 
 def plan_steps(
-    cached: CachedChain, context: Context, *, size: Triple | None = None, least: int = 0, whole: bool = True
+    cached: SplitCompose, context: Context, *, size: Triple | None = None, least: int = 0, whole: bool = True
 ) -> LoweredChain:
     """size: (D, H, W) that operations start with where there is no crop among them, None while it is not known.
 
@@ -84,7 +84,7 @@ def plan_steps(
     return LoweredChain(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
 
 
-def size_setting(cached: CachedChain) -> int:
+def size_setting(cached: SplitCompose) -> int:
     """How many random transforms there are up to the last that gives samples one size; 0 where none does."""
     rest = cached.compose.transforms[cached.fixed :]
     names = ("Resized", "ResizeWithPadOrCropd", "RandAffined", "CenterSpatialCropd", "SpatialPadd", "Rand3DElasticd")
@@ -122,7 +122,7 @@ def _source_step(transform: Any, context: Context) -> ChainStep:
     return ChainStep(transform=transform, how=PER_SAMPLE, ops=lowered.ops if is_cucim(transform) else crop)
 
 
-def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context) -> list[ChainStep]:
+def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Context) -> list[ChainStep]:
     steps = []
     for number in range(first, len(rest)):
         transform = rest[number]
@@ -150,7 +150,7 @@ def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context
     return steps
 
 
-def _check_lazy(cached: CachedChain, transform: Any) -> None:
+def _check_lazy(cached: SplitCompose, transform: Any) -> None:
     compose = cached.compose
     lazily = compose.lazy is True or (compose.lazy is None and getattr(transform, "lazy", False))
     if lazily and compose.overrides and hasattr(transform, "lazy"):

@@ -65,7 +65,7 @@ class Store:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class DevicePart:
     """Some of the cases, in device memory."""
 
     store: Store
@@ -91,7 +91,7 @@ class Arena:
     """For reading ahead, where cases lie in the file only."""
     files: tuple[Path, ...] = ()
     """What `store` is mapped from, if it is."""
-    part: Part | None = None
+    part: DevicePart | None = None
     """What is in device memory besides, where the device holds some of the cases; `store` holds all."""
 
     @property

@@ -16,7 +16,7 @@ BULKY = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class SplitCompose:
     """A MONAI `Compose` and how many of its transforms are deterministic."""
 
     compose: Any
@@ -35,7 +35,7 @@ class Chain:
         return tuple(self.compose.transforms[: self.fixed])
 
 
-def split_chain(transform: Transform | Sequence[Transform] | None) -> Chain:
+def split_chain(transform: Transform | Sequence[Transform] | None) -> SplitCompose:
     """Split before the first transform that draws random numbers, or may: neither MONAI's nor marked deterministic.
 
     transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
@@ -47,7 +47,7 @@ def split_chain(transform: Transform | Sequence[Transform] | None) -> Chain:
 
     compose = transform if isinstance(transform, Compose) else Compose(transform)
     if type(compose) is not Compose:
-        return Chain(Compose([compose]), 0)  # OneOf and the like draw which of theirs to run
+        return SplitCompose(Compose([compose]), 0)  # OneOf and the like draw which of theirs to run
     compose = compose.flatten()
 
     def draws(each: Transform) -> bool:
@@ -56,7 +56,7 @@ def split_chain(transform: Transform | Sequence[Transform] | None) -> Chain:
         return isinstance(each, RandomizableTrait) or not isinstance(each, MonaiTransform)
 
     first = next((number for number, each in enumerate(compose.transforms) if draws(each)), len(compose.transforms))
-    return Chain(compose, first)
+    return SplitCompose(compose, first)
 
 
 def fresh(value: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from hasten.cache.chain import Chain, Transform, bulky, fresh, named, on_device, split_chain
+from hasten.cache.chain import SplitCompose, Transform, bulky, fresh, named, on_device, split_chain
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.shared_items import SharedItem, SharedItems
 from hasten.observe.env import usable_cores
@@ -30,7 +30,7 @@ class ChainDataset(Dataset[Any]):
 
     def __init__(self, data: Sequence[Any], transform: Transform | Sequence[Transform] | None) -> None:
         self.data: Sequence[Any] = data
-        self.chain: Chain = split_chain(transform)
+        self.chain: SplitCompose = split_chain(transform)
 
     @property
     def transform(self) -> Any:

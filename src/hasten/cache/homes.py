@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from hasten.cache.arena import Arena, Part
+from hasten.cache.arena import Arena, DevicePart
 from hasten.cache.arena_in_memory import copy_cases
 from hasten.cache.file import Selection, open_arena, verify_cases
 from hasten.cache.memory import available_memory
@@ -101,7 +101,7 @@ def _copy_to_device(
         raise _too_large(arena, positions, device, field) from error
 
 
-def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> Part:
+def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> DevicePart:
     """Copy some cases to the device. Raises ValueError where they do not fit."""
     try:
         copied = copy_cases(arena, cases, device)
@@ -110,7 +110,7 @@ def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> Part:
     position = torch.full((len(arena.ids),), -1, dtype=torch.int64)
     position[list(cases)] = torch.arange(len(cases))
     # Without points: crops are drawn on the host, from those of all cases.
-    return Part(store=replace(copied.store, sets=None), position=position)
+    return DevicePart(store=replace(copied.store, sets=None), position=position)
 
 
 def _too_large(arena: Arena, cases: Sequence[int], device: torch.device, field: str) -> ValueError:

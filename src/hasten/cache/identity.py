@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import hasten
-from hasten.cache.chain import Chain
+from hasten.cache.chain import SplitCompose
 from hasten.cache.key import digest
 from hasten.files import hash_file
 
@@ -25,7 +25,7 @@ _DEPTH = 20
 _VERSIONED = ("monai", "torch", "numpy")
 
 
-def chain_identity(chain: Chain) -> str:
+def chain_identity(chain: SplitCompose) -> str:
     """Digest of the deterministic transforms: classes, source, parameters, and the versions of what runs them."""
     import monai
 

@@ -130,7 +130,7 @@ class LMDBDataset(ChainDataset):
             environment.close()
 
 
-class Reader:
+class LmdbReader:
     """One file as one process reads it: LMDB allows each process to open a file once, however many data sets use it."""
 
     def __init__(self, path: str) -> None:
@@ -211,14 +211,14 @@ def start_of_mapping(path: str) -> int | None:
     return None
 
 
-def reader(path: Path) -> Reader:
+def reader(path: Path) -> LmdbReader:
     """This process's reader of a file. A forked process gets one of its own: an environment must not cross a fork."""
     return _reader(os.getpid(), str(path.resolve()))
 
 
 @functools.cache
-def _reader(_: int, path: str) -> Reader:
-    return Reader(path)
+def _reader(_: int, path: str) -> LmdbReader:
+    return LmdbReader(path)
 
 
 def _put(environment: Any, records: list[tuple[bytes, bytes]]) -> None:

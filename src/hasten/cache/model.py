@@ -21,7 +21,7 @@ _SMALL = 4096
 Make = Callable[[memoryview], Any]
 
 
-class Model:
+class ParsedRecord:
     """A parsed record. `data` is needed only while the model is built."""
 
     def __init__(self, data: Any, *, verify: bool) -> None:
@@ -42,13 +42,13 @@ class Models:
     """The models of the items that were read last; each process has its own."""
 
     def __init__(self) -> None:
-        self.models: dict[Any, tuple[Any, Model]] = {}
+        self.models: dict[Any, tuple[Any, ParsedRecord]] = {}
 
     def item(self, key: Any, version: Any, data: Any) -> Any:
         """The item of `data`, whose checksums are compared where this version of `key` is new. Raises DamagedEntry."""
         known, model = self.models.get(key, (None, None))
         if model is None or known != version:
-            model = Model(data, verify=True)
+            model = ParsedRecord(data, verify=True)
             while len(self.models) >= _CAPACITY:
                 self.models.pop(next(iter(self.models)), None)
             self.models[key] = (version, model)

@@ -10,7 +10,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 from hasten.cache.mappings import Mappings, mapping_slots
-from hasten.cache.model import Model
+from hasten.cache.model import ParsedRecord
 from hasten.cache.record import encode
 
 
@@ -43,7 +43,7 @@ class SharedItems:
                 written = os.pwrite(self.handle, rest, place)
                 rest, place = rest[written:], place + written
         with mmap.mmap(self.handle, size, access=mmap.ACCESS_READ, offset=start) as mapped:
-            return SharedItem(self, start, size, Model(mapped, verify=False))
+            return SharedItem(self, start, size, ParsedRecord(mapped, verify=False))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handle": DupFd(self.handle), "end": self.end}
@@ -59,7 +59,7 @@ class SharedItems:
 
 
 class SharedItem:
-    def __init__(self, store: SharedItems, start: int, size: int, model: Model | None) -> None:
+    def __init__(self, store: SharedItems, start: int, size: int, model: ParsedRecord | None) -> None:
         self.store, self.start, self.size = store, start, size
         self.model = model
         self.mappings = Mappings(size, start, store.slots)
@@ -68,7 +68,7 @@ class SharedItem:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
         mapped = self.mappings.take(self.store.handle)
         if self.model is None:
-            self.model = Model(mapped, verify=False)
+            self.model = ParsedRecord(mapped, verify=False)
         return self.model.item(mapped)
 
     def __reduce__(self) -> tuple[Any, ...]:

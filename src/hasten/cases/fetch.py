@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 
 from hasten.cases.locate import Remote, local_name, server_of
 from hasten.cases.record import FileRecord, complete_copy, write_record
-from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
+from hasten.cases.transport import Stat, Stores, TransferStopped, Trouble, chunk_of
 from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import boot_id, same_file, sync_folder, try_lock
@@ -123,7 +123,7 @@ def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores,
             wait = patience.waits_s[attempt]
             log.info("%s: %s; attempt %d of %d in %g s", url, last, attempt + 2, attempts, wait)
             if stores.stop.wait(wait):
-                raise Stopped
+                raise TransferStopped
     if copy is not None and remote.sha256 is None:
         if server_of(url) not in stores.gone:
             stores.gone.add(server_of(url))
@@ -305,5 +305,5 @@ def _open_locked(partial: Path, stores: Stores) -> int:
             log.info("%s: another process fetches it; waiting", partial)
         logged = True
         if stores.stop.wait(0.1):
-            raise Stopped
+            raise TransferStopped
     return handle

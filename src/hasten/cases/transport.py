@@ -43,7 +43,7 @@ class Stat:
     """Changes when the content does (an ETag, a time); empty if the server sends none."""
 
 
-class Stopped(Exception):
+class TransferStopped(Exception):
     """Whoever uses the stores has set their `stop`."""
 
 
@@ -176,7 +176,7 @@ class Stores:
         deadline = time.monotonic() + self.stall_s
         while not result.done() and (remaining := deadline - time.monotonic()) > 0:
             if self.stop.is_set():
-                raise Stopped
+                raise TransferStopped
             wait([result], min(remaining, _POLL_EVERY_S))
         if not result.done():
             raise Trouble("passing", f"nothing came for {self.stall_s:g} s")

@@ -39,9 +39,9 @@ def plan(
     if decided.get("decisions"):
         echo(_table(decided["decisions"]) + "\n")
     if decided.get("augmentation"):
-        from hasten.augment.explain import Row, rows_table
+        from hasten.augment.explain import ExplainedTransform, rows_table
 
-        echo(rows_table([Row(**row) for row in decided["augmentation"]]) + "\n")
+        echo(rows_table([ExplainedTransform(**row) for row in decided["augmentation"]]) + "\n")
     if decided.get("network"):
         size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""

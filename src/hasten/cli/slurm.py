@@ -15,7 +15,7 @@ from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
     from hasten.distribute.slurm.follow import Standing
-    from hasten.distribute.slurm.jobs import Job
+    from hasten.distribute.slurm.jobs import SlurmJob
     from hasten.distribute.slurm.shape import Shape
 
 app = typer.Typer(
@@ -157,7 +157,7 @@ def _show_status(out: Path) -> list[Standing]:
     return standing
 
 
-def _job_line(job: Job) -> str:
+def _job_line(job: SlurmJob) -> str:
     number = f"job {job.job_id}" if job.job_id is not None else "not submitted"
     each = f"{job.gpus_per_node} GPU" if job.gpus_per_node else f"{job.tasks_per_node} process"
     many = job.gpus_per_node > 1 or (not job.gpus_per_node and job.tasks_per_node > 1)
@@ -165,7 +165,7 @@ def _job_line(job: Job) -> str:
     return f"{job.name:10} {number:14} {job.nodes} node{'s' if job.nodes > 1 else ''} x {each}{plural}"
 
 
-def _next(out: Path, shapes: list[Shape], jobs: list[Job]) -> list[str]:
+def _next(out: Path, shapes: list[Shape], jobs: list[SlurmJob]) -> list[str]:
     folder = shlex.quote(str(out))
     lines = [f"scripts    {out / 'slurm'}"]
     if all(job.job_id is None for job in jobs):

@@ -112,12 +112,12 @@ class Pipeline(Strategy):
 
     def wrap(self, network: nn.Module) -> nn.Module:
         assert network is self._network, "a compiled network can't be cut"
-        return Stage(network, self._stages, self.world.rank).train(network.training)
+        return StageModule(network, self._stages, self.world.rank).train(network.training)
 
     def run_piece(self, step: Step, image: Tensor, label: Tensor, share: float) -> Tensor:
         image = step.shaped(image)
         stage = step.network
-        assert isinstance(stage, Stage)
+        assert isinstance(stage, StageModule)
         stage.precision = step.autocast
         pieces = _pieces(len(image), self.config.micro_batches)
         schedule = self._schedule(stage, image[: len(image) // pieces], pieces)
@@ -138,7 +138,7 @@ class Pipeline(Strategy):
         step, share = self._step
         return step.loss(output, label) * share
 
-    def _schedule(self, stage: Stage, piece: Tensor, pieces: int) -> ScheduleGPipe | Schedule1F1B:
+    def _schedule(self, stage: StageModule, piece: Tensor, pieces: int) -> ScheduleGPipe | Schedule1F1B:
         """A schedule for pieces of this shape and type; each rank broadcasts the forms of its outputs."""
         key = (tuple(piece.shape), piece.dtype, pieces)
         schedule = self._schedules.get(key)
@@ -271,7 +271,7 @@ def keep_stage(module: nn.Module, stages: Stages, stage: int) -> None:
             (holder._parameters if leaf in holder._parameters else holder._buffers)[leaf] = None
 
 
-class Stage(nn.Module):
+class StageModule(nn.Module):
     """What a process computes of the forward pass.
 
     Called with what the stage before sends (the first: with the image), it returns what the next one takes (the last:
@@ -320,7 +320,7 @@ Form = tuple[tuple[int, ...], torch.dtype, bool]
 """Shape, type and requires_grad of a tensor that is sent."""
 
 
-def forms_given(stage: Stage, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
+def forms_given(stage: StageModule, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
     """The forms of a stage's outputs for inputs of these forms, by a forward pass of a copy."""
     clone = copy.copy(stage)
     clone._modules = {"network": copy.deepcopy(stage.network)}

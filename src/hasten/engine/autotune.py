@@ -25,11 +25,11 @@ from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_
 from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.measure import (
     MEASURE_S,
-    Measured,
     Precision,
     Probe,
     Switch,
     Variant,
+    VariantTimes,
     explain,
     faster_compiled,
     fastest_variant,
@@ -167,7 +167,7 @@ def settle_variant(
     return result, engaged, seconds
 
 
-def _usual(planned: RunPlan, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
+def _usual(planned: RunPlan, network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
     """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's GPU kernels."""
     reference, usual = allowed[0], allowed[-1]
     is_default = (

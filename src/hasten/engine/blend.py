@@ -22,7 +22,7 @@ _FLOOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Overlap:
     """The overlap of a window and a cell along one axis."""
 
     cell: int
@@ -44,10 +44,10 @@ class Axis:
     """First voxel of each window."""
     cells: tuple[slice, ...]
     """Cells do not overlap and together cover the volume without its padding."""
-    parts: tuple[tuple[Part, ...], ...]
+    parts: tuple[tuple[Overlap, ...], ...]
     """Of each window, the cells that it meets."""
 
-    def meeting(self, cell: int) -> list[Part]:
+    def meeting(self, cell: int) -> list[Overlap]:
         """The part of every window that overlaps a cell."""
         return [part for parts in self.parts for part in parts if part.cell == cell]
 
@@ -80,14 +80,14 @@ def restricted(axis: Axis, window: int, part: slice) -> Axis:
     return dataclasses.replace(axis, starts=starts, cells=cells, parts=parts)
 
 
-def _parts(start: int, window: int, cells: tuple[slice, ...]) -> list[Part]:
+def _parts(start: int, window: int, cells: tuple[slice, ...]) -> list[Overlap]:
     parts = []
     for number, cell in enumerate(cells):
         first, last = max(start, cell.start), min(start + window, cell.stop)
         if first < last:
             whole = (first, last) == (cell.start, cell.stop)
             inside = slice(first - cell.start, last - cell.start)
-            parts.append(Part(number, slice(first - start, last - start), inside, whole))
+            parts.append(Overlap(number, slice(first - start, last - start), inside, whole))
     return parts
 
 

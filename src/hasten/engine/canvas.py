@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hasten.config.schema import Triple
-from hasten.engine.blend import Axis, Part, cover
+from hasten.engine.blend import Axis, Overlap, cover
 from hasten.engine.out_of_memory import out_of_memory, out_of_memory_ends_block
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Canvas:
     def _near(self, score: Tensor) -> Tensor:
         return score if score.device.type == self.device.type else score.to(self.device)
 
-    def _put(self, cell: Triple, parts: Sequence[Part], score: Tensor) -> None:
+    def _put(self, cell: Triple, parts: Sequence[Overlap], score: Tensor) -> None:
         d, h, w = (part.in_window for part in parts)
         piece, weight = self._near(score[:, d, h, w]), self.weight[d, h, w]
         sums = self.cells.get(cell)

@@ -61,7 +61,7 @@ class RunComponents(LoopComponents):
     """Where the weights come from that the run starts from, if they were loaded; as weights.json has it."""
 
 
-class Score(Protocol):
+class ValidationScore(Protocol):
     """The result of a validation."""
 
     def value(self, metric: str) -> float:
@@ -82,7 +82,7 @@ class Evaluator(Protocol):
     def repeated(self) -> float:
         """Time of the inference that follows the last validation, such as the report's examples, in validations."""
 
-    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = ...) -> Score | None:
+    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = ...) -> ValidationScore | None:
         """network: as it is trained, but not compiled. None where `expired` became true before the end."""
 
     def expected_seconds(self, network: nn.Module) -> float:

@@ -22,7 +22,7 @@ from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoint_folder import Checkpoints
-from hasten.engine.components import Best, Evaluator, LoopComponents, Score, best_on_disk
+from hasten.engine.components import Best, Evaluator, LoopComponents, ValidationScore, best_on_disk
 from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.observed import Observed
 from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
@@ -247,7 +247,7 @@ class Loop:
 
     # Validation
 
-    def _validation_beside(self) -> AsyncValidation[Score | None]:
+    def _validation_beside(self) -> AsyncValidation[ValidationScore | None]:
         # On a CPU the training goes on meanwhile, on the cores that this leaves it.
         threads = max(1, torch.get_num_threads() // 2) if self.device.type == "cpu" else None
         return AsyncValidation(self.evaluator, self._deliver, like=self.parts.validated, threads=threads)
@@ -290,14 +290,14 @@ class Loop:
             with self.clock.span("checkpoint"):
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
 
-    def _deliver(self, validated: Validated[Score | None]) -> None:
+    def _deliver(self, validated: Validated[ValidationScore | None]) -> None:
         """Of a validation beside the training, some steps after the one that it belongs to."""
         assert validated.result is not None
         begin = time.perf_counter()
         self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
         self.log.pause(time.perf_counter() - begin)
 
-    def _record(self, score: Score, step: int, network: nn.Module, *, seconds: float) -> None:
+    def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float) -> None:
         self.last, value = score, score.value(self.evaluator.metric)
         self.limit.validated(seconds)
         # The clocks of ranks differ, and all must stop at the same step.

@@ -84,7 +84,7 @@ def variant_of(train: TrainConfig) -> Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VariantTimes:
     """Median seconds of one forward and backward pass per variant, fastest first."""
 
     seconds: dict[str, float]
@@ -162,7 +162,7 @@ def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], T
 
 def usual_variant(
     network: nn.Module, probe: Probe, reference: Variant, usual: Variant, *, steps: int, limit_s: float
-) -> Measured | None:
+) -> VariantTimes | None:
     """The variant that is usually the fastest on such a device, where a run is too short for measuring to pay.
 
     probe: of the run's whole batch. None where `steps` passes would take longer than `limit_s`, where loss or gradient
@@ -181,12 +181,12 @@ def usual_variant(
         release_memory()
         return None
     short = steps * once <= limit_s
-    return Measured({str(usual): once}, usual) if short and agrees(trace, expected) else None
+    return VariantTimes({str(usual): once}, usual) if short and agrees(trace, expected) else None
 
 
 def fastest_variant(
     network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S
-) -> Measured:
+) -> VariantTimes:
     """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
 
     Where two rounds would take longer than that, the first variant is taken.
@@ -219,7 +219,7 @@ def fastest_variant(
             float(calls[names[0]]()[0])
         once = time.perf_counter() - begin
         if 2 * len(calls) * once > seconds:
-            return Measured({names[0]: once}, allowed[0])
+            return VariantTimes({names[0]: once}, allowed[0])
     timed = {name: lambda call=call, name=name: traces[name].append(call()) for name, call in calls.items()}
     with random_state_kept(probe.device):
         comparison = compared(timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS)
@@ -232,7 +232,7 @@ def fastest_variant(
     best = max(faster, key=lambda arm: arm.gain).arm if faster else names[0]
     variant = next(variant for variant in allowed if str(variant) == best)
     others = comparison.others if busy else 0.0
-    measured = Measured(medians, variant, tuple(name for name in names if name not in sound), others)
+    measured = VariantTimes(medians, variant, tuple(name for name in names if name not in sound), others)
     if busy or len(comparison.seconds[best]) < _ROUNDS[0]:
         return measured
     try:
@@ -279,12 +279,12 @@ def certainly_faster(comparison: Comparison, arm: str, device: torch.device, *, 
     return enough and comparison.arms[arm].low > 1 + least and not doubtful(comparison, device)
 
 
-def _read_measured(path: Path, allowed: list[Variant]) -> Measured | None:
+def _read_measured(path: Path, allowed: list[Variant]) -> VariantTimes | None:
     """The measurement of an earlier run; None without one, or if the file is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         seconds = {str(name): float(value) for name, value in content["seconds"].items()}
-        measured = Measured(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
+        measured = VariantTimes(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
         if measured.variant not in allowed or not seconds:
             raise ValueError("names no variant that is allowed")
     except FileNotFoundError:
@@ -368,7 +368,7 @@ def machine(device: torch.device) -> list[str | int]:
     return [name, torch.__version__, torch.get_num_threads()]
 
 
-def explain(measured: Measured) -> str:
+def explain(measured: VariantTimes) -> str:
     """One sentence for the report."""
     chosen, first = str(measured.variant), next(iter(measured.seconds))
     what = f"{chosen} was fastest" if chosen == first else f"nothing was certainly faster than {chosen}"

@@ -27,7 +27,7 @@ from hasten.engine.window_batch import measured_batch
 from hasten.engine.window_graph import GraphedNetwork
 from hasten.prepare.orient import orient
 from hasten.prepare.restore import restore_label
-from hasten.prepare.types import Geometry, Prepared
+from hasten.prepare.types import Geometry, PreparedCase
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _on_device(config: RunConfig) -> RunConfig:
 
 
 def labelled(
-    prepared: Prepared, model: Model, *, where: str, probabilities: np.ndarray | None = None
+    prepared: PreparedCase, model: Model, *, where: str, probabilities: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
 

@@ -32,7 +32,7 @@ from hasten.engine.outputs import (
 from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
 from hasten.engine.section import segment_section
 from hasten.prepare.case import prepare_case
-from hasten.prepare.types import Prepared
+from hasten.prepare.types import PreparedCase
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
@@ -231,7 +231,7 @@ def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Ite
         yield error, target
 
 
-def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, Prepared]:
+def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:
     volume = read_image(case)
     return volume, prepare_case(volume, None, id=case.id, spec=spec)
 

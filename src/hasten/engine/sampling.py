@@ -15,7 +15,7 @@ import torch
 
 from hasten.augment.chain import Batch, is_per_sample
 from hasten.augment.fused import fused_places
-from hasten.augment.make_program import Cases, cases_of_arena, make_segment
+from hasten.augment.make_program import CaseSource, cases_of_arena, make_segment
 from hasten.augment.program import Program, Segment
 from hasten.augment.run_chain import RunChain, with_patch
 from hasten.augment.store import store_of_batch
@@ -30,7 +30,7 @@ from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
 from hasten.sample.dealt import Dealt
-from hasten.sample.schedule import PatchStage, Rounds, stage_plan
+from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)
@@ -175,12 +175,12 @@ def _program(
 
     if parts is None:
         cases = arena.index(tuple(case.id for case in planned.train))
-        return Program(lambda round, stage: segment(arena, cases, stage), Rounds(stages=stages))
-    rounds = Rounds(stages=stages, samples=parts.assignment.round_samples)
+        return Program(lambda round, stage: segment(arena, cases, stage), DealingRounds(stages=stages))
+    rounds = DealingRounds(stages=stages, samples=parts.assignment.round_samples)
     return Program(lambda round, stage: segment(parts.arena(round), parts.dealt(round), stage), rounds)
 
 
-def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> Cases:
+def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> CaseSource:
     if not run.transforms:
         return cases_of_arena(arena, planned.case_set.spatial_dims)
     if isinstance(cases, Dealt):
@@ -192,7 +192,7 @@ def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...]
         transforms=run.transforms, keys=run.chain.keys, seed=planned.config.train.seed, items=items_of_arena(arena),
         train_cases=cases,
     )  # fmt: skip
-    return Cases(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
+    return CaseSource(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
 
 
 def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:

@@ -26,7 +26,7 @@ _PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class BatchTrial:
     """One batch of windows through the network."""
 
     seconds: float
@@ -34,7 +34,7 @@ class Trial:
     """At the peak, above what was allocated before."""
 
 
-def best_batch(trial: Callable[[int], Trial], free: int) -> tuple[int, str]:
+def best_batch(trial: Callable[[int], BatchTrial], free: int) -> tuple[int, str]:
     """The batch from which on doubling it gains nothing or takes too much memory, and a sentence that says which.
 
     trial: runs so many windows. free: bytes that are free. One window goes through whatever it takes.
@@ -70,11 +70,11 @@ def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
 
 
 @torch.inference_mode()
-def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> Trial:
+def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> BatchTrial:
     batch = torch.randn(count, channels, *how.patch, device=how.device)
     before = torch.cuda.memory_allocated(how.device)
     torch.cuda.reset_peak_memory_stats(how.device)
     network_scores(network, batch, how)  # libraries choose their algorithms for this shape
     num_bytes = torch.cuda.max_memory_allocated(how.device) - before
     seconds = [seconds_of(lambda: network_scores(network, batch, how), how.device) for _ in range(_PASSES)]
-    return Trial(min(seconds), num_bytes)
+    return BatchTrial(min(seconds), num_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import closing
 
 from hasten.augment.chain import Batch
-from hasten.augment.program import Prepared, Program
+from hasten.augment.program import DrawnBatch, Program
 from hasten.feed.ring import Ring
 from hasten.observe.ranges import LOADING, Range
 
@@ -45,5 +45,5 @@ class Feed:
                 yield from map(segment.finish, prepared)
             del piece, segment, prepared  # the next round's cases must not find this one's still in memory
 
-    def _prepared(self, source: Generator[Prepared, None, None], carried: bool) -> Generator[Prepared, None, None]:
+    def _prepared(self, source: Generator[DrawnBatch, None, None], carried: bool) -> Generator[DrawnBatch, None, None]:
         return iter(Ring(source, self.program.device, depth=self.depth)) if carried else source

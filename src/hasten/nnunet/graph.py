@@ -7,10 +7,10 @@ from torch import Tensor
 from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.measure import Switch
 from hasten.engine.step import TrainStep
-from hasten.nnunet.step import LEAST_ITERATIONS, Setting
+from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting
 
 
-def why_not_captured(step: TrainStep, setting: Setting) -> str | None:
+def why_not_captured(step: TrainStep, setting: StepSetting) -> str | None:
     """Why the step is not captured; None if no reason is known beforehand."""
     if setting.several_ranks:
         return "several processes share the step"
@@ -29,7 +29,7 @@ class GraphedStep:
     than the first runs without the graph.
     """
 
-    def __init__(self, step: TrainStep, setting: Setting) -> None:
+    def __init__(self, step: TrainStep, setting: StepSetting) -> None:
         self._step, self._reason = step, why_not_captured(step, setting)
         self._given: tuple[Tensor, ...] = ()
         self._static: tuple[Tensor, ...] = ()

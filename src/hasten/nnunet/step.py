@@ -14,10 +14,10 @@ from hasten.config.schema import TrainConfig
 from hasten.engine.autotune import FAST_BF16, candidates
 from hasten.engine.measure import (
     MEASURE_S,
-    Measured,
     Probe,
     Switch,
     Variant,
+    VariantTimes,
     explain,
     faster_compiled,
     fastest_variant,
@@ -47,7 +47,7 @@ _AS_NNUNET = "as nnU-Net has it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class StepSetting:
     """What the step of a training is made for."""
 
     shape: tuple[int, int, int, int, int]
@@ -78,7 +78,7 @@ def make_step(
     network: nn.Module,
     loss: Loss,
     optimizer: torch.optim.Optimizer,
-    setting: Setting,
+    setting: StepSetting,
     device: torch.device,
     scaler: torch.amp.GradScaler | None = None,
 ) -> tuple[TrainStep, dict[str, Switch]]:
@@ -102,7 +102,7 @@ def make_step(
             keep_fp32(bare, tiny)
     variant, why, seconds = variants[0], _AS_NNUNET, 0.0
     if len(variants) > 1:
-        measured: Measured = fastest_variant(
+        measured: VariantTimes = fastest_variant(
             bare, probe, variants, setting.memory, seconds=MEASURE_S if setting.idle else 0.0
         )
         variant, why = measured.variant, explain(measured)
@@ -172,7 +172,7 @@ def muon(network: nn.Module, weight_decay: float) -> Muon:
     )  # fmt: skip
 
 
-def _operated(network: nn.Module, setting: Setting) -> Switch:
+def _operated(network: nn.Module, setting: StepSetting) -> Switch:
     """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
     device = next(network.parameters()).device
     try:
@@ -182,13 +182,13 @@ def _operated(network: nn.Module, setting: Setting) -> Switch:
     return Switch(surgery.fused > 0, str(surgery))
 
 
-def _two_units(setting: Setting) -> tuple[int, ...]:
+def _two_units(setting: StepSetting) -> tuple[int, ...]:
     """The smallest patch whose coarsest features have voxels enough for a norm."""
     sides = setting.shape[2:]
     return tuple(min(side, 2 * unit) for side, unit in zip(sides, (1, *setting.strides)[-3:], strict=True))
 
 
-def _example(sides: tuple[int, ...], setting: Setting) -> Tensor:
+def _example(sides: tuple[int, ...], setting: StepSetting) -> Tensor:
     shape = (2, setting.shape[1], *sides[3 - setting.spatial_dims :])
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 

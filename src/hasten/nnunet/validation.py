@@ -10,7 +10,7 @@ from torch import Tensor
 from hasten.engine.batch_size import release_memory
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.engine.step import TrainStep
-from hasten.nnunet.step import LEAST_ITERATIONS, Setting, evaluated
+from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting, evaluated
 
 PER_PASS = 4
 """Batches that go through the network together, or one by one."""
@@ -24,7 +24,7 @@ class Validation:
     The first batches decide whether several go through the network together. counts: of (scores, target).
     """
 
-    def __init__(self, step: TrainStep, setting: Setting, counts: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, step: TrainStep, setting: StepSetting, counts: Callable[[Tensor, Tensor], Tensor]) -> None:
         reason = _why_not(step, setting)
         self.switch = Switch(False, reason or "not measured yet")
         self._step, self._counts, self._undecided = step, counts, reason is None
@@ -75,7 +75,7 @@ class Validation:
         return Switch(faster, f"{PER_PASS} batches take {times}")
 
 
-def _why_not(step: TrainStep, setting: Setting) -> str | None:
+def _why_not(step: TrainStep, setting: StepSetting) -> str | None:
     if step.device.type != "cuda":
         return "there is no CUDA device"
     if setting.several_ranks:

@@ -11,7 +11,7 @@ from hasten.augment.affine import Zoom
 from hasten.augment.chain import Batch, Chain, Fixed
 from hasten.augment.colour import ColorJitter
 from hasten.augment.grid import Flip, Rotate90
-from hasten.augment.make_program import Cases, make_program
+from hasten.augment.make_program import CaseSource, make_program
 from hasten.augment.program import Program
 from hasten.augment.store import store_of_batch
 from hasten.pathology.config import ColourConfig
@@ -66,6 +66,6 @@ def make_batches(
     """
     store = replace(store_of_batch({_KEY: tiles.image}, tiles.image.device), per_case={"label": tiles.label})
     return make_program(
-        tile_chain(config), Cases(store=store.to(device) if resident else store), batch_size=batch_size, seed=seed,
+        tile_chain(config), CaseSource(store=store.to(device) if resident else store), batch_size=batch_size, seed=seed,
         train_cases=balanced(tiles.label), device=device, compile=config.compile,
     )  # fmt: skip

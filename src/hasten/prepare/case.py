@@ -15,12 +15,12 @@ from hasten.prepare.intensity import check_outliers, write_scaled
 from hasten.prepare.orient import orient, orientation_of
 from hasten.prepare.resample import resample_label, resampled_shape, slabs
 from hasten.prepare.threads import one_torch_thread
-from hasten.prepare.types import Geometry, Prepared
+from hasten.prepare.types import Geometry, PreparedCase
 
 
 def load_prepared(
     case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None, device: str = "cpu"
-) -> Prepared:
+) -> PreparedCase:
     """Read a case's files and prepare them. `labels`: label value to class name; `ignore`: one that becomes IGNORED.
 
     Raises ValueError naming a file.
@@ -35,7 +35,7 @@ def load_prepared(
 
 def prepare_case(
     image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig, device: str = "cpu"
-) -> Prepared:
+) -> PreparedCase:
     """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
 
     `label` is (D, H, W) uint8, class index or IGNORED, in the image's own voxels. `spec` has every field set. Cropping
@@ -54,7 +54,7 @@ def prepare_case(
 
 def _prepare(
     image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling], device: str
-) -> Prepared:
+) -> PreparedCase:
     assert spec.spacing is not None
     source_shape = _triple(image.array.shape[1:])
     assert label is None or label.shape == source_shape
@@ -86,7 +86,7 @@ def _prepare(
         spacing=spacing,
         shape=shape,
     )
-    return Prepared(id, prepared, label, geometry)
+    return PreparedCase(id, prepared, label, geometry)
 
 
 def _crop(array: np.ndarray, spec: PrepareConfig, scaled: Sequence[Scaling]) -> Box:

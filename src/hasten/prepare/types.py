@@ -37,7 +37,7 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCase:
     """One prepared case."""
 
     id: str

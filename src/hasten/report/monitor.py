@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
-from hasten.observe.monitor.recording import History, Recording, merged, recordings
+from hasten.observe.monitor.recording import History, MonitorRecording, merged, recordings
 from hasten.observe.monitor.sample import Sample
 
 _MAX_SAMPLES = 20_000
@@ -26,9 +26,9 @@ class Machine:
 
 def read_monitor(folder: Path, notes: list[str]) -> Machine | None:
     """The content of the run directory's monitor files; None if there are none. Unreadable lines become a note."""
-    loaded: list[Recording] = []
+    loaded: list[MonitorRecording] = []
     for rank, path in recordings(folder).items():
-        recording = Recording(path, rank, history=History(_MAX_SAMPLES, recent=0))
+        recording = MonitorRecording(path, rank, history=History(_MAX_SAMPLES, recent=0))
         recording.poll(is_last=True)
         if recording.damaged:
             lines = "1 line" if recording.damaged == 1 else f"{recording.damaged} lines"

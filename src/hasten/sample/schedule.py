@@ -89,7 +89,7 @@ def cut_by_stage(stages: Sequence[PatchStage], first: int, last: int) -> list[tu
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rounds:
+class DealingRounds:
     """Which round each step of a run belongs to, where the cases are redealt every so many samples.
 
     A round's first step is the first whose batch begins after `samples` times the number of the round.

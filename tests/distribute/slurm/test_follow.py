@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from hasten.distribute.slurm.follow import Standing, collected, is_active, standings
-from hasten.distribute.slurm.jobs import Job
+from hasten.distribute.slurm.jobs import SlurmJob
 from hasten.distribute.slurm.queue import ask
 from hasten.study.scale.run_logs import RUNS_JSON, listed
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
-JOB = Job(name="gpus-4", world=4, nodes=1, tasks_per_node=4, gpus_per_node=4, strategy="ddp", seed=0, mode="strong",
-          job_id="12")  # fmt: skip
+JOB = SlurmJob(
+    name="gpus-4", world=4, nodes=1, tasks_per_node=4, gpus_per_node=4, strategy="ddp", seed=0, mode="strong",
+    job_id="12",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def ran(out: Path, status: str | None, *, steps: int = 20, name: str = JOB.name)
         (folder / "summary.json").write_text(json.dumps({"status": status, "steps": steps}))
 
 
-def standing_of(out: Path, job: Job = JOB) -> Standing:
+def standing_of(out: Path, job: SlurmJob = JOB) -> Standing:
     return standings(out, [job])[0][0]
 
 

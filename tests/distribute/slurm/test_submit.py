@@ -10,7 +10,7 @@ import pytest
 
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.distribute.slurm.jobs import Job, read_jobs, script_path, settings_path
+from hasten.distribute.slurm.jobs import SlurmJob, read_jobs, script_path, settings_path
 from hasten.distribute.slurm.script import Request
 from hasten.distribute.slurm.shape import Shape, shape_of, sweep_of
 from hasten.distribute.slurm.submit import settings_at, submit
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def submitted(config: RunConfig, out: Path, shapes: Sequence[Shape] = (NODE,), request: Request | None = None,
-              **options: bool) -> list[Job]:  # fmt: skip
+              **options: bool) -> list[SlurmJob]:  # fmt: skip
     return list(submit(config, out, shapes, request or Request(), **options))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import decollate_batch
 
-from hasten.engine.workflow.sample import Sample, taken_apart
+from hasten.engine.workflow.sample import LazySample, taken_apart
 from tests.engine.workflow.parts import batches, same, snapshot
 
 
@@ -31,7 +31,7 @@ def batch(size: int = 2) -> dict[str, Any]:
 def test_equals_what_monai_makes(size: int, keys: set[str]) -> None:
     values = {key: value for key, value in batch(size).items() if key in keys | {"image"}}
     made, reference = taken_apart(values), decollate_batch(values)
-    assert [type(one) for one in made] == [Sample] * size
+    assert [type(one) for one in made] == [LazySample] * size
     assert same(snapshot(made), snapshot(reference))
     assert not any(isinstance(value, torch.Tensor) and value.requires_grad for one in made for value in one.values())
 
@@ -55,7 +55,7 @@ def test_metatensors_keep_what_they_know(meta: bool) -> None:
 def test_what_is_not_simple_is_left_to_monai(values: Any) -> None:
     made = taken_apart(values)
     assert same(snapshot(made), snapshot(decollate_batch(values)))
-    assert not any(isinstance(one, Sample) for one in made)
+    assert not any(isinstance(one, LazySample) for one in made)
 
 
 READS = {
@@ -79,7 +79,7 @@ READS = {
 }
 
 
-def _updated(target: dict[str, Any], sample: Sample) -> dict[str, Any]:
+def _updated(target: dict[str, Any], sample: LazySample) -> dict[str, Any]:
     target.update(sample)
     return target
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from hasten.nets.recompute.apply import recompute, recompute_modules, undo
 from hasten.nets.recompute.choice import choose, occupied
 from hasten.nets.recompute.measure import HostBytes, memory_curve, step_bytes
-from hasten.nets.recompute.profile import Block, Call, Profile, profile_network
+from hasten.nets.recompute.profile import Block, ModuleCall, Profile, profile_network
 from hasten.nets.surgery.operate import operate
 from hasten.nets.surgery.reclass import Mixed, become
 from tests.nets.examples import network_of
@@ -365,7 +365,7 @@ def blocks_of(data: st.DataObject) -> Profile:
             return
         inputs = tuple({begin, data.draw(st.integers(0, begin))})
         seconds = float((end - begin) * data.draw(st.integers(1, 5)))
-        results.append(Block(name=name, call=Call(begin, end, inputs), seconds=seconds))
+        results.append(Block(name=name, call=ModuleCall(begin, end, inputs), seconds=seconds))
         cut = data.draw(st.integers(begin, end))
         divide(begin, cut, f"{name}0")
         divide(cut, end, f"{name}1")
@@ -413,7 +413,7 @@ def test_what_is_held_is_counted_by_storage() -> None:
     # x -> [a b] -> [c]: saves of x (the network's input), a, b, c; the block [a b] takes a and hands b on.
     profile = Profile(
         sizes=(0, 100, 1000, 10), saves=(0, 1, 2, 1, 2, 3),
-        blocks=(Block(name="ab", call=Call(1, 4, (1,)), seconds=1.0),), left_out={}, seconds=2.0,
+        blocks=(Block(name="ab", call=ModuleCall(1, 4, (1,)), seconds=1.0),), left_out={}, seconds=2.0,
     )  # fmt: skip
     assert occupied(profile, ()) == (1110, 1110)
     # b is saved again behind the block, and a is its input: nothing is freed.

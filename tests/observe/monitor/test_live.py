@@ -18,7 +18,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from hasten.observe.monitor import COLUMNS, Gpu, Host, Monitor, Recording, Sample
+from hasten.observe.monitor import COLUMNS, Gpu, Host, Monitor, MonitorRecording, Sample
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.live import CHECK_EVERY, MOST_STRETCH
 from tests.observe.monitor.fake_nvml import FakeNvml, nvml_error
@@ -94,7 +94,7 @@ def test_a_sample_goes_into_both_files(tmp_path: Path) -> None:
         (str(20 + t), str(gpu), str(90 + gpu)) for t in range(3) for gpu in range(2)
     ]
     assert result[0]["ratio"] == "0.05"
-    recording = Recording(tmp_path / "monitor.jsonl")
+    recording = MonitorRecording(tmp_path / "monitor.jsonl")
     recording.poll()
     assert recording.history.samples() == samples
     assert recording.is_open
@@ -168,7 +168,7 @@ def test_a_resumed_run_goes_on_in_the_same_files(tmp_path: Path) -> None:
     text = (tmp_path / "monitor.csv").read_text()
     assert text.count("gpu_util") == 1
     assert [row["time"] for row in rows(tmp_path / "monitor.csv")] == ["0", "1", "2", "2", "3"]
-    recording = Recording(tmp_path / "monitor.jsonl")
+    recording = MonitorRecording(tmp_path / "monitor.jsonl")
     recording.poll(is_last=True)
     assert [(s.time, s.process) for s in recording.history.samples()] == [(0, 0), (1, 0), (2, 1), (3, 1)]
     assert recording.damaged == 0
@@ -214,7 +214,7 @@ def test_an_alert_is_told_and_written_once(tmp_path: Path) -> None:
     assert len(bench.messages) == 1
     (record,) = records(tmp_path / "monitor.jsonl", "alert")
     assert (record["alert"], record["subject"]) == ("ram_full", "host")
-    recording = Recording(tmp_path / "monitor.jsonl")
+    recording = MonitorRecording(tmp_path / "monitor.jsonl")
     recording.poll()
     assert recording.logged == bench.monitor.alerts
 
@@ -393,7 +393,7 @@ def test_a_process_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
         process.communicate(timeout=60)
     assert (tmp_path / "monitor.csv").read_bytes().endswith(b"\n")
     assert len(rows(tmp_path / "monitor.csv")) >= 5
-    recording = Recording(tmp_path / "monitor.jsonl")
+    recording = MonitorRecording(tmp_path / "monitor.jsonl")
     recording.poll(is_last=True)
     assert recording.is_open
     assert recording.damaged == 0

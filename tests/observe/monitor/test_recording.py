@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hasten.observe.monitor.alerts import Alert
-from hasten.observe.monitor.recording import Follower, History, Recording, merged, rank_name, recordings, tail
+from hasten.observe.monitor.recording import Follower, History, MonitorRecording, merged, rank_name, recordings, tail
 from hasten.observe.monitor.sample import Sample, to_record
 from tests.observe.monitor.series import series, start, write
 
@@ -53,7 +53,7 @@ def test_a_recording_knows_what_was_said(tmp_path: Path) -> None:
     alert = {"kind": "alert", "alert": "idle_gpu", "subject": "GPU 0", "text": "idle", "since_s": 3.5}
     note = {"kind": "note", "text": "no driver"}
     path = write(tmp_path / "m.jsonl", series(5), before=[start(every=0.5), note, note], after=[alert, {"kind": "new"}])
-    recording = Recording(path)
+    recording = MonitorRecording(path)
     recording.poll()
     assert (recording.is_open, recording.every, recording.notes) == (True, 0.5, ["no driver"])
     assert recording.logged == [Alert(kind="idle_gpu", subject="GPU 0", text="idle", since_s=3.5)]
@@ -67,7 +67,7 @@ def test_a_recording_knows_what_was_said(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_short_is_skipped_and_counted(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "m.jsonl", series(5), before=[start()])
     path.write_bytes(path.read_bytes()[:-cut])
-    recording = Recording(path)
+    recording = MonitorRecording(path)
     recording.poll()
     assert (len(recording.history), recording.damaged) == (4, 0)  # it may still be written
     recording.poll(is_last=True)
@@ -78,7 +78,7 @@ def test_a_line_that_was_cut_short_is_skipped_and_counted(tmp_path: Path, cut: i
 def test_records_that_are_no_samples_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "m.jsonl", series(2), after=[{"kind": "sample"}, {"kind": "sample", "time": "soon"}])
     path.write_bytes(path.read_bytes() + b"\xff\xfe{}\n[[[[\n")
-    recording = Recording(path)
+    recording = MonitorRecording(path)
     recording.poll()
     assert (len(recording.history), recording.damaged) == (2, 4)
 
@@ -86,7 +86,7 @@ def test_records_that_are_no_samples_are_counted(tmp_path: Path) -> None:
 def test_a_run_that_goes_back_drops_what_is_done_again(tmp_path: Path) -> None:
     path = write(tmp_path / "m.jsonl", series(100), before=[start()])  # killed: no stop
     write(path, series(60, start=80), before=[start()])
-    recording = Recording(path)
+    recording = MonitorRecording(path)
     recording.poll()
     samples = recording.history.samples()
     assert [sample.time for sample in samples] == list(range(140))

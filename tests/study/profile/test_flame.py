@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from hasten.observe.ranges import BACKWARD, FORWARD
 from hasten.study.profile.flame import flame_of, flame_svg
-from hasten.study.profile.recording import MODULE, STEP, Node, Recording
+from hasten.study.profile.recording import MODULE, STEP, Node, ProfileRecording
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -17,8 +17,8 @@ def node(name: str, begin: int, time: int, *children: Node) -> Node:
     return Node(name, "::" not in name, begin, time, list(children))
 
 
-def recording(*main: Node) -> Recording:
-    return Recording(main=list(main), backward=[], beside=[], device=Counter(), device_calls=Counter())
+def recording(*main: Node) -> ProfileRecording:
+    return ProfileRecording(main=list(main), backward=[], beside=[], device=Counter(), device_calls=Counter())
 
 
 def step(begin: int) -> Node:

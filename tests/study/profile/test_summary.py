@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hasten.observe.ranges import BACKWARD, FORWARD, LOADING, OPTIMIZER, Range
 from hasten.study.profile import summarise
-from hasten.study.profile.recording import Node, Recording, workers_of
+from hasten.study.profile.recording import Node, ProfileRecording, workers_of
 from hasten.study.profile.tables import ALL, CALLS, CPU, GPU, KERNELS, MEMORY, OTHER, OUTSIDE, TENSOR, tables_of
 
 COLUMNS = {"# Kernels", "# Calls", "CPU Time (ns)", "GPU Time (ns)"}
@@ -65,7 +65,7 @@ def test_who_does_the_work_is_the_kernel_and_not_who_passes_it_on() -> None:
     linear = node("aten::linear", 5, 80, node("aten::t", 6, 2), addmm)
     view = node("aten::select", 90, 20, node("aten::as_strided", 91, 10))
     compiled = node("Torch-Compiled Region: 0/0", 120, 50, node("aten::mm", 125, 30))
-    recording = Recording(
+    recording = ProfileRecording(
         main=[linear, view, compiled], backward=[], beside=[], device=Counter(), device_calls=Counter()
     )
     recording = replace(recording, workers=workers_of(recording.main))
@@ -117,7 +117,7 @@ def node(name: str, begin: int, time: int, *children: Node, launched: tuple[tupl
 GEMM, COPY, ADD = "sm90_xmma_gemm_bf16", "Memcpy HtoD (Pinned -> Device)", "vectorized_elementwise_kernel"
 
 
-def gpu_recording() -> Recording:
+def gpu_recording() -> ProfileRecording:
     """One step whose backward runs on a thread of autograd's own."""
     loading = node(LOADING, 0, 100, node("aten::copy_", 10, 50, launched=((COPY, 400),)))
     forward = node(FORWARD, 100, 200, node("aten::mm", 110, 100, launched=((GEMM, 1000), (ADD, 50))))
@@ -128,7 +128,7 @@ def gpu_recording() -> Recording:
         200,
         node("aten::mm", 320, 100, launched=((GEMM, 2000),)),
     )
-    return Recording(
+    return ProfileRecording(
         main=[loading, forward, backward], backward=[apart], beside=[node("render", 0, 90)],
         device=Counter({GEMM: 3000, COPY: 400, ADD: 50}), device_calls=Counter({GEMM: 2, COPY: 1, ADD: 1}),
     )  # fmt: skip

@@ -103,7 +103,7 @@ def tried(cure, outcome, gain=None, why=""):
 
 def test_page_and_json_hold_it_all(tmp_path):
     output = doctor.judge(run(), others=0.9)
-    given = report.Report(
+    given = report.ScriptReport(
         run=output.run,
         assume_cuda=False,
         split=output.split,

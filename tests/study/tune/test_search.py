@@ -13,40 +13,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.observe.compare import judge
-from hasten.study.tune.search import Kind, Measured, Rules, Searched, Space, Stage, search
+from hasten.study.tune.search import ArmResult, Kind, Rules, Searched, SearchStage, Space, search
 from hasten.study.tune.setting import Setting
 
 START = Setting.of({"a": False, "b": False, "c": 0, "v": 1})
 Seconds = Callable[[Setting], float]
 
 
-def measured(base: float, arm: float, **others: Any) -> Measured:
+def measured(base: float, arm: float, **others: Any) -> ArmResult:
     """As exact a measurement as there is."""
     gain, low, high, outcome = judge([base] * 8, [arm] * 8, 0.03)
-    return Measured(outcome=outcome, gain=gain, low=low, high=high, seconds=arm, base_seconds=base, **others)
+    return ArmResult(outcome=outcome, gain=gain, low=low, high=high, seconds=arm, base_seconds=base, **others)
 
 
 class Bench:
     """A machine on which a setting takes the seconds that a function says, and a clock that runs while it measures."""
 
-    def __init__(self, seconds: Seconds, *, given: Mapping[Setting, Measured] | None = None, took: float = 1.0) -> None:
+    def __init__(
+        self, seconds: Seconds, *, given: Mapping[Setting, ArmResult] | None = None, took: float = 1.0
+    ) -> None:
         self.seconds, self.given, self.took, self.now = seconds, given or {}, took, 0.0
         self.asked: list[tuple[Kind, Setting, list[Setting]]] = []
 
-    def __call__(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> dict[Setting, Measured]:
+    def __call__(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> dict[Setting, ArmResult]:
         self.asked.append((kind, base, list(arms)))
         self.now += self.took * len(arms)
         return {arm: self.given.get(arm) or measured(self.seconds(base), self.seconds(arm)) for arm in arms}
 
 
-def stage(name: str, *changes: dict[str, Any], **others: Any) -> Stage:
-    return Stage(**{"name": name, "kind": "step", "changes": changes, **others})
+def stage(name: str, *changes: dict[str, Any], **others: Any) -> SearchStage:
+    return SearchStage(**{"name": name, "kind": "step", "changes": changes, **others})
 
 
 A, B = stage("A", {"a": True}), stage("B", {"b": True})
 
 
-def run(bench: Bench, *stages: Stage, seconds: float = 1000.0, **rules: Any) -> Searched:
+def run(bench: Bench, *stages: SearchStage, seconds: float = 1000.0, **rules: Any) -> Searched:
     results = {"clock": lambda: bench.now, "cost": lambda kind, base, arms: bench.took * len(arms), **rules}
     return search(Space(start=START, stages=stages), bench, seconds=seconds, rules=Rules(**results))
 
@@ -99,7 +101,7 @@ def test_a_combination_that_is_no_better_than_the_start_is_dropped() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5, b=0.5))
     measure = bench.__call__
 
-    def lying(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
+    def lying(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, ArmResult]:
         return {both: measured(1.0, 1.2)} if kind == "run" else measure(kind, base, arms, seconds)
 
     match = search(Space(start=START, stages=(A, B)), lying, seconds=100.0)
@@ -114,8 +116,8 @@ def test_where_the_whole_is_unclear_the_first_gain_stays() -> None:
     both = START.having({"a": True, "b": True})
     bench = Bench(lambda setting: times(setting, a=0.5, b=0.5))
 
-    def unsure(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
-        return {both: Measured(outcome="unclear")} if kind == "run" else bench(kind, base, arms, seconds)
+    def unsure(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, ArmResult]:
+        return {both: ArmResult(outcome="unclear")} if kind == "run" else bench(kind, base, arms, seconds)
 
     match = search(Space(start=START, stages=(A, B)), unsure, seconds=100.0)
     assert match.best == START.having({"a": True})
@@ -125,7 +127,7 @@ def test_where_the_whole_is_unclear_the_first_gain_stays() -> None:
 @pytest.mark.parametrize("outcome", ["disagreed", "failed", "unclear"])
 def test_speed_does_not_help_an_arm_that_is_wrong_or_doubtful(outcome: Any) -> None:
     arm = START.having({"a": True})
-    bench = Bench(lambda setting: 1.0, given={arm: Measured(outcome=outcome, gain=9.0, low=8.0, high=10.0, why="so")})
+    bench = Bench(lambda setting: 1.0, given={arm: ArmResult(outcome=outcome, gain=9.0, low=8.0, high=10.0, why="so")})
     result = run(bench, A)
     assert result.best == START
     assert result.rows[0].verdict == outcome
@@ -135,7 +137,7 @@ def test_speed_does_not_help_an_arm_that_is_wrong_or_doubtful(outcome: Any) -> N
 
 def test_a_busy_machine_does_not_end_the_search() -> None:
     arm = START.having({"a": True})
-    busy = Measured(outcome="unclear", gain=3.0, low=2.5, high=3.5, why="other programs used 1.0 cores", busy=True)
+    busy = ArmResult(outcome="unclear", gain=3.0, low=2.5, high=3.5, why="other programs used 1.0 cores", busy=True)
     bench = Bench(lambda setting: times(setting, b=0.5), given={arm: busy})
     result = run(bench, A, B)
     assert result.busy
@@ -145,7 +147,7 @@ def test_a_busy_machine_does_not_end_the_search() -> None:
 
 def test_what_won_before_the_machine_got_busy_stays() -> None:
     both = START.having({"a": True, "b": True})
-    busy = Measured(outcome="unclear", why="busy", busy=True)
+    busy = ArmResult(outcome="unclear", why="busy", busy=True)
     bench = Bench(lambda setting: times(setting, a=0.5), given={both: busy})
     result = run(bench, A, B, stage("C", {"c": 1}))
     assert result.best == START.having({"a": True})
@@ -204,7 +206,7 @@ def test_gains_in_validation_stay_where_those_in_training_are_dropped() -> None:
     validation = stage("V", {"v": 2}, kind="validate")
     bench = Bench(lambda setting: times(setting, a=0.5, b=0.5) / int(setting["v"]))
 
-    def lying(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
+    def lying(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, ArmResult]:
         return {arms[0]: measured(1.0, 1.2)} if kind == "run" else bench(kind, base, arms, seconds)
 
     match = search(Space(start=START, stages=(A, B, validation)), lying, seconds=100.0)
@@ -286,12 +288,12 @@ def test_pure_noise_changes_nothing(seed: int) -> None:
     """Every arm is the start itself, timed with a spread of a factor of three."""
     draw = random.Random(seed)
 
-    def noisy(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
+    def noisy(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, ArmResult]:
         match = {}
         for arm in arms:
             one, other = ([draw.uniform(1, 3) for _ in range(24)] for _ in range(2))
             gain, low, high, outcome = judge(one, other, 0.03)
-            match[arm] = Measured(outcome=outcome, gain=gain, low=low, high=high)
+            match[arm] = ArmResult(outcome=outcome, gain=gain, low=low, high=high)
         return match
 
     match = search(Space(start=START, stages=(A, B)), noisy, seconds=100.0)
@@ -303,9 +305,9 @@ def test_pure_noise_changes_nothing(seed: int) -> None:
 def test_a_machine_that_is_always_busy_gives_the_start(speeds: dict[tuple[bool, bool, int], float]) -> None:
     seconds = table(speeds)
 
-    def busy(kind: Kind, base: Setting, arms: Sequence[Setting], given: float) -> Mapping[Setting, Measured]:
+    def busy(kind: Kind, base: Setting, arms: Sequence[Setting], given: float) -> Mapping[Setting, ArmResult]:
         return {
-            arm: Measured(outcome="unclear", gain=seconds(base) / seconds(arm), busy=True, why="busy") for arm in arms
+            arm: ArmResult(outcome="unclear", gain=seconds(base) / seconds(arm), busy=True, why="busy") for arm in arms
         }
 
     result = search(Space(start=START, stages=(GRID, A, B)), busy, seconds=100.0)
@@ -324,7 +326,7 @@ def test_every_arm_has_a_line() -> None:
 
 
 def test_where_the_time_suffices_for_nothing_the_first_arm_is_looked_at_all_the_same() -> None:
-    bench = Bench(lambda setting: 1.0, given={START.having({"a": True}): Measured(outcome="unclear", gain=1.2)})
+    bench = Bench(lambda setting: 1.0, given={START.having({"a": True}): ArmResult(outcome="unclear", gain=1.2)})
     result = run(bench, A, B, seconds=10.0, cost=lambda kind, base, arms: 100.0 * len(arms))
     assert bench.asked == [("step", START, [START.having({"a": True})])]
     assert verdicts(result) == ["unclear", "not tried"]

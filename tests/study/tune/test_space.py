@@ -11,7 +11,7 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.engine.job import RunPlan, plan_run
-from hasten.study.tune.search import Measured, Stage
+from hasten.study.tune.search import ArmResult, SearchStage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.space import BATCH, FEED, VALIDATION, Room, advice, pays_within, space_of, start_of
 
@@ -30,7 +30,7 @@ def planned_of(data: Path, *overrides: str) -> RunPlan:
     return plan_run(load_run(None, (f"data.source={data}", f"cache.dir={data.parent}", *given, *overrides)))
 
 
-def stages_of(data: Path, *overrides: str, **room: Any) -> dict[str, Stage]:
+def stages_of(data: Path, *overrides: str, **room: Any) -> dict[str, SearchStage]:
     planned = planned_of(data, "train.device=cpu", *overrides)
     space = space_of(planned, start_of(planned), Room(**{**ROOM, **room}))
     return {stage.name: stage for stage in space.stages}
@@ -110,7 +110,7 @@ def test_the_sliding_window_is_taken_and_what_has_no_field_is_told(data: Path) -
 @pytest.mark.parametrize(("steps", "pays"), [(1000, True), (500, False)])
 def test_compiling_must_pay_within_the_run(steps: int, pays: bool) -> None:
     base = Setting.of({"compile": "off", "batch_program": False})
-    measured = Measured(outcome="faster", seconds=0.1, base_seconds=0.15, once=20.0)
+    measured = ArmResult(outcome="faster", seconds=0.1, base_seconds=0.15, once=20.0)
     against = pays_within(steps)(base, base.having({"compile": "whole"}), measured)
     assert (against is None) == pays
     if against is not None:

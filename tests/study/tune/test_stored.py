@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.study.tune.search import Kind, Measured, Stage
+from hasten.study.tune.search import ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.stored import StoredMeasurements
 
@@ -19,18 +19,18 @@ ABOUT = {"machine": "m", "torch": "1"}
 
 
 class Machine:
-    def __init__(self, **result: Measured) -> None:
+    def __init__(self, **result: ArmResult) -> None:
         self.result, self.requests = result, []
 
     def __call__(
         self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
-    ) -> Mapping[Setting, Measured]:
+    ) -> Mapping[Setting, ArmResult]:
         self.requests += arms
         name = {ONE: "one", OTHER: "other"}
         return {arm: self.result[name[arm]] for arm in arms}
 
 
-WON = Measured(outcome="faster", gain=2.0, low=1.9, high=2.1, seconds=1.0, base_seconds=2.0, agreement="0 % off")
+WON = ArmResult(outcome="faster", gain=2.0, low=1.9, high=2.1, seconds=1.0, base_seconds=2.0, agreement="0 % off")
 
 
 def ask(folder: Path, machine: Machine, *, about: dict[str, str] = ABOUT, fresh: bool = False, kind: Kind = "step"):
@@ -39,7 +39,7 @@ def ask(folder: Path, machine: Machine, *, about: dict[str, str] = ABOUT, fresh:
 
 
 def test_a_second_search_asks_nothing(tmp_path: Path) -> None:
-    results = {"one": WON, "other": Measured(outcome="failed", why="no compiler")}
+    results = {"one": WON, "other": ArmResult(outcome="failed", why="no compiler")}
     machine = Machine(**results)
     _, first = ask(tmp_path, machine)
     kept, second = ask(tmp_path, machine)
@@ -51,10 +51,10 @@ def test_a_second_search_asks_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "doubtful",
-    [Measured(outcome="unclear", gain=1.1), Measured(outcome="disagreed", busy=True)],
+    [ArmResult(outcome="unclear", gain=1.1), ArmResult(outcome="disagreed", busy=True)],
     ids=["unclear", "busy"],
 )
-def test_doubtful_results_are_not_kept(tmp_path: Path, doubtful: Measured) -> None:
+def test_doubtful_results_are_not_kept(tmp_path: Path, doubtful: ArmResult) -> None:
     machine = Machine(one=WON, other=doubtful)
     ask(tmp_path, machine)
     kept, _ = ask(tmp_path, machine)
@@ -73,17 +73,17 @@ def test_fresh_another_machine_and_another_kind_ask_again(tmp_path: Path) -> Non
 def test_ceilings_and_facts_are_kept_and_not_asked_for_where_nothing_is_to_be_measured(tmp_path: Path) -> None:
     asked = []
 
-    def ceiling(stage: Stage, base: Setting) -> tuple[float, str]:
+    def ceiling(stage: SearchStage, base: Setting) -> tuple[float, str]:
         asked.append(stage.name)
         return 1.01, "at best 1.01"
 
-    stage = Stage(name="feed", kind="run", changes=({"a": True},))
+    stage = SearchStage(name="feed", kind="run", changes=({"a": True},))
     for _ in range(2):
         kept = StoredMeasurements.open(tmp_path, ABOUT, fresh=False)
         assert kept.ceiling(ceiling)(stage, START) == (1.01, "at best 1.01")
     assert asked == ["feed"]
     kept.measure(Machine(one=WON, other=WON))("step", START, [ONE], 1.0)
-    assert kept.ceiling(ceiling)(Stage(name="known", kind="step", changes=({"a": True},)), START) is None
+    assert kept.ceiling(ceiling)(SearchStage(name="known", kind="step", changes=({"a": True},)), START) is None
     assert asked == ["feed"]
 
 

@@ -21,7 +21,7 @@ from hasten.observe.compare import Compared, Comparison, judge
 from hasten.study.tune import run as module
 from hasten.study.tune import tune
 from hasten.study.tune.lab import Lab, _measured
-from hasten.study.tune.search import Kind, Measured, Stage
+from hasten.study.tune.search import ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.space import Room, fitted, start_of
 from hasten.study.tune.workshop import Arm, Workshop
@@ -77,7 +77,7 @@ class FakeLab:
             result *= factor if counts and setting[name] == value else 1.0
         return result
 
-    def measure(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> dict[Setting, Measured]:
+    def measure(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> dict[Setting, ArmResult]:
         type(self).asked += len(arms)
         results = {}
         for arm in arms:
@@ -85,7 +85,7 @@ class FakeLab:
             outcome: Any = "faster" if gain > 1.03 else "slower" if gain < 0.97 else "same"
             if self.busy:
                 outcome = "unclear"
-            results[arm] = Measured(
+            results[arm] = ArmResult(
                 outcome=outcome, gain=gain, low=gain, high=gain, seconds=0.1 * self.seconds(kind, arm),
                 base_seconds=0.1 * self.seconds(kind, base), agreement="loss 0 % off", busy=self.busy,
                 why="other programs used 1.0 cores meanwhile" if self.busy else "",
@@ -95,7 +95,7 @@ class FakeLab:
     def cost(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
         return 0.0
 
-    def ceiling(self, stage: Stage, base: Setting) -> None:
+    def ceiling(self, stage: SearchStage, base: Setting) -> None:
         return None
 
 
@@ -311,7 +311,7 @@ def test_busy_comparisons_say_so(config: RunConfig) -> None:
     measured = lab.measure("step", start, [arm], 2.0)[arm]
     assert measured.busy
     assert measured.outcome == "unclear"
-    assert lab.ceiling(Stage(name="feed", kind="run", changes=({"home": "file"},)), start) is None
+    assert lab.ceiling(SearchStage(name="feed", kind="run", changes=({"home": "file"},)), start) is None
 
 
 def test_a_base_whose_own_times_spread_tells_nothing(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

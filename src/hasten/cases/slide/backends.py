@@ -1,4 +1,4 @@
-"""Slide readers, each with the interface `types.Reader`. Their libraries are imported when a slide is opened."""
+"""Slide readers, each with the interface `types.SlideReader`. Their libraries are imported when a slide is opened."""
 
 from __future__ import annotations
 

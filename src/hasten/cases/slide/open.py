@@ -12,14 +12,14 @@ from pathlib import Path
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from hasten.cases.slide.backends import CucimReader, OpenSlideReader, TifffileReader
-from hasten.cases.slide.types import Reader, Slide
+from hasten.cases.slide.types import Slide, SlideReader
 from hasten.files import first_line
 
 log = logging.getLogger(__name__)
 
 INSTALL = "pip install 'hasten[wsi]'"
 INSTALL_CUCIM = "pip install --no-deps cucim-cu12 (--no-deps spares 2 GB of CUDA libraries that reading does without)"
-_READERS: dict[str, tuple[str, Callable[[Path], Reader]]] = {
+_READERS: dict[str, tuple[str, Callable[[Path], SlideReader]]] = {
     "cucim": ("cucim", CucimReader),
     "tifffile": ("tifffile", TifffileReader),
     "openslide": ("openslide", OpenSlideReader),

@@ -30,7 +30,7 @@ class Level:
         return f"{self.height} x {self.width} (1/{self.downsample:g})"
 
 
-class Reader(Protocol):
+class SlideReader(Protocol):
     """The interface of a slide library. Several threads may call `read` concurrently."""
 
     levels: tuple[Level, ...]
@@ -46,7 +46,7 @@ class Reader(Protocol):
 class Slide:
     """`read_region` is for any number of threads; close the slide, or use it in a `with`."""
 
-    def __init__(self, path: Path, backend: str, reader: Reader) -> None:
+    def __init__(self, path: Path, backend: str, reader: SlideReader) -> None:
         self.path, self.backend = path, backend
         self.levels, self.mpp = reader.levels, reader.mpp
         self._reader = reader

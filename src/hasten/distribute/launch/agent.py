@@ -171,7 +171,7 @@ def run_ranks(
     spec = WorkerSpec(
         role="",
         local_world_size=job.nproc,
-        rdzv_handler=Rounds(meeting),
+        rdzv_handler=FreshStoreRendezvous(meeting),
         entrypoint=sys.executable,
         args=tuple(command),
         max_restarts=job.max_restarts,
@@ -234,7 +234,7 @@ def _write_ends(ends: Sequence[End]) -> None:
                 log.write(end.traceback)
 
 
-class Rounds(StaticTCPRendezvous):
+class FreshStoreRendezvous(StaticTCPRendezvous):
     """torch's static rendezvous, with a fresh store each time. Its port is shared through the launchers' store."""
 
     def __init__(self, meeting: Meeting) -> None:

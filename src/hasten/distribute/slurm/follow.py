@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.distribute.slurm.jobs import FOLDER, Job
+from hasten.distribute.slurm.jobs import FOLDER, SlurmJob
 from hasten.distribute.slurm.queue import ACTIVE, JobStates, ask
 from hasten.observe.monitor.watch import View, Watch
 
@@ -19,7 +19,7 @@ DONE = ("finished", "target_reached", "time_up")
 class Standing:
     """A job and the progress of its run."""
 
-    job: Job
+    job: SlurmJob
     state: str
     """How the run ended if it is complete; else SLURM's state in lower case; else the state by the run's files."""
     reason: str = ""
@@ -34,7 +34,7 @@ class Standing:
         return self.state in DONE
 
 
-def standings(out: Path, jobs: Sequence[Job]) -> tuple[list[Standing], JobStates]:
+def standings(out: Path, jobs: Sequence[SlurmJob]) -> tuple[list[Standing], JobStates]:
     """The standing of every job in the order of `jobs`, and SLURM's answer."""
     answer = ask([job.job_id for job in jobs if job.job_id is not None])
     return [_standing(out, job, answer) for job in jobs], answer
@@ -64,7 +64,7 @@ def is_active(state: str) -> bool:
     return state in ACTIVE or state == "silent"
 
 
-def _standing(out: Path, job: Job, answer: JobStates) -> Standing:
+def _standing(out: Path, job: SlurmJob, answer: JobStates) -> Standing:
     view = _view(out / job.name)
     state = _state(job, view, answer)
     return Standing(
@@ -76,7 +76,7 @@ def _standing(out: Path, job: Job, answer: JobStates) -> Standing:
     )
 
 
-def _state(job: Job, view: View | None, answer: JobStates) -> str:
+def _state(job: SlurmJob, view: View | None, answer: JobStates) -> str:
     """The run's own word counts where it is complete: a job may have failed afterwards, and SLURM forgets jobs."""
     if view is not None and view.state in DONE:
         return view.state
@@ -96,7 +96,7 @@ def _view(folder: Path) -> View | None:
         return None  # not begun, or nothing that a run has written
 
 
-def _fruitless(out: Path, job: Job) -> int:
+def _fruitless(out: Path, job: SlurmJob) -> int:
     try:
         words = (out / FOLDER / f"{job.name}.requeues").read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):

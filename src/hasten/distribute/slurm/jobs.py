@@ -17,7 +17,7 @@ JOBS_JSON = "jobs.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class SlurmJob:
     """One job, which is one training in the folder `name` below the submission's."""
 
     name: str
@@ -43,11 +43,11 @@ def settings_path(out: Path, name: str) -> Path:
     return out / FOLDER / f"{name}.yaml"
 
 
-def write_jobs(out: Path, jobs: Sequence[Job]) -> None:
+def write_jobs(out: Path, jobs: Sequence[SlurmJob]) -> None:
     write_json(out / FOLDER / JOBS_JSON, {"jobs": [dataclasses.asdict(job) for job in jobs]})
 
 
-def read_jobs(out: Path) -> list[Job]:
+def read_jobs(out: Path) -> list[SlurmJob]:
     """The jobs of the submission in `out`, with the numbers of those that were submitted by hand with sbatch.
 
     Raises ValueError if there is no submission, or its list is damaged.
@@ -67,9 +67,9 @@ def read_jobs(out: Path) -> list[Job]:
     return [dataclasses.replace(job, job_id=_last_id(out, job)) for job in jobs]
 
 
-def _job(fields: Any) -> Job:
-    job = Job(**fields)
-    for field in dataclasses.fields(Job):
+def _job(fields: Any) -> SlurmJob:
+    job = SlurmJob(**fields)
+    for field in dataclasses.fields(SlurmJob):
         kind: Any = int if field.type == "int" else str
         value = getattr(job, field.name)
         if not isinstance(value, kind) and not (field.name == "job_id" and value is None):
@@ -77,7 +77,7 @@ def _job(fields: Any) -> Job:
     return job
 
 
-def _last_id(out: Path, job: Job) -> str | None:
+def _last_id(out: Path, job: SlurmJob) -> str | None:
     """The job's newest number, which it writes when it starts; a newer one than ours if it was resubmitted by hand."""
     try:
         job_id = (out / FOLDER / f"{job.name}.jobid").read_text(encoding="utf-8").strip()

@@ -11,7 +11,7 @@ from typing import Literal
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.config.user_code import digest_of
-from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, Job, read_jobs, script_path, settings_path, write_jobs
+from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, SlurmJob, read_jobs, script_path, settings_path, write_jobs
 from hasten.distribute.slurm.queue import hand_in, require_sbatch
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
 from hasten.distribute.slurm.shape import Shape
@@ -30,7 +30,7 @@ def submit(
     *,
     mode: Mode = "strong",
     dry_run: bool = False,
-) -> Iterator[Job]:
+) -> Iterator[SlurmJob]:
     """Write a batch script for each shape to `out`/slurm and submit them; return the jobs with SLURM's numbers.
 
     Each job trains in a folder of its own below `out`, `Shape.name`, with the settings of `config` as they are now.
@@ -107,8 +107,8 @@ def _require_free(out: Path, names: Sequence[str]) -> None:
 
 def _write_scripts(
     out: Path, shapes: Sequence[Shape], settings: Sequence[RunConfig], request: Request, mode: Mode
-) -> list[Job]:
-    jobs: list[Job] = []
+) -> list[SlurmJob]:
+    jobs: list[SlurmJob] = []
     try:
         (out / FOLDER).mkdir(parents=True, exist_ok=True)
         for shape, config in zip(shapes, settings, strict=True):
@@ -122,7 +122,7 @@ def _write_scripts(
                 with replacing(path, path.with_name(f".{path.name}")) as file:
                     file.write(content.encode())
             jobs.append(
-                Job(
+                SlurmJob(
                     name=shape.name,
                     world=shape.world,
                     nodes=shape.nodes,
@@ -147,7 +147,7 @@ def _strategy(config: RunConfig, world: int) -> str:
     return "ddp" if config.distribute.strategy == "auto" else config.distribute.strategy
 
 
-def _rest(out: Path, sent: Sequence[Job], remaining: Sequence[Job]) -> str:
+def _rest(out: Path, sent: Sequence[SlurmJob], remaining: Sequence[SlurmJob]) -> str:
     """The end of the message after a refusal: the submitted jobs and the remaining commands."""
     if not sent:
         return "; mend the options and give the command again"

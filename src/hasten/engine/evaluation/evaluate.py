@@ -19,7 +19,7 @@ import numpy as np
 from hasten.cases.formats import read_file
 from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.types import Volume
-from hasten.engine.evaluation.measures import MEASURES, Score, score_case
+from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.engine.inputs import listing
 from hasten.files import replacing
@@ -53,7 +53,7 @@ class Evaluation:
 
     predictions: Path
     labels: Path
-    scores: tuple[Score, ...]
+    scores: tuple[CaseScore, ...]
     names: tuple[str, ...]
     """Classes, and then regions."""
     main: tuple[str, ...]
@@ -172,10 +172,10 @@ def evaluate_pairs(
     tick: Tick | None = None,
 ) -> Evaluation:
     """As `evaluate`, for known pairs. predictions, labels: where they are from."""
-    scores: list[Score] = []
+    scores: list[CaseScore] = []
     failures: list[str] = []
 
-    def one(pair: Pair) -> list[Score] | str:
+    def one(pair: Pair) -> list[CaseScore] | str:
         try:
             prediction, label, spacing = read_pair(pair, pairs)
             prediction, label = without_ignored(prediction, label, pairs.ignore)
@@ -260,7 +260,7 @@ def read_evaluation(folder: Path) -> Evaluation | None:
     """What `write_evaluation` wrote into a folder; None where there is nothing, or nothing that can be read."""
     try:
         tree = json.loads((folder / EVALUATION_JSON).read_text())
-        scores = tuple(Score(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
+        scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
         return Evaluation(
             predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
             names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), tolerance_mm=tree["tolerance_mm"],

@@ -15,7 +15,7 @@ MEASURES = ("dice", "iou", "hd95", "nsd")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
+class CaseScore:
     """One class, or region, of one case."""
 
     case: str
@@ -40,7 +40,7 @@ def score_case(
     spacing: tuple[float, float, float],
     tolerance_mm: float = 1.0,
     surfaces: bool = True,
-) -> list[Score]:
+) -> list[CaseScore]:
     """A score for each of `members`: name of a class or region to the label values that belong to it.
 
     prediction, label: (D, H, W) label values of one grid. spacing: of it (D, H, W) in mm. tolerance_mm: distance up to
@@ -61,7 +61,7 @@ def score_case(
         if surfaces:
             hd95, nsd = surface_scores(predicted_mask, true_mask, spacing=spacing, tolerance_mm=tolerance_mm)
         scores.append(
-            Score(
+            CaseScore(
                 case=case, name=name, labelled=labelled, predicted=predicted, dice=dice, iou=iou, hd95=hd95, nsd=nsd
             )
         )  # fmt: skip

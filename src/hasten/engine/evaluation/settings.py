@@ -24,7 +24,7 @@ Tick = Callable[[int, int, Path], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class SettingsTrial:
     """The validation cases with one choice of settings."""
 
     overrides: tuple[str, ...]
@@ -38,8 +38,8 @@ class Trial:
 class Trials:
     """A run with its own settings, and with others."""
 
-    own: Trial
-    other: Trial | None
+    own: SettingsTrial
+    other: SettingsTrial | None
     chosen: Chosen | None
     """Post-processing of the label maps of `own`."""
 
@@ -91,7 +91,7 @@ def evaluate_run(
 def _trial(
     run: Path, members: Sequence[Member], overrides: tuple[str, ...], pairs: Pairs, out: Path, *, surfaces: bool,
     device: str | None, tick: Tick | None,
-) -> Trial:  # fmt: skip
+) -> SettingsTrial:  # fmt: skip
     config = load_run(run / RUN_YAML)
     case_set, _, validation = read_cases(config)
     labelled = {pair.case for pair in pairs.pairs}
@@ -100,7 +100,7 @@ def _trial(
     model.network.register_forward_pre_hook(lambda _, inputs: counts.append(len(inputs[0])))
     predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
     evaluation = evaluate_pairs(_in(pairs, out), predictions=out, labels=case_set.source, surfaces=surfaces)
-    return Trial(overrides=overrides, evaluation=evaluation, passes=sum(counts))
+    return SettingsTrial(overrides=overrides, evaluation=evaluation, passes=sum(counts))
 
 
 def _in(pairs: Pairs, folder: Path) -> Pairs:

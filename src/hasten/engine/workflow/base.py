@@ -16,7 +16,7 @@ from monai.transforms import apply_transform
 
 from hasten.engine.precision import DTYPES, scaler_for, tensor_cores
 from hasten.engine.workflow.batch import as_laid_out, plain
-from hasten.engine.workflow.sample import Sample, taken_apart
+from hasten.engine.workflow.sample import LazySample, taken_apart
 
 
 class QuickWorkflow:
@@ -126,7 +126,7 @@ def old_name(postprocessing: Callable | None, post_transform: Callable | None) -
 
 def _transformed(batch: Any, output: Any, transform: Callable) -> tuple[Any, Any]:
     """MONAI's `engine_apply_transform` on a sample, which does not wait for the device to compute the loss."""
-    late = {key: output.untouched(key) for key in output} if isinstance(output, Sample) else {}
+    late = {key: output.untouched(key) for key in output} if isinstance(output, LazySample) else {}
     late = {key: value for key, value in late.items() if value is not None}
     if not late or not isinstance(batch, dict):
         return engine_apply_transform(batch, output, transform)

@@ -31,7 +31,7 @@ def _all_made(name: str) -> Any:
     """dict's own method, after every value was made."""
     method = getattr(dict, name)
 
-    def call(self: Sample, *args: Any, **kwargs: Any) -> Any:
+    def call(self: LazySample, *args: Any, **kwargs: Any) -> Any:
         for key in self:
             self[key]
         return method(self, *args, **kwargs)
@@ -40,7 +40,7 @@ def _all_made(name: str) -> Any:
     return call
 
 
-class Sample(dict):
+class LazySample(dict):
     """One sample of a batch, as MONAI's `decollate_batch` gives it, and compares equal to it.
 
     A value is made on first access: a handler that prints the loss does not pay for splitting images, and one that
@@ -102,5 +102,5 @@ def taken_apart(values: Any) -> Any:
         plain = all(value is None or isinstance(value, Tensor) for value in values.values())
         if plain and len(sizes) == 1:
             batch = _Batch(values, sizes.pop())
-            return [Sample(batch, number) for number in range(batch.size)]
+            return [LazySample(batch, number) for number in range(batch.size)]
     return decollate_batch(values)

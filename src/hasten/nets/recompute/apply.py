@@ -14,7 +14,7 @@ from hasten.nets.recompute.profile import Profile, profile_network
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class RecomputeReport:
     """The recomputed modules and the predicted effect. Bytes are of activations, without weights."""
 
     modules: tuple[str, ...]
@@ -56,7 +56,7 @@ def recompute(
     *,
     batch_size: int | None = None,
     profile: Profile | None = None,
-) -> Report:
+) -> RecomputeReport:
     """Choose modules to recompute so that a step's activations fit `budget_bytes` at the least time; in place.
 
     probe: the network's input as in training, or a tuple of its arguments, on the network's device; it is run a few
@@ -78,7 +78,7 @@ def recompute(
         profiled = replace(profiled, sizes=tuple(size * batch_size // probed for size in profiled.sizes))
     blocks, predicted = choose(profiled, budget_bytes)
     recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
-    return Report(
+    return RecomputeReport(
         modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(profiled, ()).peak,
         predicted=predicted.peak, kept=predicted.kept, seconds=sum(block.seconds for block in blocks),
         forward_seconds=profiled.seconds, left_out=profiled.left_out,
@@ -86,8 +86,9 @@ def recompute(
 
 
 def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterable[str] = ()) -> None:
-    """Recompute the modules of these names, as a `Report` has them. draws: modules that draw random numbers other than
-    by torch's dropout modules, which are detected.
+    """Recompute the modules of these names, as a `RecomputeReport` has them.
+
+    draws: modules that draw random numbers other than by torch's dropout modules, which are detected.
 
     Raises ValueError for a name that the network does not have.
     """

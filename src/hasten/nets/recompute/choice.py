@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from hasten.nets.recompute.profile import Block, Call, Profile
+from hasten.nets.recompute.profile import Block, ModuleCall, Profile
 
 _SHARE = 1e-3
 """A block that frees less than this share of all activations is ignored."""
@@ -97,7 +97,7 @@ class _Way(NamedTuple):
 
 def _search(profile: Profile) -> _Search:
     total = sum(profile.sizes[storage] for storage in set(profile.saves))
-    blocks: dict[Call, Block] = {}
+    blocks: dict[ModuleCall, Block] = {}
     for block in profile.blocks:
         call = block.call
         within = set(profile.saves[call.begin : call.end]) - set(call.inputs)

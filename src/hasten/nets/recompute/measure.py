@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
-from hasten.nets.recompute.apply import Report, recompute, recompute_modules, undo
+from hasten.nets.recompute.apply import RecomputeReport, recompute, recompute_modules, undo
 from hasten.nets.recompute.profile import profile_network
 
 
@@ -33,7 +33,7 @@ class MemoryPoint(NamedTuple):
     """Measured peak bytes: these, the gradients, and intermediate results."""
     milliseconds: float
     """Median of a forward and backward pass."""
-    report: Report
+    report: RecomputeReport
 
 
 def memory_curve(

@@ -28,7 +28,7 @@ Entered = Callable[[str, tuple[Any, ...], dict[str, Any]], Left]
 """Called at the beginning of a module's call, with its name and arguments."""
 
 
-class Call(NamedTuple):
+class ModuleCall(NamedTuple):
     """One call of a module in the probe."""
 
     begin: int
@@ -43,7 +43,7 @@ class Block:
     """A module that can be recomputed as a whole."""
 
     name: str
-    call: Call
+    call: ModuleCall
     seconds: float
     """Of its forward pass."""
     draws: bool = False
@@ -100,7 +100,7 @@ class _Watch:
     def __init__(self, existing: list[Tensor]) -> None:
         self.sizes: list[int] = []
         self.saves: list[int] = []
-        self.calls: dict[str, list[Call]] = {}
+        self.calls: dict[str, list[ModuleCall]] = {}
         self.left_out: dict[str, str] = {}
         self.draws: set[str] = set()
         self._numbers: dict[int, int] = {}
@@ -141,7 +141,7 @@ class _Watch:
         def leave(output: Any) -> None:
             if any(isinstance(leaf, Deferred) for leaf in tree_leaves((args, kwargs, output))):
                 self.left_out[name] = "takes or gives a norm's output that is not computed yet"
-            self.calls.setdefault(name, []).append(Call(begin, len(self.saves), numbers))
+            self.calls.setdefault(name, []).append(ModuleCall(begin, len(self.saves), numbers))
             if any(tensor._version != version for tensor, version in versions):
                 self.left_out[name] = "changes its input in place"
 

@@ -23,7 +23,7 @@ from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
 
-from hasten.augment.make_program import Cases, make_program
+from hasten.augment.make_program import CaseSource, make_program
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
@@ -40,7 +40,7 @@ from hasten.nnunet.loss import asks_host, hard_counts, objective
 from hasten.nnunet.step import (
     LEAST_ITERATIONS,
     MUON_RATE,
-    Setting,
+    StepSetting,
     fused_optimizer,
     is_idle,
     make_step,
@@ -154,7 +154,8 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         long = self._iterations_left >= LEAST_ITERATIONS
         store = placed(store, self.device)
         program = make_program(
-            chain_of(store, crop, augmentation), Cases(store=store), batch_size=size, seed=seed, device=self.device,
+            chain_of(store, crop, augmentation), CaseSource(store=store), batch_size=size, seed=seed,
+            device=self.device,
             # Once for each patch size: up to a minute, and many on a busy machine. Hasten's GPU kernels need it not.
             compile=train and long and self._idle and not triton_works(self.device),
         )  # fmt: skip
@@ -209,7 +210,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         """Begin with the step that suits this machine. What nnU-Net saves and predicts with stays its own network."""
         super().on_train_start()
         labels, config = self.label_manager, self.configuration_manager
-        self._setting = Setting(
+        self._setting = StepSetting(
             shape=(self.batch_size, self.num_input_channels, *_triple(config.patch_size)),
             strides=tuple(map(math.prod, zip(*config.pool_op_kernel_sizes, strict=True))),
             num_classes=len(labels.all_labels), spatial_dims=len(config.patch_size), regions=self._regions,

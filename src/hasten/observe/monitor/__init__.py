@@ -2,7 +2,7 @@
 
 from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.live import Monitor
-from hasten.observe.monitor.recording import Recording, recordings
+from hasten.observe.monitor.recording import MonitorRecording, recordings
 from hasten.observe.monitor.sample import COLUMNS, Gpu, Host, Sample
 
-__all__ = ["COLUMNS", "Alert", "Gpu", "Host", "Monitor", "Recording", "Sample", "recordings"]
+__all__ = ["COLUMNS", "Alert", "Gpu", "Host", "Monitor", "MonitorRecording", "Sample", "recordings"]

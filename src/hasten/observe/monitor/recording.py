@@ -109,7 +109,7 @@ class History:
         return self._old + self._new
 
 
-class Recording:
+class MonitorRecording:
     """One rank's monitor.jsonl."""
 
     def __init__(self, path: Path, rank: int = 0, *, history: History | None = None) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from hasten.config.yaml_file import load_yaml
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
-from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording, merged, recordings
+from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, MonitorRecording, merged, recordings
 from hasten.observe.monitor.sample import Sample
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -77,7 +77,7 @@ class Watch:
         self.folder, self._now = folder, now
         self._require_run()
         self._metrics = Follower(folder / METRICS_JSONL)
-        self._recordings: dict[int, Recording] = {}
+        self._recordings: dict[int, MonitorRecording] = {}
         self._train: dict[str, Any] = {}
         self._validations: list[dict[str, Any]] = []
         self._lines: list[tuple[float, float]] = []
@@ -89,7 +89,7 @@ class Watch:
         for record in self._metrics.poll():
             self._take(record)
         for rank, path in recordings(self.folder).items():
-            self._recordings.setdefault(rank, Recording(path, rank)).poll()
+            self._recordings.setdefault(rank, MonitorRecording(path, rank)).poll()
         summary, config = self._read(SUMMARY_JSON, json.loads), self._read(RUN_YAML, load_yaml)
         state, silent_s = self._state(summary)
         samples = {rank: sample for rank, recording in self._recordings.items() if (sample := _latest(recording))}
@@ -195,7 +195,7 @@ class Watch:
             return {}
 
 
-def _latest(recording: Recording) -> Sample | None:
+def _latest(recording: MonitorRecording) -> Sample | None:
     """The last sample, with the pace of the last one that had any."""
     samples = recording.history.samples()
     if not samples:

@@ -27,7 +27,7 @@ _REPEATS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class ConvShape:
     """A convolution of 3 x 3 x 3, padded by 1."""
 
     name: str
@@ -65,10 +65,14 @@ class Cell:
 Conv = Callable[[Tensor, Tensor], Tensor]
 
 
-def cases_for(device: torch.device) -> tuple[Case, ...]:
+def cases_for(device: torch.device) -> tuple[ConvShape, ...]:
     """A map as in the middle of a network, and one smaller than the filter, as at its bottom."""
-    middle = Case(name="map", channels=32, side=64) if device.type == "cuda" else Case(name="map", channels=16, side=24)
-    return middle, Case(name=TINY, channels=32, side=2)
+    middle = (
+        ConvShape(name="map", channels=32, side=64)
+        if device.type == "cuda"
+        else ConvShape(name="map", channels=16, side=24)
+    )
+    return middle, ConvShape(name=TINY, channels=32, side=2)
 
 
 def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int = 3) -> tuple[Cell, ...]:
@@ -82,7 +86,7 @@ def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int 
     return tuple(cells)
 
 
-def _cells_in_subprocess(case: Case) -> list[Cell]:
+def _cells_in_subprocess(case: ConvShape) -> list[Cell]:
     """Run in a separate process: a faulty kernel may also write past the end of its memory."""
     command = [sys.executable, "-c", "from hasten.study.environment.conv import print_tiny; print_tiny()"]
     try:
@@ -104,7 +108,7 @@ def _conv(image: Tensor, weight: Tensor) -> Tensor:
     return conv3d(image, weight, padding=1)
 
 
-def _cells(case: Case, precision: str, device: torch.device, conv: Conv, rounds: int) -> list[Cell]:
+def _cells(case: ConvShape, precision: str, device: torch.device, conv: Conv, rounds: int) -> list[Cell]:
     """Of both memory formats."""
     inputs = _inputs(case, device)
     tensors = (*inputs, *_truth(*inputs))
@@ -112,7 +116,7 @@ def _cells(case: Case, precision: str, device: torch.device, conv: Conv, rounds:
 
 
 def _cell(
-    case: Case, precision: str, channels_last: bool, tensors: tuple[Tensor, ...], conv: Conv, rounds: int
+    case: ConvShape, precision: str, channels_last: bool, tensors: tuple[Tensor, ...], conv: Conv, rounds: int
 ) -> Cell:
     """tensors: image, weight, the gradient of the output, and the true output and gradient of the weight."""
     image, weight, back, true_output, true_gradient = tensors
@@ -144,7 +148,7 @@ def _cell(
                 forward_error=forward, gradient_error=backward)  # fmt: skip
 
 
-def _inputs(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _inputs(case: ConvShape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Image (B, C, S, S, S), weight (C, C, 3, 3, 3) and the gradient of the output."""
     generator = torch.Generator().manual_seed(0)
     shape = (case.batch, case.channels, case.side, case.side, case.side)

@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class GpuMemory:
     name: str
     total: int
     free: int
@@ -38,7 +38,7 @@ class Homes:
     shm_free: int | None = None
     locked: int | None = None
     """Memory that may be locked; None for no limit."""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuMemory, ...] = ()
 
 
 def check_homes(homes: Homes) -> tuple[Check, ...]:
@@ -84,7 +84,7 @@ def _locked(homes: Homes) -> Check:
     return check("homes", "locked memory", text, remedy)
 
 
-def _gpu(gpu: Gpu, number: int) -> Check:
+def _gpu(gpu: GpuMemory, number: int) -> Check:
     text, remedy = f"{gpu.name}: {size_text(gpu.free)} free of {size_text(gpu.total)}", ""
     if gpu.free < 0.8 * gpu.total:
         text += "; another program holds the rest"
@@ -113,9 +113,9 @@ def _locked_limit() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def _gpus() -> tuple[Gpu, ...]:
+def _gpus() -> tuple[GpuMemory, ...]:
     gpus = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, total = torch.cuda.mem_get_info(index)
-        gpus.append(Gpu(name=torch.cuda.get_device_name(index), total=total, free=free))
+        gpus.append(GpuMemory(name=torch.cuda.get_device_name(index), total=total, free=free))
     return tuple(gpus)

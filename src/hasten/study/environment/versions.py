@@ -33,7 +33,7 @@ class Versions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class KnownConflict:
     """Versions that together are known to do harm."""
 
     name: str
@@ -47,8 +47,8 @@ class Rule:
     """`cpu_bf16` or `gpu`: where that is what it happens on."""
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[KnownConflict, ...] = (
+    KnownConflict(
         name="torch-unsupported",
         level="bad",
         spans={"torch": ("", "2.10")},
@@ -56,7 +56,7 @@ RULES: tuple[Rule, ...] = (
         remedy="pip install 'torch>=2.10'",
         source="pyproject.toml",
     ),
-    Rule(
+    KnownConflict(
         name="monai-unsupported",
         level="bad",
         spans={"monai": ("", "1.6")},
@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
         remedy="pip install 'monai>=1.6'",
         source="pyproject.toml",
     ),
-    Rule(
+    KnownConflict(
         name="python-unsupported",
         level="bad",
         spans={"python": ("", "3.11")},
@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
         remedy="make an environment with Python 3.11 or newer",
         source="pyproject.toml",
     ),
-    Rule(
+    KnownConflict(
         name="conv3d-bf16-wrong",
         level="bad",
         spans={"cudnn": ("9.8", "9.15")},
@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         remedy="pip install 'nvidia-cudnn-cu12>=9.15' (-cu13 for CUDA 13), or train.precision=tf32",
         source="pytorch#163539",
     ),
-    Rule(
+    KnownConflict(
         name="conv3d-tf32-broken",
         level="warn",
         spans={"cudnn": ("9.10.2", "9.16")},
@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
         remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
         source="pytorch PR#167024",
     ),
-    Rule(
+    KnownConflict(
         name="driver-too-old",
         level="bad",
         spans={"cuda": ("12", "13"), "driver": ("", "525.60.13")},
@@ -96,7 +96,7 @@ RULES: tuple[Rule, ...] = (
         remedy="update the NVIDIA driver, or install a torch built for an older CUDA",
         source="CUDA toolkit release notes, table of minimum driver versions",
     ),
-    Rule(
+    KnownConflict(
         name="driver-too-old",
         level="bad",
         spans={"cuda": ("13", "14"), "driver": ("", "580.65.06")},
@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
         remedy="update the NVIDIA driver, or install a torch built for CUDA 12",
         source="CUDA toolkit release notes, table of minimum driver versions",
     ),
-    Rule(
+    KnownConflict(
         name="cpu-bf16-tiny-maps",
         level="warn",
         spans={"torch": ("2.13", "2.14")},

@@ -7,7 +7,7 @@ from html import escape
 
 from hasten.observe.ranges import PHASES
 from hasten.report.words import short_duration
-from hasten.study.profile.recording import MODULE, STEP, Node, Recording
+from hasten.study.profile.recording import MODULE, STEP, Node, ProfileRecording
 
 _ROW = 22
 """Height of a level in px."""
@@ -26,7 +26,7 @@ class Box:
     children: dict[str, Box] = field(default_factory=dict)
 
 
-def flame_of(recording: Recording) -> Box:
+def flame_of(recording: ProfileRecording) -> Box:
     """The calls of the training's thread: phases, in them transforms and modules, in these operations."""
     whole = Box("all", time=recording.wall, calls=1)
     stack = [(root, whole) for root in reversed(recording.main)]

@@ -10,7 +10,7 @@ from hasten.report.html import write_page
 from hasten.report.model import Bar, Chart, Page, Section, Table
 from hasten.report.words import short_duration
 from hasten.study.profile.flame import flame_of, flame_svg
-from hasten.study.profile.recording import STEP, Recording
+from hasten.study.profile.recording import STEP, ProfileRecording
 from hasten.study.profile.tables import ALL, BESIDE, CALLS, CPU, GPU, KERNELS, OUTSIDE, TOTAL, Tables
 from hasten.study.profile.take import Taken
 
@@ -21,7 +21,7 @@ _WORDS = {KERNELS: "Kernels", CALLS: "Calls", **_UNITS}
 
 
 def write_profile_page(
-    out: Path, profile: Taken, recording: Recording, tables: Tables, *, reports: Sequence[str] = ("summary",)
+    out: Path, profile: Taken, recording: ProfileRecording, tables: Tables, *, reports: Sequence[str] = ("summary",)
 ) -> Path:
     """Write the page to the file `out`. Raises ValueError if it cannot be written."""
     page = Page(
@@ -33,7 +33,7 @@ def write_profile_page(
     return write_page(page, out)
 
 
-def verdict_of(profile: Taken, recording: Recording, tables: Tables) -> str:
+def verdict_of(profile: Taken, recording: ProfileRecording, tables: Tables) -> str:
     """One sentence: how long a step takes and what most of it is."""
     parts = _parts(recording, tables, profile.steps)
     whole = sum(parts.values()) or 1.0
@@ -46,7 +46,7 @@ def verdict_of(profile: Taken, recording: Recording, tables: Tables) -> str:
     )
 
 
-def _parts(recording: Recording, tables: Tables, steps: int) -> dict[str, float]:
+def _parts(recording: ProfileRecording, tables: Tables, steps: int) -> dict[str, float]:
     """Seconds a step by phase: on the device where there is one, where the host only queues; and what is left."""
     column = GPU if recording.on_device else CPU
     parts = {name: 1e-9 * tables.phases[name][column] / steps for name in _IN_STEP if name in tables.phases}
@@ -56,7 +56,7 @@ def _parts(recording: Recording, tables: Tables, steps: int) -> dict[str, float]
     return parts
 
 
-def _cards(profile: Taken, recording: Recording, tables: Tables) -> tuple[tuple[str, str, str], ...]:
+def _cards(profile: Taken, recording: ProfileRecording, tables: Tables) -> tuple[tuple[str, str, str], ...]:
     loading = tables.phases.get(LOADING, {}).get(CPU, 0) * 1e-9 / profile.steps
     kernels = tables.kinds[ALL]
     cards = [
@@ -71,7 +71,7 @@ def _cards(profile: Taken, recording: Recording, tables: Tables) -> tuple[tuple[
     return (*cards, ("Device", profile.device, f"torch {profile.setting.get('torch', '')}"))
 
 
-def _sections(profile: Taken, recording: Recording, tables: Tables, reports: Sequence[str]) -> list[Section]:
+def _sections(profile: Taken, recording: ProfileRecording, tables: Tables, reports: Sequence[str]) -> list[Section]:
     where = "The GPU's time by phase" if recording.on_device else "A step by phase"
     table = _table("Phase", {name: row for name, row in tables.phases.items() if row[CPU] or row[GPU]}, None)
     flame = flame_of(recording)
@@ -112,7 +112,7 @@ def _sections(profile: Taken, recording: Recording, tables: Tables, reports: Seq
     return sections
 
 
-def _note(recording: Recording, tables: Tables) -> str:
+def _note(recording: ProfileRecording, tables: Tables) -> str:
     sentences = [f'"{OUTSIDE}" is what the training\'s thread did in none of them.']
     if BESIDE in tables.phases:
         sentences.append(
@@ -126,7 +126,7 @@ def _note(recording: Recording, tables: Tables) -> str:
     return " ".join(sentences)
 
 
-def _kernel_words(recording: Recording) -> str:
+def _kernel_words(recording: ProfileRecording) -> str:
     if recording.on_device:
         return "What ran on the GPU, copies and fills included; the host's time is of the operations that launched it."
     return "Operations of the CPU that leave no work to others, and regions that a compiler made of several."

@@ -72,7 +72,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ProfileRecording:
     """Threads of one process, over one stretch of time."""
 
     main: list[Node]
@@ -108,7 +108,7 @@ class Recording:
         return [*self.main, *self.backward, *self.beside]
 
 
-def read(profiler: Any) -> Recording:
+def read(profiler: Any) -> ProfileRecording:
     """The recording of a finished `torch.profiler.profile`. Raises ValueError for one that holds nothing."""
     try:
         events = list(profiler.events() or ())
@@ -137,7 +137,7 @@ def read(profiler: Any) -> Recording:
             (backward if 2 * autograd > len(roots) else beside).extend(roots)
     main = sorted(threads[trains], key=lambda node: node.begin)
     workers = workers_of([*main, *backward, *beside])
-    return Recording(
+    return ProfileRecording(
         main=main, backward=backward, beside=beside, device=device, device_calls=calls, workers=workers
     )  # fmt: skip
 

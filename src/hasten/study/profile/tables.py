@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hasten.observe.ranges import LOADING, PHASES
-from hasten.study.profile.recording import MODULE, STEP, Node, Recording, read
+from hasten.study.profile.recording import MODULE, STEP, Node, ProfileRecording, read
 
 KERNELS, CALLS = "# Kernels", "# Calls"
 CPU, GPU, TOTAL = "CPU Time (ns)", "GPU Time (ns)", "CPU Total (ns)"
@@ -46,7 +46,7 @@ class Tables:
     kind_of: dict[str, str] = field(default_factory=dict)
 
 
-def tables_of(recording: Recording) -> Tables:
+def tables_of(recording: ProfileRecording) -> Tables:
     kernels = _kernels(recording)
     kind_of = {name: _kind(name, recording.on_device) for name in kernels}
     return Tables(
@@ -60,7 +60,7 @@ def tables_of(recording: Recording) -> Tables:
     )
 
 
-def _kernels(recording: Recording) -> Table:
+def _kernels(recording: ProfileRecording) -> Table:
     """On a device those that ran there, with the host's time in what launched them; else a CPU's own."""
     cpu: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -92,7 +92,7 @@ def _kinds(kernels: Table, kind_of: dict[str, str]) -> Table:
     return table
 
 
-def _phases(recording: Recording) -> Table:
+def _phases(recording: ProfileRecording) -> Table:
     """Of a phase inside another one, only the outer counts. What autograd's own threads run is the backward's."""
     by_phase: dict[str, list[Node]] = {}
     for root in recording.main:
@@ -111,7 +111,7 @@ def _phases(recording: Recording) -> Table:
     return table
 
 
-def _row(recording: Recording, nodes: Iterable[Node], *, time: int) -> Row:
+def _row(recording: ProfileRecording, nodes: Iterable[Node], *, time: int) -> Row:
     names: set[str] = set()
     calls = gpu = 0
     for root in nodes:
@@ -148,7 +148,7 @@ def _loose(roots: Iterable[Node]) -> list[Node]:
     return outside
 
 
-def _loading(recording: Recording) -> list[Node]:
+def _loading(recording: ProfileRecording) -> list[Node]:
     inside = [node for root in recording.main for node in _outermost(root) if node.phase == LOADING]
     return [*inside, *recording.beside]
 
@@ -186,7 +186,7 @@ def _inside(top: Node) -> tuple[int, int]:
     return inner, gpu
 
 
-def _ops(recording: Recording) -> Table:
+def _ops(recording: ProfileRecording) -> Table:
     table: Table = {}
     for root in recording.roots():
         for node in root.below():
@@ -214,7 +214,7 @@ def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
     return summary_of(recording, tables_of(recording), top=top)
 
 
-def summary_of(recording: Recording, tables: Tables, *, top: int = TOP) -> dict[str, Any]:
+def summary_of(recording: ProfileRecording, tables: Tables, *, top: int = TOP) -> dict[str, Any]:
     return {
         "All Kernels": tables.kinds,
         "Phases": tables.phases,

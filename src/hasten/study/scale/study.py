@@ -42,7 +42,7 @@ STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "loc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arm:
+class TrainingArm:
     """One training."""
 
     strategy: StrategyName
@@ -57,16 +57,16 @@ class Arm:
         return f"{self.strategy}, {self.world} worker{'' if self.world == 1 else 's'}, seed {self.seed}"
 
 
-def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Sequence[int]) -> list[Arm]:
+def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Sequence[int]) -> list[TrainingArm]:
     """Every training in the order in which they are run: all of one seed, then of the next, each time turned round.
 
     So a machine that grows slower favours no count of workers. One process is trained once a seed, for all strategies.
     """
-    arms: list[Arm] = []
+    arms: list[TrainingArm] = []
     alone: tuple[StrategyName, ...] = ("single",)
     for turn, seed in enumerate(seeds):
         of_seed = [
-            Arm(strategy=strategy, world=world, seed=seed)
+            TrainingArm(strategy=strategy, world=world, seed=seed)
             for world in worlds
             for strategy in (alone if world == 1 else strategies)
         ]
@@ -74,7 +74,7 @@ def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Se
     return arms
 
 
-def settings_of(base: PlannedRun, arm: Arm, mode: Mode) -> PlannedRun:
+def settings_of(base: PlannedRun, arm: TrainingArm, mode: Mode) -> PlannedRun:
     """What an arm trains with. base: a run of one process.
 
     Raises ValueError for a batch that can't be dealt among the arm's processes.
@@ -256,12 +256,12 @@ def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]
     return existing
 
 
-def _status(record: dict[str, Any], arm: Arm) -> str | None:
+def _status(record: dict[str, Any], arm: TrainingArm) -> str | None:
     return next((entry.get("status") for entry in record["runs"] if entry.get("folder") == arm.folder), None)
 
 
 def _train(
-    out: Path, arm: Arm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Callable[..., int]
+    out: Path, arm: TrainingArm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Callable[..., int]
 ) -> dict[str, Any]:
     """Train an arm from its start, whatever was left of it, and keep its entry in `record` and scale.json."""
     threads = options.threads or max(1, usable_cores() // arm.world)

@@ -54,11 +54,11 @@ def doctor_script(
     return FAILED if run.ended == "never trained" and run.exit_code > 128 else run.exit_code
 
 
-def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.Report:
+def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.ScriptReport:
     """Verdict and findings of a run; neither where it made too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
-    return report.Report(
+    return report.ScriptReport(
         run=run,
         assume_cuda=assume_cuda,
         split=split,
@@ -68,7 +68,9 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
     )
 
 
-def _with_cures(report_data: report.Report, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Report:
+def _with_cures(
+    report_data: report.ScriptReport, steps: int, seconds: float, echo: Callable[[str], None]
+) -> report.ScriptReport:
     from hasten.study.script.try_cures import try_cures
 
     tried = try_cures(

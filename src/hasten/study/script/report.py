@@ -40,7 +40,7 @@ _NOTHING = "None of the findings has a cure that can be put in from outside."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class ScriptReport:
     """The complete result of one call of the doctor."""
 
     run: ScriptRun
@@ -54,7 +54,7 @@ class Report:
     """Cores that other programs used meanwhile."""
 
 
-def summary(report: Report) -> list[str]:
+def summary(report: ScriptReport) -> list[str]:
     """Lines: the verdict, where the time went, and the findings in their order."""
     if report.diagnosis is None:
         few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
@@ -83,7 +83,7 @@ def untried(run: ScriptRun) -> list[str]:
     return [*lines, f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it"]
 
 
-def busy(report: Report) -> list[str]:
+def busy(report: ScriptReport) -> list[str]:
     """A warning if the times can't be trusted."""
     if report.others <= BUSY:
         return []
@@ -111,7 +111,7 @@ def _how(run: ScriptRun) -> str:
     }[run.ended]
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: ScriptReport) -> dict[str, Any]:
     """Ready for `hasten.observe.rundir.json_text`."""
     run = report.run
     return {
@@ -130,7 +130,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def write(report: Report, out: Path) -> list[Path]:
+def write(report: ScriptReport, out: Path) -> list[Path]:
     """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
     path = out / JSON_NAME
     with writing_to(out):
@@ -138,7 +138,7 @@ def write(report: Report, out: Path) -> list[Path]:
     return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
 
 
-def _page(report: Report, path: Path) -> Path:
+def _page(report: ScriptReport, path: Path) -> Path:
     from hasten.report.html import write_page
 
     assert report.diagnosis is not None

@@ -16,7 +16,7 @@ from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.load import BUSY, LoadMeter
-from hasten.study.tune.search import TRAINS, Kind, Measured, Stage
+from hasten.study.tune.search import TRAINS, ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.workshop import Arm, Workshop
 
@@ -53,13 +53,15 @@ class Lab:
 
     # What a search asks
 
-    def measure(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
+    def measure(
+        self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
+    ) -> Mapping[Setting, ArmResult]:
         """Raises ValueError if the base itself does not run."""
         begin = time.perf_counter()
         if self._step_s is None:
             self.prepare()
         self._forget(base)
-        results: dict[Setting, Measured] = {}
+        results: dict[Setting, ArmResult] = {}
         # Copies of one network are compiled again and again, and by default torch gives up at the ninth.
         with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
             short = self.cost(kind, base, arms[:1]) > seconds
@@ -71,7 +73,7 @@ class Lab:
                 if number and elapsed + self.cost(kind, base, arms[: number + 1]) > seconds:
                     break
                 built = self._built(kind, setting)
-                if isinstance(built, Measured):
+                if isinstance(built, ArmResult):
                     results[setting] = built
                     continue
                 same = base["batch_size"] == setting["batch_size"]
@@ -79,7 +81,7 @@ class Lab:
                 if sound:
                     agreed[setting] = text
                 else:
-                    results[setting] = Measured(outcome="disagreed", agreement=text, why=text, once=built.once)
+                    results[setting] = ArmResult(outcome="disagreed", agreement=text, why=text, once=built.once)
                     del self._ready[kind, setting]
             if agreed:
                 # What took long to compile is timed all the same: it would else have been for nothing.
@@ -100,7 +102,7 @@ class Lab:
         timed = _ROUNDS * self.unit(kind) * (1 + len(arms))
         return timed + sum(self.build_s + self._compile_cost(setting) for setting in new)
 
-    def ceiling(self, stage: Stage, base: Setting) -> tuple[float, str] | None:
+    def ceiling(self, stage: SearchStage, base: Setting) -> tuple[float, str] | None:
         """What batches could gain if they cost nothing; None for other stages, and on a busy machine."""
         if stage.kind != "run":
             return None
@@ -158,11 +160,11 @@ class Lab:
 
     def _base(self, kind: Kind, base: Setting) -> Arm:
         built = self._built(kind, base)
-        if isinstance(built, Measured):
+        if isinstance(built, ArmResult):
             raise ValueError(f"the run as it is can't be measured: {built.why}")
         return built
 
-    def _built(self, kind: Kind, setting: Setting) -> Arm | Measured:
+    def _built(self, kind: Kind, setting: Setting) -> Arm | ArmResult:
         if (kind, setting) in self._ready:
             return self._ready[kind, setting]
         begin = time.perf_counter()
@@ -175,7 +177,7 @@ class Lab:
         except Exception as error:
             lines = str(error).strip().splitlines()
             reason = lines[0] if lines else type(error).__name__
-            return Measured(outcome="failed", why="out of memory" if out_of_memory(error) else reason)
+            return ArmResult(outcome="failed", why="out of memory" if out_of_memory(error) else reason)
         self._ready[kind, setting] = built
         if built.once and not others:
             self.compile_s = built.once if setting not in self._compiled else self.compile_s
@@ -190,7 +192,7 @@ class Lab:
         return compare(calls, base="base", seconds=seconds, hopeless=_HOPELESS, meter=self.meter)
 
 
-def _measured(compared: Comparison, name: str, agreement: str, arm: Arm) -> Measured:
+def _measured(compared: Comparison, name: str, agreement: str, arm: Arm) -> ArmResult:
     judged: Compared = compared.arms[name]
     outcome, why, rounds = judged.verdict, judged.why or arm.note, len(compared.seconds[name])
     busy = compared.busy
@@ -203,7 +205,7 @@ def _measured(compared: Comparison, name: str, agreement: str, arm: Arm) -> Meas
     elif not busy and _spread(compared.seconds["base"]) > _SPREAD:
         share = _spread(compared.seconds["base"])
         outcome, busy, why = "unclear", True, f"the base's own times spread by {share:.0%}, as on a busy machine"
-    return Measured(
+    return ArmResult(
         outcome=outcome, gain=judged.gain, low=judged.low, high=judged.high, seconds=compared.median(name),
         base_seconds=compared.median("base"), agreement=agreement, why=why, busy=busy, once=arm.once,
     )  # fmt: skip

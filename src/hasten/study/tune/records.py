@@ -13,7 +13,7 @@ from hasten.report.html import write_page
 from hasten.report.model import Page, Section, Table
 from hasten.study.finding import ms
 from hasten.study.folder import writing_to
-from hasten.study.tune.search import Measured, Row
+from hasten.study.tune.search import ArmResult, SearchRow
 from hasten.study.tune.setting import Change, changes_text, value_of
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
@@ -32,9 +32,9 @@ class Tuned:
     out: Path
     changes: tuple[Change, ...]
     """Fields of the run's YAML that are not as they were; none if nothing was clearly faster."""
-    rows: tuple[Row, ...]
+    rows: tuple[SearchRow, ...]
     """Everything that was tried, or not, in order."""
-    gain: Measured | None
+    gain: ArmResult | None
     """Of all of it together on the run's steps; None where nothing won."""
     suggestions: tuple[str, ...]
     """What won but is not taken, or has no field in a run's YAML."""
@@ -150,14 +150,14 @@ def _fact_text(value: Any) -> str:
     return ", ".join(f"{name} {each}" for name, each in value.items() if each)
 
 
-def _section(stage: str, rows: list[Row]) -> Section:
+def _section(stage: str, rows: list[SearchRow]) -> Section:
     columns = ("tried", "time", "of the base", "gain", "interval", "verdict", "remark")
     table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3, 4))
     text = f"Timed: a {_UNITS[rows[0].kind]}. Each line against the best setting before it."
     return Section(stage[:1].upper() + stage[1:], text=text, table=table)
 
 
-def _texts(row: Row) -> tuple[str, ...]:
+def _texts(row: SearchRow) -> tuple[str, ...]:
     measured = row.measured
     verdict = f"{row.verdict}, taken" if row.taken else row.verdict
     if measured is None:

@@ -22,7 +22,7 @@ from hasten.observe.load import LoadMeter
 from hasten.study.folder import empty_folder
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.records import Tuned, write_tuned
-from hasten.study.tune.search import BEATEN, GIVEN_UP, Row, Rules, Searched, search
+from hasten.study.tune.search import BEATEN, GIVEN_UP, Rules, Searched, SearchRow, search
 from hasten.study.tune.setting import applied, changes_between
 from hasten.study.tune.space import advice, fitted, pays_within, room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
@@ -115,7 +115,7 @@ def _tuned(
     )
 
 
-def _suggestions(rows: tuple[Row, ...]) -> tuple[str, ...]:
+def _suggestions(rows: tuple[SearchRow, ...]) -> tuple[str, ...]:
     """What won and can't be, or is not, taken by itself."""
     not_taken = (row for row in rows if row.verdict == "won" and not row.taken and row.why not in (BEATEN, GIVEN_UP))
     return tuple(

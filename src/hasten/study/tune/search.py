@@ -26,7 +26,7 @@ _VERDICTS: dict[Outcome, Verdict] = {"faster": "won", "slower": "lost"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class ArmResult:
     """What one arm did against the base of its comparison."""
 
     outcome: Outcome
@@ -46,14 +46,14 @@ class Measured:
     """Seconds that a run pays once for it, such as compiling."""
 
 
-Measure = Callable[[Kind, Setting, Sequence[Setting], float], Mapping[Setting, Measured]]
+Measure = Callable[[Kind, Setting, Sequence[Setting], float], Mapping[Setting, ArmResult]]
 """Compares arms with the base, interleaved, within about that many seconds: all, or as many as that allows."""
 Cost = Callable[[Kind, Setting, Sequence[Setting]], float]
 """Seconds that comparing arms with the base takes at the least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
+class SearchStage:
     """Some arms that are compared with the best setting so far."""
 
     name: str
@@ -72,17 +72,17 @@ class Stage:
     """Share of the time left that it gets, beside those of the stages after it."""
 
 
-Ceiling = Callable[[Stage, Setting], tuple[float, str] | None]
+Ceiling = Callable[[SearchStage, Setting], tuple[float, str] | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
     start: Setting
-    stages: tuple[Stage, ...]
+    stages: tuple[SearchStage, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class SearchRow:
     """One line of the table of everything tried."""
 
     stage: str
@@ -90,7 +90,7 @@ class Row:
     base: Setting
     setting: Setting
     verdict: Verdict
-    measured: Measured | None = None
+    measured: ArmResult | None = None
     taken: bool = False
     why: str = ""
 
@@ -104,10 +104,10 @@ class Searched:
     start: Setting
     best: Setting
     """`start` itself unless something was clearly faster."""
-    rows: tuple[Row, ...]
+    rows: tuple[SearchRow, ...]
     decided: frozenset[str]
     """Knobs about which the measurements came to a conclusion, changed or not."""
-    gain: Measured | None
+    gain: ArmResult | None
     """Of `best` against `start`, in steps; None where they are the same, or only validation gained."""
     busy: bool
     short: bool
@@ -121,7 +121,7 @@ class Rules:
     cost: Cost = lambda kind, base, arms: 0.0
     ceiling: Ceiling = lambda stage, base: None
     """The most that a stage can gain, if that is known beforehand, and why: a stage that can't gain is not measured."""
-    pays: Callable[[Setting, Setting, Measured], str | None] = lambda base, arm, measured: None
+    pays: Callable[[Setting, Setting, ArmResult], str | None] = lambda base, arm, measured: None
     """What speaks against taking an arm that won, such as what it costs once; None if nothing does."""
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[str], object] = lambda text: None
@@ -145,12 +145,12 @@ class _Search:
     measure: Measure
     rules: Rules
     seconds: float
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SearchRow] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     current: Setting = field(init=False)
     """The best setting so far."""
-    first_win: tuple[Setting, Measured] | None = None
+    first_win: tuple[Setting, ArmResult] | None = None
     """The first setting that won in training, against the start itself."""
     wins: int = 0
     busy: bool = False
@@ -173,7 +173,7 @@ class _Search:
 
     # One stage
 
-    def stage(self, stage: Stage, later: float) -> None:
+    def stage(self, stage: SearchStage, later: float) -> None:
         before = self.current
         arms = [arm for arm in unique(before.having(change) for change in stage.changes) if arm != before]
         share = stage.weight / (stage.weight + later)
@@ -187,7 +187,7 @@ class _Search:
             arms = [arm for arm in unique(more) if arm not in (base, before, *results)]
             self._take(stage, base, self._try(stage, base, arms, share))
 
-    def _try(self, stage: Stage, base: Setting, arms: list[Setting], share: float) -> dict[Setting, Measured]:
+    def _try(self, stage: SearchStage, base: Setting, arms: list[Setting], share: float) -> dict[Setting, ArmResult]:
         """Measure as many of the arms, from the first one, as there is time for."""
         if not arms:
             return {}
@@ -204,7 +204,7 @@ class _Search:
             fit.pop()
         if not fit and spare > 0 and not any(row.measured for row in self.rows):
             fit = arms[:1]  # Too few rounds for a verdict still say whether it looks promising.
-        results: Mapping[Setting, Measured] = {}
+        results: Mapping[Setting, ArmResult] = {}
         late = f"{max(0.0, granted):.0f} s were left for this"
         if len(fit) < len(arms):
             needed = self.rules.cost(stage.kind, base, arms[: len(fit) + 1])
@@ -220,23 +220,25 @@ class _Search:
             (self.decided if concluded else self.doubtful).update(name for arm in arms for name in arm.apart(base))
         return dict(results)
 
-    def _measured(self, stage: Stage, base: Setting, arms: list[Setting], granted: float) -> Mapping[Setting, Measured]:
+    def _measured(
+        self, stage: SearchStage, base: Setting, arms: list[Setting], granted: float
+    ) -> Mapping[Setting, ArmResult]:
         """Measure. A busy machine ends nothing: the rest is measured all the same, as a partial answer is one too."""
         results = self.measure(stage.kind, base, arms, granted)
         self.busy = self.busy or any(measured.busy for measured in results.values())
         return results
 
     def _row(
-        self, stage: Stage, base: Setting, setting: Setting, measured: Measured | None = None, *, why: str
+        self, stage: SearchStage, base: Setting, setting: Setting, measured: ArmResult | None = None, *, why: str
     ) -> None:
         """Add a row. why: the remark on an arm that was not measured."""
-        row = Row(stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict="not tried", why=why)
+        row = SearchRow(stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict="not tried", why=why)
         if measured is not None:
             verdict: Verdict = _VERDICTS.get(measured.outcome, measured.outcome)  # type: ignore[arg-type]
             row = replace(row, verdict=verdict, measured=measured, why=measured.why)
         self.rows.append(row)
 
-    def _take(self, stage: Stage, base: Setting, results: Mapping[Setting, Measured]) -> None:
+    def _take(self, stage: SearchStage, base: Setting, results: Mapping[Setting, ArmResult]) -> None:
         """Go on from the arm that gained most, if one clearly did."""
         clear: list[tuple[float, Setting]] = []
         for setting, measured in results.items():
@@ -264,7 +266,7 @@ class _Search:
         at = max(at for at, row in enumerate(self.rows) if (row.base, row.setting) == (base, setting))
         self.rows[at] = replace(self.rows[at], taken=taken, why=why)
 
-    def _promising(self, stage: Stage, base: Setting, results: Mapping[Setting, Measured]) -> list[Setting]:
+    def _promising(self, stage: SearchStage, base: Setting, results: Mapping[Setting, ArmResult]) -> list[Setting]:
         """The arms, the base among them, that `reach` could carry past the best; the best ones first."""
         gains = {base: 1.0}
         for setting, measured in results.items():
@@ -297,14 +299,14 @@ class _Search:
             short=self.short,
         )
 
-    def _confirmed(self) -> tuple[Setting, Measured | None]:
+    def _confirmed(self) -> tuple[Setting, ArmResult | None]:
         """The result, in steps with their batches against the start itself, unless that is what was measured."""
         if self.first_win is None:
             return self.current, None
         first, gain = self.first_win
         if self.wins == 1 and any(row.taken and row.kind == "run" for row in self.rows):
             return self.current, gain
-        stage = Stage(name="everything taken, against the start", kind="run", changes=())
+        stage = SearchStage(name="everything taken, against the start", kind="run", changes=())
         target, start = self.current, self.space.start
         spare = max(0.0, self._left())
         if self.rules.cost("run", start, [target]) > spare:
@@ -314,7 +316,7 @@ class _Search:
             return self._back(first), gain
         self.rules.tell(stage.name)
         results = self._measured(stage, start, [target], max(spare, 1.0))
-        measured = results.get(target, Measured(outcome="unclear", why="there was no time for it"))
+        measured = results.get(target, ArmResult(outcome="unclear", why="there was no time for it"))
         self._row(stage, start, target, measured, why="")
         if measured.outcome == "faster" and not measured.busy:
             self._amend(start, target, taken=True, why=measured.why)

@@ -18,7 +18,7 @@ from hasten.engine.precision import autocast
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import recompute
 from hasten.observe.env import usable_cores
-from hasten.study.tune.search import Measured, Row, Space, Stage
+from hasten.study.tune.search import ArmResult, SearchRow, SearchStage, Space
 from hasten.study.tune.setting import Changes, Setting, changes_text
 from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
@@ -74,7 +74,7 @@ def room_of(workshop: Workshop, start: Setting, store: StoredMeasurements) -> Ro
     )
 
 
-def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
+def fitted(start: Setting, room: Room) -> tuple[Setting, SearchRow | None]:
     """The start, with activations recomputed where a step would not fit otherwise, and the table row for that."""
     if room.fits or start["activations"] != "all":
         return start, None
@@ -82,7 +82,9 @@ def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
     setting = start.having({"activations": f"{budget}MiB"})
     size, free = size_text(room.step), size_text(room.free)
     why = f"a step holds {size} of activations, and {free} are free: they are recomputed"
-    return setting, Row(stage="memory", kind="step", base=start, setting=setting, verdict="won", taken=True, why=why)
+    return setting, SearchRow(
+        stage="memory", kind="step", base=start, setting=setting, verdict="won", taken=True, why=why
+    )
 
 
 def start_of(planned: RunPlan) -> Setting:
@@ -121,7 +123,11 @@ def space_of(planned: RunPlan, start: Setting, room: Room, *, larger_batch: bool
     stages = [
         _grid(cuda=cuda),
         _feed(start, room, cuda=cuda),
-        *([Stage(name="CUDA graph", kind="run", changes=({"capture": True}, {"capture": False}))] if cuda else []),
+        *(
+            [SearchStage(name="CUDA graph", kind="run", changes=({"capture": True}, {"capture": False}))]
+            if cuda
+            else []
+        ),
         *(batch if larger_batch else []),
         _validation(start, cuda=cuda),
         *([] if larger_batch else batch),
@@ -130,10 +136,10 @@ def space_of(planned: RunPlan, start: Setting, room: Room, *, larger_batch: bool
     return Space(start=start, stages=tuple(stages))
 
 
-def _grid(*, cuda: bool) -> Stage:
+def _grid(*, cuda: bool) -> SearchStage:
     precisions = ("fp32", "tf32", "bf16", "fp16") if cuda else ("fp32", "bf16")
     pairs = itertools.product(precisions, (False, True))
-    return Stage(
+    return SearchStage(
         name="precision, memory format, compiling",
         kind="step",
         changes=tuple({"precision": one, "channels_last": last, "compile": "off"} for one, last in pairs),
@@ -143,7 +149,7 @@ def _grid(*, cuda: bool) -> Stage:
     )
 
 
-def _feed(start: Setting, room: Room, *, cuda: bool) -> Stage:
+def _feed(start: Setting, room: Room, *, cuda: bool) -> SearchStage:
     homes = ["file"]
     if room.arena <= room.host:
         homes.append("ram")
@@ -153,51 +159,53 @@ def _feed(start: Setting, room: Room, *, cuda: bool) -> Stage:
     changes.append({"batch_program": not start["batch_program"]})
     if cuda:
         changes += [{"home": home, "batch_program": True} for home in homes]
-    return Stage(name=FEED, kind="run", changes=tuple(changes), weight=2.0)
+    return SearchStage(name=FEED, kind="run", changes=tuple(changes), weight=2.0)
 
 
-def _batch(config: RunConfig, start: Setting, room: Room, *, takes: bool) -> list[Stage]:
+def _batch(config: RunConfig, start: Setting, room: Room, *, takes: bool) -> list[SearchStage]:
     """A batch of another size changes the training: at most a large gain is taken, with the learning rate scaled."""
     size = int(start["batch_size"])
     if config.sample.stages or config.sample.fit_batch:
         return []
     sizes = [*(size * by for by in (2, 4) if room.step * by <= room.free), size // 2]
     changes = tuple({"batch_size": each} for each in sizes if each >= max(1, config.train.accumulate))
-    return [Stage(name=BATCH, kind="step", changes=changes, least=_BATCH_LEAST, takes=takes)] if changes else []
+    return [SearchStage(name=BATCH, kind="step", changes=changes, least=_BATCH_LEAST, takes=takes)] if changes else []
 
 
-def _validation(start: Setting, *, cuda: bool) -> Stage:
+def _validation(start: Setting, *, cuda: bool) -> SearchStage:
     size = int(start["infer_batch"])
     changes: list[Changes] = [{"infer_batch": each} for each in dict.fromkeys((max(1, size // 2), 2 * size, 4 * size))]
     changes += [{"infer_sums": kind} for kind in ("fp32", "fp16", *(("bf16",) if cuda else ()))]
-    return Stage(name=VALIDATION, kind="validate", changes=tuple(changes))
+    return SearchStage(name=VALIDATION, kind="validate", changes=tuple(changes))
 
 
-def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
+def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[SearchStage]:
     """Stages that a run's settings can't express, or that only cost time here."""
     unfused: tuple[Changes, ...] = ({"norm_fusion": False}, {"norm_fusion": False, "compile": "whole"})
-    stages = [Stage(name="without norm fusion", kind="step", changes=unfused, takes=False)]
+    stages = [SearchStage(name="without norm fusion", kind="step", changes=unfused, takes=False)]
     if config.train.optimizer in ("adamw", "sgd") and not config.train.lookahead:  # the others have one form only
-        stages.append(Stage(name="unfused optimizer", kind="update", changes=({"optimizer": "loop"},), takes=False))
+        stages.append(
+            SearchStage(name="unfused optimizer", kind="update", changes=({"optimizer": "loop"},), takes=False)
+        )
     if cuda:
         modes = [{"compile": "whole", "inductor": mode} for mode in ("max-autotune", "reduce-overhead")]
-        stages.append(Stage(name="modes of the compiler", kind="step", changes=tuple(modes), takes=False))
+        stages.append(SearchStage(name="modes of the compiler", kind="step", changes=tuple(modes), takes=False))
         depths = tuple({"ring_depth": depth} for depth in (1, 4))
-        stages.append(Stage(name="slots between host and device", kind="run", changes=depths, takes=False))
+        stages.append(SearchStage(name="slots between host and device", kind="run", changes=depths, takes=False))
     else:
         cores = usable_cores()
         counts = tuple({"threads": count} for count in sorted({1, max(1, cores // 2), cores}))
-        stages.insert(0, Stage(name="threads", kind="step", changes=counts, takes=False))
+        stages.insert(0, SearchStage(name="threads", kind="step", changes=counts, takes=False))
     if start["activations"] == "all":
         recompute = ({"activations": f"{max(1, room.step // 2 >> 20)}MiB"},)
-        stages.append(Stage(name="activation checkpointing", kind="step", changes=recompute, takes=False))
+        stages.append(SearchStage(name="activation checkpointing", kind="step", changes=recompute, takes=False))
     return stages
 
 
-def pays_within(steps: int) -> Callable[[Setting, Setting, Measured], str | None]:
+def pays_within(steps: int) -> Callable[[Setting, Setting, ArmResult], str | None]:
     """What compiling saves over a run of so many steps, against what it costs once."""
 
-    def against(base: Setting, arm: Setting, measured: Measured) -> str | None:
+    def against(base: Setting, arm: Setting, measured: ArmResult) -> str | None:
         compiles = arm["compile"] != "off" or bool(arm["batch_program"])
         if not compiles or not measured.once or measured.seconds is None or measured.base_seconds is None:
             return None

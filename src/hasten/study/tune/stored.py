@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.cache.key import digest
 from hasten.observe.rundir import write_json
-from hasten.study.tune.search import Ceiling, Cost, Kind, Measure, Measured, Stage
+from hasten.study.tune.search import ArmResult, Ceiling, Cost, Kind, Measure, SearchStage
 from hasten.study.tune.setting import Setting
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class StoredMeasurements:
     path: Path
     about: dict[str, Any]
     """Written into the file for people; the file's name has its digest."""
-    found: dict[str, Measured] = field(default_factory=dict)
+    found: dict[str, ArmResult] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     """Other things that were measured, by name."""
     asked: int = 0
@@ -42,7 +42,7 @@ class StoredMeasurements:
     def measure(self, measure: Measure) -> Measure:
         """Wrap `measure` to skip stored comparisons. Unclear ones, and those of a busy machine, are not stored."""
 
-        def ask(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
+        def ask(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, ArmResult]:
             keys = {arm: _key(kind, base, arm) for arm in arms}
             missing = [arm for arm in arms if keys[arm] not in self.found]
             self.asked += len(missing)
@@ -70,7 +70,7 @@ class StoredMeasurements:
     def ceiling(self, ceiling: Ceiling) -> Ceiling:
         """`ceiling`, unless it is stored."""
 
-        def known(stage: Stage, base: Setting) -> tuple[float, str] | None:
+        def known(stage: SearchStage, base: Setting) -> tuple[float, str] | None:
             name = f"ceiling-{digest([stage.name, base.values])}"
             if name in self.facts:
                 most, why = self.facts[name]
@@ -103,10 +103,10 @@ def _key(kind: Kind, base: Setting, arm: Setting) -> str:
     return digest([kind, base.values, arm.values])
 
 
-def _read(path: Path) -> tuple[dict[str, Measured], dict[str, Any]]:
+def _read(path: Path) -> tuple[dict[str, ArmResult], dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): Measured(**one) for key, one in content["found"].items()}, dict(content["facts"])
+        return {str(key): ArmResult(**one) for key, one in content["found"].items()}, dict(content["facts"])
     except FileNotFoundError:
         return {}, {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
