@@ -35,6 +35,16 @@ def test_a_loss_and_no_difference():
     assert (comparison.arms["worse"].verdict, comparison.arms["even"].verdict) == ("slower", "same")
 
 
+def test_where_the_best_is_wanted_no_round_is_spent_on_the_others():
+    series = {"old": [1.0], "noisy": [0.7, 1.3, 0.9], "new": [0.5]}
+    each = compare(arms(**series), base="old", meter=FakeMeter())
+    best = compare(arms(**series), base="old", meter=FakeMeter(), best_only=True)
+    assert (len(each.seconds["old"]), len(best.seconds["old"])) == (24, 6)
+    assert best.arms["new"].verdict == "faster"
+    close = {**series, "new": [0.8, 0.6]}
+    assert len(compare(arms(**close), base="old", meter=FakeMeter(), best_only=True).seconds["old"]) == 24
+
+
 def test_noise_is_not_a_gain():
     draw = random.Random(0)
     noisy = {name: (lambda: draw.choice([1.0, 3.0, 9.0])) for name in ("old", "new")}

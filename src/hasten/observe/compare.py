@@ -63,6 +63,7 @@ def compare(
     seconds: float = 30.0,
     warmup: int = 1,
     hopeless: float = math.inf,
+    best_only: bool = False,
     meter: LoadMeter | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
@@ -72,6 +73,7 @@ def compare(
     `sync` waits for the device. rounds: at least and at most so many, after `warmup` unrecorded ones; `seconds` is when
     a new round is no longer begun, however many were made. least: a gain or loss below this share counts as none.
     hopeless: an arm whose best of two or more times is over this many times the best of all is not timed again.
+    best_only: only the fastest arm matters, so that the others' verdicts may stay unclear once it certainly beats them.
     An arm that raises TimeoutError ends it: what was timed counts, the first round of all if there is no other; without
     one the error is raised.
     A gain is faster or slower only if its whole interval says so, and unclear wherever others used over 0.3 cores.
@@ -99,8 +101,7 @@ def compare(
             count = number + 1 - warmup
             if count >= 1 and clock() - begun > seconds:
                 break
-            judged = [name for name in arms if len(times[name]) == count]
-            if count >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
+            if count >= rounds[0] and _decided(times, base, least, count, best_only):
                 break
     except TimeoutError:
         times = times if all(times.values()) else first
@@ -108,6 +109,13 @@ def compare(
             raise
     others = meter.others()
     return Comparison(base=base, seconds=times, others=others, arms=_verdicts(times, base, least, others))
+
+
+def _decided(times: dict[str, list[float]], base: str, least: float, count: int, best_only: bool) -> bool:
+    """Whether no further round is needed of the arms that have been timed in all `count` rounds."""
+    judged = [judge(times[base], each, least) for each in times.values() if len(each) == count]
+    certain = max((low for _, low, _, verdict in judged if verdict == "faster"), default=0.0)
+    return all(verdict != "unclear" or (best_only and high < certain) for _, _, high, verdict in judged)
 
 
 def _verdicts(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
