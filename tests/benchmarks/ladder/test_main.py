@@ -17,7 +17,7 @@ from tests.benchmarks.ladder.results import CUT_OFF, run
 def given(tmp_path: Path, **changes: Any) -> Namespace:
     plain = {
         "data": tmp_path, "quick": False, "part": "all", "seeds": None, "seeds_slow": None, "rungs": [], "cap": None,
-        "cap_slow": None, "override": [], "work": None, "rescore": False, "out": tmp_path / "out",
+        "cap_slow": None, "override": [], "membrane": None, "work": None, "rescore": False, "out": tmp_path / "out",
     }  # fmt: skip
     return Namespace(**plain | changes)
 
@@ -75,18 +75,32 @@ def test_nnunet_is_compared_at_equal_wall_time(
     }  # fmt: skip
     assert no_data == [(*driver.AUGMENTED, "a.b=1")]
     claims = driver.claims_of(part, {"hasten": [run((590, 0.89), (700, 0.95))], "nnunet": [run((600, 0.88))]})
-    assert [(claim.value, claim.holds) for claim in claims] == [(0.01, True), (0.89, True)]
+    assert [(claim.value, claim.holds) for claim in claims] == [(0.01, True), (None, False), (0.89, True)]
     claims = driver.claims_of(part, {"hasten": [run((590, 0.88))], "nnunet": [run((600, 0.88))]})
     assert not any(claim.holds for claim in claims)
-    assert [claim.value for claim in driver.claims_of(part, {})] == [None, None]
+    assert [claim.value for claim in driver.claims_of(part, {})] == [None, None, None]
+
+
+def test_microscopy_is_compared_at_equal_wall_time_and_in_a_third_of_it(tmp_path: Path) -> None:
+    part = driver.microscopy(given(tmp_path, cap=60.0), tmp_path)
+    assert {name: (each.cap, each.target) for name, each in by_name(part.attempts).items()} == {
+        "regular": (60, 1.0), "algorithms": (60, 1.0), "hasten": (60, 1.0)
+    }  # fmt: skip
+    results = {
+        "regular": [run((60, 0.7))], "algorithms": [run((50, 0.8), (61, 0.9))], "hasten": [run((19, 0.79), (40, 0.83))]
+    }  # fmt: skip
+    claims = driver.claims_of(part, results)
+    assert [(claim.value, claim.holds) for claim in claims] == [(0.03, True), (-0.01, False)]
+    assert all("IoU" in claim.name for claim in claims)
 
 
 @pytest.mark.usefixtures("no_data")
 def test_without_the_real_data_the_phantoms_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "spleen", lambda *_: "spleen")
+    for name in ("spleen", "microscopy"):
+        monkeypatch.setattr(driver, name, lambda *_, name=name: name)
     monkeypatch.setattr(driver, "check_installed", lambda _: None)
-    assert driver.parts(given(tmp_path, data=None), tmp_path) == ["spleen"]
-    assert len(driver.parts(given(tmp_path), tmp_path)) == 3
+    assert driver.parts(given(tmp_path, data=None), tmp_path) == ["spleen", "microscopy"]
+    assert len(driver.parts(given(tmp_path), tmp_path)) == 4
 
 
 def test_a_part_is_written_with_its_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
