@@ -44,7 +44,7 @@ from hasten.engine.measure import variant_of
 from hasten.engine.out_of_memory import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
-from hasten.nets.size import count_conv_flops, count_flops, count_parameters, unet_size
+from hasten.nets.size import count_conv_flops, count_flops, count_parameters
 from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -127,12 +127,9 @@ def network_size(planned: RunPlan) -> dict[str, int | None]:
     """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
     dims, network = planned.case_set.spatial_dims, planned.config.network
     shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
-    if network.name == "unet":  # the default, and building it takes an import of MONAI
-        parameters, flops = unet_size(network, shape[1], planned.num_outputs, shape[2:])
-        return {"parameters": parameters, "forward_flops": flops}
     with torch.random.fork_rng(devices=[]):
         module = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
-    count = count_conv_flops if network.name in ("plainconvunet", "residualencoderunet") else count_flops
+    count = count_conv_flops if network.name in ("unet", "plainconvunet", "residualencoderunet") else count_flops
     return {"parameters": count_parameters(module), "forward_flops": count(module, shape)}
 
 

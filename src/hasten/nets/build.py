@@ -1,4 +1,4 @@
-"""Builds a plan's network: MONAI's, nnU-Net's or the user's. MONAI is imported inside the functions."""
+"""Builds a plan's network: MONAI's, nnU-Net's or the user's. MONAI is imported where its own classes are needed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hasten.config.settled import PlannedNetwork
 from hasten.nets.custom_network import custom_network
 from hasten.nets.losses.build import Loss, build_loss
 from hasten.nets.nnunet import Layers, NnUNet
+from hasten.nets.unet import UNet
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor"]
 
@@ -55,6 +56,10 @@ def build_network(
         raise ValueError(mistake)
     if config.name in NNUNET:
         return _nnunet(config, num_channels, num_classes, spatial_dims)
+    if config.name == "unet":
+        strides = _strides(config, spatial_dims)
+        layers = _layers(config, spatial_dims)
+        return UNet(layers, num_channels, num_classes, config.channels, strides, config.num_res_units)
     import monai.networks.nets
 
     name, arguments = monai_network(config, num_channels, num_classes, spatial_dims)
@@ -144,10 +149,14 @@ def _kernels(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
     return [kernel[3 - dims :] for kernel in config.kernel_size or ((3, 3, 3),) * len(config.channels)]
 
 
-def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
+def _layers(config: PlannedNetwork, dims: int) -> Layers:
     act = config.act or NETWORKS[config.name].act
+    return Layers(dims=dims, norm=config.norm, act=_MODULE[act], dropout=config.dropout)
+
+
+def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
     return NnUNet(
-        Layers(dims=dims, norm=config.norm, act=_MODULE[act], dropout=config.dropout),
+        _layers(config, dims),
         inputs,
         outputs,
         config.channels,

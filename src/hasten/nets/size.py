@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-
-from hasten.config.settled import PlannedNetwork
 
 _CONVS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -52,41 +49,3 @@ def count_conv_flops(network: nn.Module, shape: Sequence[int]) -> int:
     with torch.no_grad():
         network_copy(torch.empty(*shape, device="meta"))
     return counted
-
-
-def unet_size(config: PlannedNetwork, inputs: int, outputs: int, patch: Sequence[int]) -> tuple[int, int]:
-    """What `count_parameters` and `count_flops` give for network.name=unet and one patch (*S), by arithmetic.
-
-    MONAI, which takes seconds to import, is not needed for it.
-    """
-    dims = len(patch)
-    strides = [stride[3 - dims :] for stride in config.strides]
-    voxels = [prod(patch), *(prod(patch) // by for by in itertools.accumulate(map(prod, strides), int.__mul__))]
-    followed = 2 * (config.norm == "batch")
-    slope = int(config.act in (None, "prelu"))
-    parameters = flops = 0
-    for before, after, side, level, norm_act in _unet_layers(config, inputs, outputs):
-        weights = before * after * side**dims
-        parameters += weights + after + (followed * after + slope if norm_act else 0)
-        flops += 2 * weights * voxels[level]
-    return parameters, flops
-
-
-def _unet_layers(config: PlannedNetwork, inputs: int, outputs: int) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Each convolution of MONAI's UNet: channels in and out, side of its kernel, the level that it works at, and
-    whether a norm and an activation follow."""
-    channels, units = config.channels, config.num_res_units
-    halved = [prod(stride) > 1 for stride in config.strides]
-    bottom = len(config.strides)
-    for level, (before, after) in enumerate(itertools.pairwise([inputs, *channels])):
-        at, strided = min(level + 1, bottom), level < bottom and halved[level]
-        for number in range(max(1, units)):
-            yield after if number else before, after, 3, at, True
-        if units and (strided or before != after):
-            yield before, after, 3 if strided else 1, at, False
-    for level in range(bottom):
-        below = channels[level + 1] if level + 1 == bottom else channels[level]
-        after = channels[level - 1] if level else outputs
-        yield channels[level] + below, after, 3, level + 1, level > 0 or units > 0
-        if units:
-            yield after, after, 3, level, level > 0
