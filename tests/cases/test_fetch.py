@@ -374,7 +374,7 @@ def test_a_wish_to_stop_ends_a_wait(server: Served, tmp_path: Path) -> None:
     thread.start()
     stores.stop.set()
     thread.join(30)
-    assert [type(error).__name__ for error in errors] == ["Stopped"]
+    assert [type(error).__name__ for error in errors] == ["TransferStopped"]
 
 
 @given(st.integers(1, 1 << 30), st.integers(0, 100))

@@ -187,8 +187,9 @@ def test_of_many_claimants_one_wins(tmp_path: Path, stale: bool) -> None:
     for process in processes:
         process.communicate()
     assert results.count("won") == 1, results
-    winner = processes[results.index("won")].pid
-    assert sum(f"another run (pid {winner} " in each for each in results) == 7, results
+    # A claimant that is about to take over a dead one's lock may be named, though another was faster.
+    others = {f"another run (pid {process.pid} " for process in processes}
+    assert sum(any(other in each for other in others) for each in results) == 7, results
     assert not out.exists() or not any(out.iterdir())
 
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from hasten.files import first_line
-from hasten.nets.nnunet import NnUNet
+from hasten.nets import nnunet, unet
 from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.reclass import Mixed
 
@@ -32,6 +32,8 @@ _FLOPS_PER_NUMBER = 200
 balanced too."""
 _LOSS = 5
 """Times that the loss goes over the network's output, which costs the last stage."""
+_NETWORKS = (nnunet.__name__, unet.__name__)
+"""Hasten's modules that are traced into; its other ones, such as fused layers, are single operations."""
 _EVEN = 1.05
 """Stages may be this much slower than the best cut makes them, where less has to be sent then."""
 
@@ -105,7 +107,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         module_name = type(m).__module__
-        is_ours = isinstance(m, Mixed) or (module_name.startswith("hasten.") and module_name != NnUNet.__module__)
+        is_ours = isinstance(m, Mixed) or (module_name.startswith("hasten.") and module_name not in _NETWORKS)
         return is_ours or module_qualified_name in self.whole or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:

@@ -142,7 +142,8 @@ def test_the_users_folder_is_left_as_it_was_and_their_sitecustomize_runs(script,
     script("VALUE = 3", "helper.py")
     script("print('mine first', end=' ')", "sitecustomize.py")
     before = sorted(str(each) for each in tmp_path.rglob("*"))
-    run = watch(sys.executable, path, env={"PYTHONPATH": str(tmp_path)})
+    # Python itself keeps the bytecode of `helper` there, unless it is told not to.
+    run = watch(sys.executable, path, env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"})
     assert run.output == "mine first 3"
     assert sorted(str(each) for each in tmp_path.rglob("*")) == before
 
