@@ -161,6 +161,7 @@ def test_a_library_that_kills_who_loads_it_kills_another_process(
     assert "could not be loaded (signal 11)" in caplog.text
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_damaged_library_does_not_stop_it(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = chain(3, GaussianNoise(prob=1))

@@ -100,11 +100,8 @@ def test_code_counts() -> None:
 
 
 IDENTITY = """
-from monai.transforms import Compose, Flipd, Lambdad
-from hasten.cache.chain import split_chain
-from hasten.cache.identity import chain_identity
-keep = lambda value: value if value in {"one", "two", "three", "four"} else 0
-print(chain_identity(split_chain(Compose([Lambdad("image", keep), Flipd("image", 0)]))))
+from hasten.cache.identity import describe
+print(describe(lambda value: value if value in {"one", "two", "three", "four"} else 0))
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
 from hasten.files import is_locked
 from tests.cache.sets import SPEC, assert_holds
+from tests.processes import Program
 
 FILL = """
 import sys, time
@@ -48,20 +48,15 @@ print(arena.store.values["image"].float().sum().item(), arena.store.sets.points.
 
 
 @contextmanager
-def process(*arguments: str, program: str = FILL) -> Iterator[subprocess.Popen[str]]:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+def process(*arguments: str, program: str = FILL) -> Iterator[Program]:
+    with Program("-c", program, *arguments) as running:
         try:
             yield running
         finally:
             running.kill()
 
 
-def wait_for(path: Path, running: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, running: Program) -> None:
     end = time.monotonic() + 60
     while not path.exists():
         assert running.poll() is None, running.communicate()

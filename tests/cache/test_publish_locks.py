@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -23,6 +20,7 @@ from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
 from hasten.files import is_locked
 from tests.cache.sets import SPEC, assert_holds
+from tests.processes import Program
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,15 +111,11 @@ print(len(built), flush=True)
 """
 
 
-def started(folder: Path, cache: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", BUILD, str(folder), cache]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def started(folder: Path, cache: str) -> Program:
+    return Program("-c", BUILD, str(folder), cache)
 
 
-def answer(process: subprocess.Popen[str], text: str | None = None) -> str:
-    assert process.stdin is not None
-    assert process.stdout is not None
+def answer(process: Program, text: str | None = None) -> str:
     if text is not None:
         process.stdin.write(text)
         process.stdin.flush()
@@ -136,7 +130,6 @@ def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
         processes = [started(tmp_path, f"cache{number}") for _ in range(8)]
         assert [answer(process) for process in processes] == ["ready"] * 8
         for process in processes:
-            assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
         counts = sorted(int(answer(process)) for process in processes)
@@ -158,7 +151,6 @@ def test_a_build_killed_anywhere_is_finished_by_the_next(tmp_path: Path, kills: 
     for number in range(kills):
         process = started(tmp_path, f"cache{number}")
         assert answer(process) == "ready"
-        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
         time.sleep(draw.uniform(0, seconds))

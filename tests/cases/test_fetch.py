@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 import traceback
@@ -24,6 +23,7 @@ from hasten.cases.locate import local_name
 from hasten.cases.record import complete_copy, record_path
 from hasten.cases.transport import Stores, chunk_of
 from tests.cases.servers import Served, free_port, serving
+from tests.processes import Program
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -288,8 +288,7 @@ print(fetch(sys.argv[1], Path(sys.argv[2]), patience=Patience(stall_s=60, waits_
 
 
 def test_two_processes_end_with_one_file(server: Served, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROCESS, f"{server.url}/set/a.nii.gz", str(tmp_path)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [Program("-c", PROCESS, f"{server.url}/set/a.nii.gz", str(tmp_path)) for _ in range(2)]
     said = sorted(process.communicate(timeout=60)[0].strip() for process in both)
     assert said == ["kept", "new"]
     assert complete_copy(tmp_path / local_name(f"{server.url}/set/a.nii.gz"), verify=True) is not None

@@ -27,6 +27,7 @@ from hasten.cli.main import app
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.prepare.resample import nearest_index
+from tests.processes import Program
 
 TINY = [
     "train.device=cpu",
@@ -438,8 +439,8 @@ def test_ctrl_c_before_training_leaves_nothing(
 
 def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
     words = [*TINY, "train.steps=1000000", "train.validate_every=20", "train.checkpoint_every=1000000"]
-    command = [sys.executable, "-m", "hasten", "train", str(data), *words, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = Program("-m", "hasten", "train", str(data), *words, "--out", str(out))
+    process.collect()
     best = out / "checkpoints/best.pt"
     end = time.monotonic() + 120
     while not best.exists() and process.poll() is None and time.monotonic() < end:

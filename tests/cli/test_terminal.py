@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hasten.cli.terminal import mistake_text
 from hasten.files import printable
+from tests.processes import Program
 
 HOSTILE = "a\x1b[2J\x9b1m\u202eb\rc"
 
@@ -28,8 +27,7 @@ def test_a_hostile_file_name_in_errors_warnings_and_listings(tmp_path: Path) -> 
     )
     hasten = ["-m", "hasten"]
     for words in (["-c", said], [*hasten, "plan", tmp_path / HOSTILE], [*hasten, "cache", "ls", "--dir", tmp_path]):
-        done = subprocess.run([sys.executable, *words], capture_output=True, check=False)
-        printed = (done.stdout + done.stderr).decode()
+        printed = "".join(Program(*map(str, words)).communicate())
         assert "a\\u001b[2J\\u009b1m\\u202eb\\rc" in printed
         assert not set(printed) & set("\x1b\x9b\u202e\r"), printed
 

@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NoReturn
 
 from torch import distributed
 
-_ROOT = Path(__file__).parents[2]
+from tests.processes import Program
+
 _GRACE_S = 5.0
 """How long the other ranks may take to end by themselves after one has failed."""
 
@@ -39,22 +37,24 @@ def run_ranks(
     `timeout_s`. No process is left behind.
     """
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder, f"{rank}.out") for rank in range(world)]
-        errors = [Path(folder, f"{rank}.err") for rank in range(world)]
-        ranks: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(world):
-                environment = {**os.environ, **_told(rank, world, store.port), **(env or {})}
-                with outputs[rank].open("wb") as out, errors[rank].open("wb") as err:
-                    command = [sys.executable, "-m", module, *map(str, args)]
-                    ranks.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=_ROOT))
-            _wait(ranks, module, errors, timeout_s)
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        return [_last_line(module, rank, outputs[rank]) for rank in range(world)]
+    ranks: list[Program] = []
+    try:
+        for rank in range(world):
+            environment = {**os.environ, **_told(rank, world, store.port), **(env or {})}
+            ranks.append(Program("-m", module, *map(str, args), env=environment))
+            ranks[-1].collect()
+        codes, first = _wait(ranks, timeout_s)
+    finally:
+        for process in ranks:
+            process.kill()
+        outputs = [process.communicate() for process in ranks]
+    if any(codes) or None in codes:
+        ended = ", ".join("still ran" if code is None else f"ended with {code}" for code in codes)
+        errors = "\n".join(f"--- rank {number}:\n{error[-8000:]}" for number, (_, error) in enumerate(outputs))
+        raise AssertionError(
+            f"{module}: ranks {ended}" + (f"; rank {first} first\n" if first is not None else "\n") + errors
+        )
+    return [_last_line(module, rank, output) for rank, (output, _) in enumerate(outputs)]
 
 
 def tell(result: Any) -> NoReturn:
@@ -83,7 +83,8 @@ def _told(rank: int, world: int, port: int) -> dict[str, str]:
     }
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], module: str, errors: list[Path], timeout_s: float) -> None:
+def _wait(ranks: list[Program], timeout_s: float) -> tuple[list[int | None], int | None]:
+    """Their exit codes, None of one that still ran, and the rank that failed first."""
     end, first = time.monotonic() + timeout_s, None
     while any(process.poll() is None for process in ranks) and time.monotonic() < end:
         if first is None:
@@ -91,20 +92,10 @@ def _wait(ranks: list[subprocess.Popen[bytes]], module: str, errors: list[Path],
             # The others miss it soon; a lasting hang of theirs is not waited for.
             end = end if first is None else time.monotonic() + _GRACE_S
         time.sleep(0.02)
-    codes = [process.poll() for process in ranks]
-    if any(codes) or None in codes:
-        ended = ", ".join("still ran" if code is None else f"ended with {code}" for code in codes)
-        output = "\n".join(f"--- rank {number}:\n{_text(path)}" for number, path in enumerate(errors))
-        raise AssertionError(
-            f"{module}: ranks {ended}" + (f"; rank {first} first\n" if first is not None else "\n") + output
-        )
+    return [process.poll() for process in ranks], first
 
 
-def _last_line(module: str, rank: int, output: Path) -> Any:
-    lines = output.read_text().splitlines()
+def _last_line(module: str, rank: int, output: str) -> Any:
+    lines = output.splitlines()
     assert lines, f"{module}: rank {rank} printed nothing"
     return json.loads(lines[-1])
-
-
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace")[-8000:]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from hasten.distribute.connectivity import why_unreachable, with_timeout
 from hasten.distribute.group import RendezvousError, long_timeout_group, process_group
 from hasten.distribute.world import World
 from tests.cases.servers import free_port
+from tests.processes import Program
 
 CONFIG = DistributeConfig(timeout_s=1)
 LONG_S = 45
@@ -117,17 +115,12 @@ def test_another_program_answers_there(alien: int) -> None:
         "    raise SystemExit(2)\n"
     )
     place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(alien)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")} | place,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "no answer within" in done.stdout
-    assert done.stderr == ""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")} | place
+    process = Program("-c", code, env=env)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 2, errors
+    assert "no answer within" in output
+    assert errors == ""
 
 
 def test_the_others_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:

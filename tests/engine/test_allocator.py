@@ -23,6 +23,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
 def test_a_large_block_is_faulted_in_once() -> None:
     def faults(mode: str) -> int:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from hasten.engine.predictor import load_predictor
 from hasten.engine.scores import first_output
 from tests.engine.phantom_runs import AFFINES, IN_3D, SPACING, anatomy, array_of, save, source, trained, variant
 from tests.engine.test_export import CHANNELS, LABELS, config_of, network_of
+from tests.processes import Program
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,10 @@ def run_of_two_channels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def by_monai(bundle: Path, images: Path, out: Path) -> None:
     """In a process that can't import Hasten."""
-    block = "import sys; sys.modules['hasten'] = None; from monai.bundle import run; run(**{})"
+    block = (
+        "import sys; sys.modules.update({name: None for name in sys.modules if name.startswith('hasten')} | "
+        "{'hasten': None}); from monai.bundle import run; run(**{})"
+    )
     words = {
         "config_file": str(bundle / "configs/inference.json"),
         "meta_file": str(bundle / "configs/metadata.json"),
@@ -53,11 +54,9 @@ def by_monai(bundle: Path, images: Path, out: Path) -> None:
         "output_dir": str(out),
     }
     code = block.replace("{}", repr(words))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = Program("-c", code)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors[-3000:]
 
 
 PREPARE: dict[str, dict[str, Any]] = {

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.engine.metric_rank import CASES, SHARES, results
+from tests.processes import Program
 
 
 def test_two_ranks_find_what_one_does(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.engine.metric_rank"]
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), "2", str(tmp_path / "meet")],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=Path(__file__).parents[2],
-        )
-        for rank in range(2)
-    ]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    meet = str(tmp_path / "meet")
+    ranks = [Program("-m", "tests.engine.metric_rank", str(rank), "2", meet, env=environment) for rank in range(2)]
     try:
         outputs = [process.communicate(timeout=120)[0] for process in ranks]
     finally:

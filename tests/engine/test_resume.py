@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +33,7 @@ from tests.engine.runs import (
     metrics,
     resumed,
 )
+from tests.processes import Program
 
 FP32: tuple[str, ...] = ()
 BF16 = ("train.precision=bf16", "train.channels_last=true")
@@ -464,17 +463,11 @@ def test_an_average_that_begins_on_resuming_begins_at_the_weights(
         assert (state["average"][name] - value).abs().max() < 0.01
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "hasten", "train", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def start(*arguments: str) -> Program:
+    return Program("-m", "hasten", "train", *arguments)
 
 
-def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(out: Path, step: int, process: Program) -> None:
     while process.poll() is None:
         with contextlib.suppress(OSError):
             if (out / METRICS_JSONL).read_text().count('"train"') >= step:

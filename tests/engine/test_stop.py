@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.stop import EXIT_CODES, Stopped, StopRequest
+from tests.processes import Program
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -210,18 +209,10 @@ sys.exit(EXIT_CODES[signal_agreed])
 
 
 @contextlib.contextmanager
-def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterator[list[subprocess.Popen[str]]]:
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", LOOP, str(folder), str(rank), str(size), json.dumps(scenarios)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
-        for rank in range(size)
-    ]
+def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterator[list[Program]]:
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    words = (str(size), json.dumps(scenarios))
+    ranks = [Program("-c", LOOP, str(folder), str(rank), *words, env=env) for rank in range(size)]
     try:
         yield ranks
     finally:
@@ -230,7 +221,7 @@ def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterato
             rank.communicate()
 
 
-def finished(ranks: list[subprocess.Popen[str]]) -> list[int]:
+def finished(ranks: list[Program]) -> list[int]:
     for rank in ranks:
         output = rank.communicate(timeout=120)[1]
         assert "Traceback" not in output, output
@@ -248,7 +239,6 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
     ]
     names = ["SIGUSR1", "SIGTERM", "SIGUSR1", "SIGTERM", "SIGTERM"]
     with started(tmp_path, 3, scenarios) as ranks:
-        assert ranks[1].stdout is not None
         assert ranks[1].stdout.readline() == "running\n"
         ranks[1].send_signal(signal.SIGTERM)
         assert finished(ranks) == [143, 143, 143]
@@ -272,7 +262,6 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
 )
 def test_a_process_alone(tmp_path: Path, name: str, code: int) -> None:
     with started(tmp_path, 1, [{"every": 1, "sends": []}]) as [process]:
-        assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(getattr(signal, name))
         assert finished([process]) == [code]

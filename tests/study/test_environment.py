@@ -219,7 +219,7 @@ def test_verdicts_on_cells():
 
 
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compiler, "find_compiler", lambda: None)
+    monkeypatch.setattr(compiler, "cxx_compiler", lambda: None)
     (result,) = check_compiler(whole=True)
     assert result.level == "warn"
     assert "g++" in result.remedy

@@ -35,7 +35,7 @@ from hasten.augment.store import Store
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import sweep, temporary_for
 from hasten.config.schema import CacheConfig
-from hasten.observe.env import usable_cores
+from hasten.observe.env import cxx_compiler, usable_cores
 from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,8 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
     missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
     try:
         if missing:
+            if cxx_compiler() is None:
+                raise OSError("there is no C++ compiler (g++, or the one that CXX names)")
             where.mkdir(parents=True, exist_ok=True)
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:

@@ -154,6 +154,11 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def cxx_compiler() -> str | None:
+    """Path of the C++ compiler that torch.compile calls, None if it is not installed."""
+    return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))
+
+
 def _first_line(*command: str) -> str | None:
     """First line that a command prints, "" if nothing; None if it is missing or fails."""
     if shutil.which(command[0]) is None:

@@ -91,6 +91,7 @@ def test_a_bias_before_a_batch_norm_gets_no_gradient():
     assert bias.abs().max() < 1e-5 * weight.abs().max()
 
 
+@pytest.mark.slow
 def test_training_processes_take_orders_and_one_that_fails_says_why(tmp_path):
     with ranks(tmp_path, device="cpu", quick=True) as order:
         assert order("step", 1, 1, True) == order("step", 2, 1, True)

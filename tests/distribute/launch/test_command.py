@@ -95,6 +95,7 @@ def assert_same(out: Path, wanted: dict[str, torch.Tensor]) -> None:
         assert torch.equal(result[name], tensor), name
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_stop_is_no_failure_and_a_killed_rank_is_made_good(
     tmp_path: Path, undisturbed: dict[str, torch.Tensor]
@@ -151,6 +152,7 @@ def test_a_launcher_that_is_told_to_stop_has_the_run_saved(tmp_path: Path, numbe
     assert stopped == {str(torch.load(tmp_path / "last.pt")["step"])}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_a_launcher_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
     """Also one that is stopped, which can do nothing about it itself."""
@@ -189,6 +191,7 @@ def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
     assert lines[-3].endswith(": waited for rank 1 after step 6") or lines[-3].endswith(": ended as rank 1 was gone")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_rank_that_is_stopped_is_the_one_that_is_named(tmp_path: Path) -> None:
     """It can't end itself, nor does it hear a SIGTERM."""

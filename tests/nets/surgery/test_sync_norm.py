@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from torch import nn
 
 from hasten.nets.surgery.operate import operate
 from hasten.nets.surgery.sync_norm import sync_batch_norm
+from tests.processes import Program
 
 SCRIPT = """
 import os, sys, torch
@@ -73,14 +72,8 @@ def test_statistics_and_gradients_are_those_of_the_whole_batch(tmp_path: Path, o
     image = torch.randn(4, 1, 9, 8, generator=generator, dtype=torch.float64)
     target = torch.randn(4, 1, 5, 4, generator=generator, dtype=torch.float64)
     torch.save({"network": network, "image": image, "target": target}, tmp_path / "given.pt")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path), order], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [Program("-c", SCRIPT, str(rank), str(tmp_path), order, env=environment) for rank in range(2)]
     try:
         results = [rank.communicate(timeout=120)[1] for rank in ranks]
     finally:

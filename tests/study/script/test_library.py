@@ -11,8 +11,8 @@ from hasten.study.script.doctor import judge
 from hasten.study.script.launch import run_script
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-QUICK = ("gc_collect", "host_read", "validation_share", "plain")
-"""These make the fast part: a pause of the host, a read, an interval between steps, and silence."""
+QUICK = ("host_read", "plain")
+"""These make the fast part: a fault and silence."""
 
 
 def header(path: Path) -> tuple[str, str] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from hasten.observe.env import cxx_compiler
 from hasten.study.environment.check import Check, check
 
 _PROGRAM = """\
@@ -43,14 +43,8 @@ def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check
     return tuple(checks)
 
 
-def find_compiler() -> str | None:
-    """The compiler that torch would use: $CXX, g++ or clang++."""
-    cxx = os.environ.get("CXX", "").split()
-    return next((path for name in (*cxx[:1], "g++", "clang++") if (path := shutil.which(name))), None)
-
-
 def _builds(seconds: float) -> Check:
-    compiler = find_compiler()
+    compiler = cxx_compiler()
     if compiler is None:
         remedy = "apt-get install g++ (or conda install cxx-compiler)"
         return check("compiler", "C++ compiler", f"none was found; {_WITHOUT}", remedy)
