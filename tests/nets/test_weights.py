@@ -43,9 +43,7 @@ def test_any_prefix_is_found(name: str, dims: int, saved: str, ours: str) -> Non
         assert fit.values[key] is theirs[saved + key.removeprefix(ours)]
 
 
-NETWORKS = {
-    (name, dims): network(name, dims=dims, channels=(8, 8, 8)).state_dict() for name in NAMES for dims in (2, 3)
-}
+NETWORKS = {(name, dims): network(name, dims=dims).state_dict() for name in NAMES for dims in (2, 3)}
 
 
 @pytest.mark.parametrize("name", NAMES)
