@@ -33,19 +33,24 @@ def count_flops(network: nn.Module, shape: Sequence[int]) -> int | None:
 
 
 def count_conv_flops(network: nn.Module, shape: Sequence[int]) -> int:
-    """As `count_flops`, of a network that multiplies by convolutions only; saves the import of torch's compiler."""
+    """As `count_flops`, of a network that multiplies by convolutions only; saves the import of torch's compiler.
+
+    An empty batch goes through the network, on the host: on the meta device, torch's layers import the compiler.
+    """
     counted = 0
 
     def count(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         nonlocal counted
         assert isinstance(module, _CONVS)
         over = inputs[0] if module.transposed else output
-        counted += 2 * module.weight.numel() * len(over) * prod(over.shape[2:])
+        counted += 2 * module.weight.numel() * shape[0] * prod(over.shape[2:])
 
-    network_copy = copy.deepcopy(network).to("meta").eval()
+    network_copy = copy.deepcopy(network).cpu().eval()
     for module in network_copy.modules():
         if isinstance(module, _CONVS):
             module.register_forward_hook(count)
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm):
+            module.forward = torch.positive  # type: ignore[method-assign] # It refuses an empty batch.
     with torch.no_grad():
-        network_copy(torch.empty(*shape, device="meta"))
+        network_copy(torch.empty(0, *shape[1:]))
     return counted
