@@ -43,8 +43,16 @@ CHOICES = {
     "nnU-Net's augmentation": "augment.preset=nnunet infer.flip_axes=[0,1,2]",
     "half the learning rate": "train.learning_rate=0.004",
     "ten times the weight decay": "train.weight_decay=0.1",
+    "smaller patches at first": "sample.stages=[[0.4,0.5]]",
+    "more crops at the foreground": "sample.foreground_prob=0.9",
+    "no averaged weights": "train.ema=0",
+    "shorter average": "train.ema=0.98",
+    "Dice and focal loss": "loss.name=dice_focal",
+    "AdamW": "train.optimizer=adamw train.learning_rate=0.002",
 }
 """Overrides by name; each is compared with the first."""
+FIXED = ("train.precision=bf16", "train.channels_last=true")
+"""Of `learning`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "infer.patch=[16,16,16]", "sample.compile=false",
         "train.compile=false")  # fmt: skip
 
@@ -156,7 +164,7 @@ def _dice(given: argparse.Namespace, name: str, steps: int, seed: int) -> float:
     """Of the last validation: no choice gains by being validated more often."""
     import hasten
 
-    asked = [*SPLIT, f"train.steps={steps}", f"train.validate_every={steps}", f"train.seed={seed}"]
+    asked = [*SPLIT, *FIXED, f"train.steps={steps}", f"train.validate_every={steps}", f"train.seed={seed}"]
     out = given.work / f"{name.replace(' ', '_').replace(':', '').replace(chr(39), '')}_{steps}_{seed}"
     if not (out / "summary.json").is_file():
         hasten.train(_config(given, *asked, *([] if given.quick else CHOICES[name].split())), out)

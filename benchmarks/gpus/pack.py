@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 NEEDED = (
-    "monai", "nibabel", "importlib-resources", "pytorch-ignite", "isal", "pydantic", "pydantic-core",
+    "monai", "nibabel", "pytorch-ignite", "isal", "pydantic", "pydantic-core",
     "annotated-types", "typing-inspection", "typing-extensions",
 )  # fmt: skip
 """What an image with PyTorch and the usual packages of its field mostly lacks. numpy, psutil, PyYAML, typer, rich,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_of(Path) == "pathlib:Path"
+    assert name_of(TextWrapper) == "textwrap:TextWrapper"
     write(tmp_path, "def make(): ...\ndef outer():\n    def inner(): ...\n    return inner\n", "module_for_a_test.py")
     monkeypatch.syspath_prepend(tmp_path)
     named = load("module_for_a_test:make")

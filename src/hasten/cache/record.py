@@ -119,4 +119,4 @@ def _tensor(value: torch.Tensor, name: str, blocks: list[memoryview]) -> list[An
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    return array.reshape(-1).view(np.uint8).data

@@ -80,7 +80,7 @@ def check_finite(array: np.ndarray, where: object) -> None:
     bad = ~np.isfinite(array)
     count = int(np.count_nonzero(bad))
     if count:
-        first = tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
+        first = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
         raise ValueError(
             f"{where}: {count} voxels are NaN or infinite, the first at (D, H, W) = {first[1:]} of channel {first[0]}; "
             "replace them (for example by the value of air)."

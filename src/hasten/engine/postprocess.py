@@ -86,7 +86,7 @@ def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.nd
     sizes[0] = 0
     stays = sizes * voxel_mm3 >= cleaning.min_volume_mm3
     if cleaning.keep_largest:
-        stays &= np.arange(count + 1) == sizes.argmax()
+        stays &= np.arange(count + 1) == np.argmax(sizes)
     stays[0] = False
     return stays[components]
 

@@ -47,7 +47,7 @@ def check_outliers(volume: np.ndarray, channel: int) -> None:
                 "divide them in the file, or set prepare.intensity=window and prepare.window"
             )
         return
-    place = np.unravel_index(int(np.abs(volume - np.float64(centre)).argmax()), volume.shape)
+    place = np.unravel_index(int(np.argmax(np.abs(volume - np.float64(centre)))), volume.shape)
     raise ValueError(
         f"the voxel at (D, H, W) = {tuple(map(int, place))} of channel {channel} holds {float(volume[place]):g}, but "
         f"voxels usually lie within {usual:.3g} of {centre:.3g}: prepare.intensity=zscore would make them all alike; "

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
 
 @pytest.mark.parametrize("what", ["norms", "far_from_zero", "repeats", "losses", "wrong_label", "columns"])
 def test_kernels_compute_what_plain_operations_do(what: str) -> None:
     program = Path(__file__).with_name("interpret.py")
-    done = subprocess.run([sys.executable, str(program), what], capture_output=True, text=True, timeout=250)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, str(program), what], env=env, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-2000:]
