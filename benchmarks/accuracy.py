@@ -44,6 +44,8 @@ CHOICES = {
     "half the learning rate": "train.learning_rate=0.004",
     "ten times the weight decay": "train.weight_decay=0.1",
     "smaller patches at first": "sample.stages=[[0.4,0.5]]",
+    "smaller patches for longer": "sample.stages=[[0.7,0.5]]",
+    "smaller patches, deep supervision": "sample.stages=[[0.4,0.5]] network.deep_supervision=2",
     "more crops at the foreground": "sample.foreground_prob=0.9",
     "no averaged weights": "train.ema=0",
     "shorter average": "train.ema=0.98",
@@ -64,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         budget={"default": "5min", "help": "folds: time of each fold, 5min or 30min for the goals; default 5min"},
         folds={"default": "all", "help": "folds: all, or numbers such as 0,1"},
         steps={"type": int, "default": 1500, "help": "learning: steps of each run; default 1500"},
-        choices={"nargs": "+", "choices": CHOICES, "metavar": "NAME", "help": "learning: some of the choices"},
+        choices={"nargs": "+", "choices": CHOICES, "metavar": "NAME", "help": "learning: these get all seeds, the others "
+                 "the first one; default all"},
         seeds={"type": int, "help": "learning, ensemble: runs of each choice, or of a fold; default 3, quick 1"},
         work={"type": Path, "help": "keep the runs here, and reuse those that are there"},
     )  # fmt: skip
@@ -154,7 +157,8 @@ def learning(given: argparse.Namespace) -> Part:
     results: dict[str, list[float]] = {}
     steps, seeds = (4, 1) if given.quick else (given.steps, given.seeds or 3)
     for seed in range(seeds):
-        for name in given.choices or (list(CHOICES)[:1] if given.quick else CHOICES):
+        every = list(CHOICES)[:1] if given.quick else CHOICES
+        for name in every if seed == 0 else given.choices or every:
             print(f"  {name}, seed {seed}", file=sys.stderr)
             results.setdefault(f"{name}/dice", []).append(_dice(given, name, steps, seed))
     return [], results, {"steps": steps, "split": SPLIT, "choices": CHOICES}
