@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         budget={"default": "5min", "help": "folds: time of each fold, 5min or 30min for the goals; default 5min"},
         folds={"default": "all", "help": "folds: all, or numbers such as 0,1"},
         steps={"type": int, "default": 1500, "help": "learning: steps of each run; default 1500"},
-        choices={"nargs": "+", "choices": CHOICES, "metavar": "NAME", "help": "learning: these get all seeds, the others "
-                 "the first one; default all"},
+        choices={"nargs": "+", "choices": CHOICES, "metavar": "NAME", "help": "learning: these get all seeds, "
+                 "the others the first one; default all"},
         seeds={"type": int, "help": "learning, ensemble: runs of each choice, or of a fold; default 3, quick 1"},
         work={"type": Path, "help": "keep the runs here, and reuse those that are there"},
     )  # fmt: skip
