@@ -13,15 +13,7 @@ from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
-from hasten.engine.budget import (
-    LEAST_STEPS,
-    LEAST_WIDE_STEPS,
-    SMALL_FIRST,
-    STRONG_STEPS,
-    Scale,
-    choose_scale,
-    with_scale,
-)
+from hasten.engine.budget import LEAST_STEPS, LEAST_WIDE_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
 from hasten.engine.job import RunPlan, plan_run
 from hasten.observe.clock import Clock
 
@@ -103,19 +95,6 @@ def test_long_runs_turn_and_zoom_as_nnunet_does(source: Path, monkeypatch: pytes
     other, _ = scaled(monkeypatch, source, "augment.preset=nnunet")
     assert other.config.sample.rotate_deg is None
     assert "sample.rotate_deg" not in other.decisions
-
-
-def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = 80.0 / (1.1 * LEAST_STEPS * plan_run(config_of(source)).config.network.channels[0])
-    planned, scale = scaled(monkeypatch, source, seconds=few)
-    assert scale.steps < STRONG_STEPS
-    assert planned.config.sample.stages == planned.decisions["sample.stages"].value == SMALL_FIRST
-    for setting in ("sample.stages=[]", "sample.fit_batch=true"):
-        planned, _ = scaled(monkeypatch, source, setting, seconds=few)
-        assert planned.config.sample.stages == ()
-    long, scale = scaled(monkeypatch, source)
-    assert scale.steps > STRONG_STEPS
-    assert long.config.sample.stages == ()
 
 
 def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

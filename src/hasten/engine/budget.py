@@ -31,8 +31,6 @@ LEAST_WIDE_STEPS = 3500
 STRONG_STEPS = 1500
 """From so many steps on, rotations and zooms are as wide as nnU-Net's: there they end higher (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
-SMALL_FIRST = ((0.4, 0.5),)
-"""`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps: they end higher, in less time (docs/engine.md)."""
 _STEPS_SHARE = 0.85
 """Share of the remaining time for steps; the rest is for batches, compiling, validations and the report."""
 _MORE = 1.25
@@ -110,8 +108,6 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
         decisions[f"train.{name}"] = dataclasses.replace(decisions[f"train.{name}"], value=value)
     if scale.steps >= STRONG_STEPS:
         planned = _with_strong_augmentation(planned, decisions)
-    else:
-        planned = _with_small_patches(planned, decisions)
     return dataclasses.replace(planned, decisions=decisions)
 
 
@@ -149,18 +145,6 @@ def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) 
     config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
     augmentation = augmentation_of(config, planned.fingerprint, planned.ignore_index)
     return dataclasses.replace(planned, config=config, augmentation=augmentation)
-
-
-def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
-    """With `SMALL_FIRST` in 3-D, unless the user's settings need full patches."""
-    sample = planned.config.sample
-    full = sample.fit_batch or planned.config.augment.chain or is_own(planned.config.network)
-    if planned.case_set.spatial_dims != 3 or full or not _open(planned, "sample.stages"):
-        return planned
-    reason = f"small patches at first, in larger batches: fewer than {STRONG_STEPS} steps"
-    decisions["sample.stages"] = Decision(SMALL_FIRST, reason)
-    config = dataclasses.replace(planned.config, sample=dataclasses.replace(sample, stages=SMALL_FIRST))
-    return dataclasses.replace(planned, config=config)
 
 
 def _step_seconds(planned: RunPlan, budget_s: float) -> float:
