@@ -44,13 +44,10 @@ CHOICES = {
     "half the learning rate": "train.learning_rate=0.004",
     "ten times the weight decay": "train.weight_decay=0.1",
     "smaller patches at first": "sample.stages=[[0.4,0.5]]",
-    "smaller patches for longer": "sample.stages=[[0.7,0.5]]",
-    "smaller patches, deep supervision": "sample.stages=[[0.4,0.5]] network.deep_supervision=2",
     "more crops at the foreground": "sample.foreground_prob=0.9",
     "no averaged weights": "train.ema=0",
     "shorter average": "train.ema=0.98",
     "Dice and focal loss": "loss.name=dice_focal",
-    "AdamW": "train.optimizer=adamw train.learning_rate=0.002",
 }
 """Overrides by name; each is compared with the first."""
 FIXED = ("train.precision=bf16", "train.channels_last=true")
