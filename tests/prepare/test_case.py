@@ -16,9 +16,8 @@ from numpy.typing import DTypeLike
 
 from hasten.cases.types import Volume
 from hasten.config.schema import PrepareConfig
-from hasten.prepare.case import prepare_case
+from hasten.prepare.case import prepare_case, restore_label
 from hasten.prepare.resample import resample_label
-from hasten.prepare.restore import restore_label
 from hasten.prepare.threads import one_torch_thread
 from hasten.prepare.types import Geometry
 

@@ -1,4 +1,4 @@
-"""Prepares a case for storage: orients, crops, resamples and scales it."""
+"""Prepares a case for storage (orients, crops, resamples, scales), and maps a predicted label map back to its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hasten.config.intensity import Scaling, scalings
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.foreground import Box, foreground_box
 from hasten.prepare.intensity import check_outliers, write_scaled
-from hasten.prepare.orient import orient, orientation_of
+from hasten.prepare.orient import orient, orientation_of, unorient
 from hasten.prepare.resample import resample_label, resampled_shape, slabs
 from hasten.prepare.threads import one_torch_thread
 from hasten.prepare.types import Geometry, PreparedCase
@@ -50,6 +50,26 @@ def prepare_case(
         return _prepare(image, label, id, spec, scaled, device)
     except ValueError as error:
         raise ValueError(f"case {id}: {error}") from error
+
+
+def restore_label(label: np.ndarray, geometry: Geometry, label_values: Sequence[int]) -> np.ndarray:
+    """A predicted label map in the voxel grid of its source file.
+
+    `label` is (D, H, W) class index, of geometry.crop_shape; `label_values` holds the label value of each class index,
+    background first. Returns geometry.source_shape, C-contiguous, in the smallest integer dtype that holds the values.
+    Voxels outside the foreground box become the background.
+    """
+    assert label.shape == geometry.crop_shape, f"label {label.shape}, box {geometry.crop_shape}"
+    values = np.array(label_values, np.result_type(*map(np.min_scalar_type, label_values)))
+    # Class indices are mostly the values themselves, and then need no pass over all voxels.
+    same = np.array_equal(values, np.arange(len(values)))
+    restored = label.astype(values.dtype, copy=False) if same else values[label]
+    oriented_shape = tuple(geometry.source_shape[axis] for axis in geometry.permute)
+    if restored.shape != oriented_shape:
+        volume = np.full(oriented_shape, values[0])
+        volume[tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))] = restored
+        restored = volume
+    return np.ascontiguousarray(unorient(restored, geometry.permute, geometry.flip))
 
 
 def _prepare(

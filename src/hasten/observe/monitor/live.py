@@ -19,8 +19,7 @@ from typing import Any
 from hasten.observe.monitor.alerts import Alert, alerts_of, pace, straggler
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
-from hasten.observe.monitor.output import LineFile
-from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name, recordings, tail
+from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, LineFile, rank_name, recordings, tail
 from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Sample, rows_of, to_record
 
 log = logging.getLogger(__name__)
