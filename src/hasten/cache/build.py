@@ -35,6 +35,7 @@ from hasten.cache.homes import at_home
 from hasten.cache.key import Files, files_of, settings_key, shard_dirs
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
 from hasten.cache.publish import as_value_error, building, discard
+from hasten.cases.read import check_num_channels
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
@@ -257,11 +258,7 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
     except OSError as error:
         raise ValueError(f"{case.image[0]}: case {case.id} can't be read ({error}); check its files") from error
     image, label = prepared.image, prepared.label
-    if len(image) != len(case_set.channels):
-        raise ValueError(
-            f"{case.image[0]}: case {case.id} has {len(image)} channels, but {case_set.source} declares "
-            f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
-        )
+    check_num_channels(len(image), case, case_set)
     assert label is not None
     assert image.dtype == prepare.dtype
     assert label.dtype == np.uint8

@@ -35,12 +35,12 @@ def read_picture(path: str | Path, *, indices: bool = False) -> Volume:
         return Volume(page_pixels(picture, path, indices=indices)[:, None], np.eye(4))
 
 
-def read_picture_header(path: str | Path, *, indices: bool = False) -> tuple[Shape, int, np.ndarray]:
+def read_picture_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (1, H, W), number of channels and identity affine, without decoding the pixels. Raises ValueError."""
     path = Path(path)
     with opened(path) as picture:
         _check_one_page(picture, path)
-        num_channels = page_channels(picture, path, indices=indices)
+        num_channels = page_channels(picture, path, indices=False)
         return (1, picture.height, picture.width), num_channels, np.eye(4)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import struct
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from hasten.cases.picture import opened, page_channels, page_pixels
 from hasten.cases.types import Shape, Volume
@@ -88,6 +91,26 @@ def count_pages(path: Path) -> int:
     return max(1, len(visited))
 
 
+def tiff_directories(file: IO[bytes]) -> Iterator[ImageFileDirectory_v2]:
+    """The tags of each page of a TIFF or BigTIFF: one object, filled anew for every page.
+
+    Raises ValueError for a page behind the end of the file, and what Pillow raises for damaged ones.
+    """
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
+    if b"+" in head[2:4]:
+        head += file.read(8)  # BigTIFF
+    tags = ImageFileDirectory_v2(head)
+    visited: set[int] = set()
+    while tags.next and tags.next not in visited:
+        if tags.next >= size:
+            raise ValueError("a page begins behind the end of the file")
+        visited.add(tags.next)
+        file.seek(tags.next)
+        tags.load(file)
+        yield tags
+
+
 def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
     """Read a TIFF stack as (C, D, H, W), or a part of its slices (D), and then only their pages.
 
@@ -99,7 +122,7 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
     """
     path = Path(path)
     with opened(path) as picture:
-        layout = _read_layout(picture, path, indices)
+        layout = _read_layout(picture, path, indices=indices)
         depths = range(layout.depth)[part]
         places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
         array: np.ndarray = np.empty(0)
@@ -120,19 +143,19 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
     return Volume(array.reshape(-1, *array.shape[2:]), layout.affine)
 
 
-def read_stack_header(path: str | Path, *, indices: bool = False) -> tuple[Shape, int, np.ndarray]:
+def read_stack_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, without decoding pixels. Raises ValueError.
 
     Only the first page's size is looked at; `read_stack` finds the page that differs.
     """
     path = Path(path)
     with opened(path) as picture:
-        layout = _read_layout(picture, path, indices)
-        num_channels = layout.groups * page_channels(picture, path, indices=indices)
+        layout = _read_layout(picture, path, indices=False)
+        num_channels = layout.groups * page_channels(picture, path, indices=False)
         return (layout.depth, picture.height, picture.width), num_channels, layout.affine
 
 
-def _read_layout(picture: Image.Image, path: Path, indices: bool) -> _Layout:
+def _read_layout(picture: Image.Image, path: Path, *, indices: bool) -> _Layout:
     tags = picture.tag_v2  # type: ignore[attr-defined]
     per_mm = tuple(float(tags.get(tag, 0) or 0) for tag in (282, 283))
     samples = page_channels(picture, path, indices=indices)
