@@ -31,7 +31,7 @@ from hasten.cache.file import (
     entry_from_dict,
     index_of,
 )
-from hasten.cache.homes import at_home
+from hasten.cache.homes import open_at_home
 from hasten.cache.key import Files, files_of, settings_key, shard_dirs
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
 from hasten.cache.publish import as_value_error, building, discard
@@ -76,10 +76,10 @@ def get_arena(
 ) -> Arena:
     """The arena of these cases in the homes that `cache` names; cases missing from the cache are prepared first.
 
-    first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. only: as in
-    `at_home`. files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning.
-    Raises ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier
-    entries stay as they are.
+    first: ids of the training cases, which are kept in the fastest home as far as they fit. only: as in `open_at_home`.
+    files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning. Raises
+    ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier entries
+    stay as they are.
     """
     query = _query(case_set, prepare, cache, files)
     damage: DamagedEntry | None = None
@@ -89,7 +89,7 @@ def get_arena(
                 cases = None if damage else read_list(query)
                 if cases is None:
                     cases = _complete(query, prepare, cache.max_points, tick, damage)
-                arena = at_home(cases, cache, torch.device(device), first, only=only)
+                arena = open_at_home(cases, cache, torch.device(device), first, only=only)
             except FileNotFoundError:
                 log.debug("%s: another process took a shard away", query.list_path)
             except DamagedEntry as error:
@@ -174,7 +174,7 @@ def _fill(
     case_set = query.case_set
     cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
     voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
-    entries = recover(folder, [case.id for case in cases], voxel_bytes)
+    entries = recover_entries(folder, [case.id for case in cases], voxel_bytes)
     if entries:
         log.info("%s: goes on after %d of %d cases", folder, len(entries), len(cases))
     points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
@@ -192,7 +192,7 @@ def _fill(
             for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
                 stream.write(array.data)
                 stream.flush()
-            note(journal, work.entry)
+            append_entry(journal, work.entry)
             points_crc = checksum(work.points, points_crc)
             entries.append(work.entry)
             if tick:
@@ -278,14 +278,14 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
     return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
 
 
-def note(journal: IO[bytes], entry: CaseEntry) -> None:
+def append_entry(journal: IO[bytes], entry: CaseEntry) -> None:
     """Add a case whose bytes are in the files. A kill leaves a whole line or none that reads."""
     text = json.dumps(dataclasses.asdict(entry)).encode()
     journal.write(b"%08x %s\n" % (zlib.crc32(text), text))
     journal.flush()
 
 
-def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntry]:
+def recover_entries(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntry]:
     """The first cases that an earlier build finished in `folder`, each compared with its checksums.
 
     ids: of all cases in their order. voxel_bytes: of the image, channels together. The three files and the journal are

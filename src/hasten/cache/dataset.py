@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from hasten.cache.chain import SplitCompose, Transform, bulky, fresh, named, on_device, split_chain
+from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.shared_items import SharedItem, SharedItems
 from hasten.observe.env import usable_cores
@@ -82,8 +82,8 @@ class ChainDataset(Dataset[Any]):
             return run(item)
         except Exception as error:
             cause = error.__cause__ or error
-            reason = f"{type(cause).__name__}: {cause}"
-            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {reason}") from error
+            where, reason = describe_item(self.data, index), f"{type(cause).__name__}: {cause}"
+            raise RuntimeError(f"{where} of {type(self).__name__} failed: {reason}") from error
 
 
 class CacheDataset(ChainDataset):
@@ -156,7 +156,7 @@ class CacheDataset(ChainDataset):
             from monai.transforms import convert_to_contiguous
 
             item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
-        if self.shared_items is not None and bulky(item):
+        if self.shared_items is not None and is_large(item):
             # What a record can't hold stays an object of this process.
             with suppress(ValueError):
                 return self.shared_items.put(item)
@@ -170,7 +170,7 @@ class CacheDataset(ChainDataset):
         """An item of the cache as the caller gets it."""
         if isinstance(cached, SharedItem):
             return cached.item()
-        return fresh(cached) if self.copy_cache else cached
+        return copy_item(cached) if self.copy_cache else cached
 
 
 def with_progress(steps: Iterable[Any], total: int, *, enabled: bool) -> Iterable[Any]:

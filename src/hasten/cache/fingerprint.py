@@ -9,7 +9,7 @@ from pathlib import Path
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key
 from hasten.cache.publish import sweep
-from hasten.cases.listing import Listing, uncollected
+from hasten.cases.listing import Listing, pause_garbage_collection
 from hasten.cases.sources import as_case_set, look_into
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
@@ -28,7 +28,7 @@ class CachedSource:
     files: Files
 
 
-@uncollected()
+@pause_garbage_collection()
 def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
     """Look for the fingerprint of these files. A damaged one counts as none, with a warning.
 

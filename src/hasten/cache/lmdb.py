@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cache.chain import BULKY, Transform
+from hasten.cache.chain import LARGE_BYTES, Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
@@ -178,7 +178,7 @@ class LmdbReader:
 
     def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
         """Where a large record lies in the file, and how far into its first page."""
-        if len(record) < BULKY or self.base is None:
+        if len(record) < LARGE_BYTES or self.base is None:
             return None
         start = np.frombuffer(record, np.uint8).ctypes.data - self.base
         skip = start % mmap.PAGESIZE

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.itk import TO_RAS, channels_first, explaining, open_itk, physical_affine
+from hasten.cases.itk import TO_RAS, channels_first, explain_itk_errors, open_itk, physical_affine
 from hasten.cases.types import Shape, Volume
 
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
@@ -49,7 +49,7 @@ def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = 
     without SimpleITK.
     """
     folder = Path(folder)
-    with explaining(folder):
+    with explain_itk_errors(folder):
         slices = _slices(folder)
         for each in slices[part] if label else ():
             _check_lossless(each.path)
@@ -60,7 +60,7 @@ def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = 
 def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, from headers. Raises what `read_series` raises."""
     folder = Path(folder)
-    with explaining(folder):
+    with explain_itk_errors(folder):
         slices = _slices(folder)
     depth, height, width = slices[0].shape
     return (len(slices) if len(slices) > 1 else depth, height, width), slices[0].num_channels, _affine(slices)
@@ -122,7 +122,7 @@ def _slices(folder: Path) -> list[_Slice]:
 
 
 def _read_slice_header(file: Path) -> _Slice:
-    with explaining(file):
+    with explain_itk_errors(file):
         reader = open_itk(file)
     width, height, depth = (*reader.GetSize(), 1)[:3]
     return _Slice(

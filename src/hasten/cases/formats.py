@@ -44,7 +44,7 @@ def is_picture(path: Path) -> bool:
     return ending(path) in PICTURE_ENDINGS and not is_stack(path)
 
 
-def may_lie_nowhere(path: Path) -> bool:
+def may_lack_position(path: Path) -> bool:
     """Whether files of this kind need not say where they lie: pictures and TIFF stacks, whose affine then is identity.
 
     Decided by the name, so that no label is opened.

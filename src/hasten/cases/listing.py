@@ -45,7 +45,7 @@ class Listing:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Inside the block the garbage collector stays away: what describes many cases lives long and has no cycles.
 
     With torch and MONAI loaded it takes a third of the time that listing a set of many small images does.

@@ -31,7 +31,7 @@ class FileRecord:
     mtime_ns: int
     """Of the local file, so that a changed one is noticed without reading it."""
 
-    def is_of(self, stat: Stat) -> bool:
+    def matches(self, stat: Stat) -> bool:
         """Whether the server's file is still the fetched one; False if the server reports too little to know."""
         if stat.size is None and not stat.validator:
             return False

@@ -57,8 +57,8 @@ def _is_installed(package: str) -> bool:
 class Worker:
     """Feeds the tracker `name`. begin: makes it, instead of the function of that name in the tracker's module."""
 
-    def __init__(self, name: str, place: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
-        self.name, self._place, self._begin = name, place, begin
+    def __init__(self, name: str, run: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
+        self.name, self._tracked, self._begin = name, run, begin
         self._waiting: deque[tuple[bool, list[Scalar]]] = deque()
         self._samples = 0
         self._dropped = False
@@ -99,7 +99,7 @@ class Worker:
     def _run(self) -> None:
         try:
             begin = self._begin or importlib.import_module(f"hasten.observe.trackers.{self.name}").begin
-            tracker = begin(self._place)
+            tracker = begin(self._tracked)
             self._begun_at = time.monotonic()
             self._begun.set()
             self._feed(tracker)
