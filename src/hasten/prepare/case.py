@@ -19,7 +19,7 @@ from hasten.prepare.types import Geometry, PreparedCase
 
 
 def load_prepared(
-    case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None, device: str = "cpu"
+    case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None
 ) -> PreparedCase:
     """Read a case's files and prepare them. `labels`: label value to class name; `ignore`: one that becomes IGNORED.
 
@@ -28,14 +28,12 @@ def load_prepared(
     image = read_image(case)
     label = None if case.label is None else read_label(case, labels, image, ignore)
     try:
-        return prepare_case(image, label, id=case.id, spec=spec, device=device)
+        return prepare_case(image, label, id=case.id, spec=spec)
     except ValueError as error:
         raise ValueError(f"{case.image[0]}: {error}") from error
 
 
-def prepare_case(
-    image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig, device: str = "cpu"
-) -> PreparedCase:
+def prepare_case(image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig) -> PreparedCase:
     """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
 
     `label` is (D, H, W) uint8, class index or IGNORED, in the image's own voxels. `spec` has every field set. Cropping
@@ -47,7 +45,7 @@ def prepare_case(
     assert spec.crop_foreground is not None
     scaled = scalings(spec, len(image.array))
     try:
-        return _prepare(image, label, id, spec, scaled, device)
+        return _prepare(image, label, id, spec, scaled)
     except ValueError as error:
         raise ValueError(f"case {id}: {error}") from error
 
@@ -73,7 +71,7 @@ def restore_label(label: np.ndarray, geometry: Geometry, label_values: Sequence[
 
 
 def _prepare(
-    image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling], device: str
+    image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling]
 ) -> PreparedCase:
     assert spec.spacing is not None
     source_shape = _triple(image.array.shape[1:])
@@ -92,7 +90,7 @@ def _prepare(
     prepared = np.empty((len(cropped), *shape), spec.dtype)
     with one_torch_thread():
         for volume, out, scaling in zip(cropped, prepared, scaled, strict=True):
-            write_scaled(slabs(volume, shape, device), out, scaling, device)
+            write_scaled(slabs(volume, shape), out, scaling)
     if label is not None:
         label = np.ascontiguousarray(resample_label(orient(label, permute, flip)[box], shape))
         assert label.dtype == np.uint8
