@@ -176,7 +176,7 @@ def _fill(
     voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
     entries = recover_entries(folder, [case.id for case in cases], voxel_bytes)
     if entries:
-        log.info("%s: goes on after %d of %d cases", folder, len(entries), len(cases))
+        log.info("%s: resumes after %d of %d cases", folder, len(entries), len(cases))
     points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
     constant: list[Path] = []
     with (

@@ -36,7 +36,7 @@ class SplitCompose:
 
 
 def split_chain(transform: Transform | Sequence[Transform] | None) -> SplitCompose:
-    """Split before the first transform that draws random numbers, or may: neither MONAI's nor marked deterministic.
+    """Split before the first transform that may draw random numbers: a random one, or one that MONAI does not know.
 
     transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
     cannot know, counts as random unless it has `deterministic = True` (as `hasten.prepare.transform.Prepare` does).

@@ -89,13 +89,13 @@ class ChainDataset(Dataset[Any]):
 class CacheDataset(ChainDataset):
     """Items up to the first random transform are prepared once, on threads, and kept in memory.
 
-    cache_num, cache_rate: at most so many items, and at most this share of them, are kept; the rest is prepared at
-    every access. The attribute `cache_num` says how many are. num_workers: threads of the first filling; None takes the
-    usable cores. progress: show a bar while filling. copy_cache: hand out items that random transforms may change in
-    place (in host memory only the pages that change are copied); False hands out the kept item itself. as_contiguous:
-    keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: rows that are alike are kept
-    once; hash_func: what tells them apart, by default a digest of the row and of the size and time of its files.
-    device: where the tensors of kept items lie; None keeps them in memory that worker processes share.
+    cache_num, cache_rate: the largest number and share of the items that are kept; the rest is prepared at every
+    access. The attribute `cache_num` is the number that is kept. num_workers: threads of the first filling; None takes
+    the usable cores. progress: show a bar while filling. copy_cache: return items that random transforms may change in
+    place (in host memory only the pages that change are copied); False returns the cached item itself. as_contiguous:
+    keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: keep equal rows once; hash_func:
+    the key that tells rows apart, by default a digest of the row and of the size and time of its files. device: of the
+    tensors of cached items; None keeps them in memory that worker processes share.
     """
 
     shared = True

@@ -42,7 +42,7 @@ def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
     except FileNotFoundError:
         pass
     except (DamagedEntry, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as damage:
-        log.warning("%s: the kept fingerprint can't be used and is taken again: %s", path, damage)
+        log.warning("%s: the cached fingerprint can't be used and is computed again: %s", path, damage)
     return CachedSource(path=path, fingerprint=None, files=files)
 
 
@@ -67,7 +67,5 @@ def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:
         sweep(cached.path.parent)
         write_checked(cached.path, fingerprint_to_dict(fingerprint))
     except OSError as error:
-        log.warning(
-            "%s: the fingerprint can't be kept (%s); set cache.dir to a folder that can be written", cached.path, error
-        )
+        log.warning("%s: the fingerprint can't be cached (%s); set cache.dir to a writable folder", cached.path, error)
     return fingerprint

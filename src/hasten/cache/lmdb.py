@@ -85,7 +85,7 @@ class LMDBDataset(ChainDataset):
         try:
             return self.models.item(index, None, record)
         except DamagedEntry as damage:
-            # Others read the file now: whoever opens the data set next writes it anew.
+            # Other processes read the file now, so it is replaced when the data set is opened next.
             self.path.with_suffix(".damaged").touch()
             log.warning(
                 "%s: the record of item %d %s; it is prepared now, and the file at the next start",

@@ -77,8 +77,8 @@ def fetch(
     requested `sha256` is used without asking the server.
 
     Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a file that is too large for the
-    disk or for `patience`; a server that fails
-    more often than `patience` has it (Unreachable): a later call resumes where this one stopped.
+    disk or for `patience`; a server that fails more often than `patience` allows (Unreachable): a later call resumes
+    where this one stopped.
     """
     patience = patience or Patience()
     stores = stores or Stores(patience.stall_s)
@@ -127,7 +127,7 @@ def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores,
     if copy is not None and remote.sha256 is None:
         if server_of(url) not in stores.unreachable:
             stores.unreachable.add(server_of(url))
-            log.warning("%s: can't be reached (%s); the copy from before is used, unasked: %s", url, last, remote.path)
+            log.warning("%s: can't be reached (%s); its existing copy is used unchecked: %s", url, last, remote.path)
         return Fetched(path=remote.path, how="stale", size=copy.size)
     raise Unreachable(
         f"{url}: can't be fetched after {attempts} attempts ({last}); check the network and the server, then run "
@@ -166,7 +166,7 @@ def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: 
         record = FileRecord(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
         _publish(partial, remote.path, record, existing)
         if existing is not None:
-            log.info("%s: had changed, and was fetched anew", record.url)
+            log.info("%s: had changed, and was downloaded again", record.url)
     return Fetched(path=remote.path, how="new", size=size)
 
 
@@ -198,7 +198,7 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
         digest.update(block)
     at = file.tell()
     if at:
-        log.info("%s: goes on at byte %d", shown(remote.url), at)
+        log.info("%s: resumes at byte %d", shown(remote.url), at)
     pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
     since, received = time.monotonic(), 0
     for start, data in pieces:

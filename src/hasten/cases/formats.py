@@ -45,7 +45,7 @@ def is_picture(path: Path) -> bool:
 
 
 def may_lack_position(path: Path) -> bool:
-    """Whether files of this kind need not say where they lie: pictures and TIFF stacks, whose affine then is identity.
+    """Whether files of this kind may have no position: pictures and TIFF stacks, whose affine then is the identity.
 
     Decided by the name, so that no label is opened.
     """

@@ -46,9 +46,9 @@ class Listing:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Inside the block the garbage collector stays away: what describes many cases lives long and has no cycles.
+    """Pause Python's garbage collector in the block: the descriptions of many cases live long and have no cycles.
 
-    With torch and MONAI loaded it takes a third of the time that listing a set of many small images does.
+    With torch and MONAI loaded, collecting takes a third of the time of listing a set of many small images.
     """
     enabled = gc.isenabled()
     gc.disable()

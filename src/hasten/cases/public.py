@@ -32,7 +32,7 @@ HOME = "HASTEN_DATA"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicSet:
-    """A data set that anybody may fetch."""
+    """A data set that is free to download."""
 
     name: str
     title: str
@@ -150,7 +150,7 @@ def absent(public: PublicSet, looked: Path) -> ValueError:
     else:
         get = f"there is no archive: {public.by_hand}"
     return ValueError(
-        f"{looked}: is not there. It is to be {described(public)}. {get}; or name a copy of yours with "
+        f"{looked}: is not there. It should be {described(public)}. {get}; or name a copy of yours with "
         f"data.source=FOLDER, or the folder that holds it with ${HOME}."
     )
 
@@ -193,8 +193,8 @@ def _check(archive: Path, public: PublicSet) -> None:
     if md5 != public.md5:
         archive.unlink()
         raise ValueError(
-            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again, and if "
-            "that gives the same, its publisher or somebody on the way has changed it."
+            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again; "
+            "if the sum is the same then, the archive was changed by its publisher or in transit."
         )
 
 

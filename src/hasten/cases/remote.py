@@ -114,7 +114,7 @@ def _mirror_pairs(place: FileLocator, downloader: Downloader) -> None:
         names = read_json(record)
         if names is None:
             raise
-        log.warning("%s; the copy from before is used, unasked: %s", error, place.folder)
+        log.warning("%s; its existing copy is used unchecked: %s", error, place.folder)
     if not names:
         raise ValueError(
             f"{where}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with labelsTr/; "
@@ -185,7 +185,7 @@ def fetch_all(files: Iterable[Remote], downloader: Downloader) -> None:
                 for future in ended:
                     future.result()
                 if todo:
-                    log.info("%d of %d remote files are here", len(remotes) - len(todo), len(remotes))
+                    log.info("%d of %d remote files are complete", len(remotes) - len(todo), len(remotes))
         except BaseException:
             downloader.stores.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

@@ -97,7 +97,7 @@ def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
     """Ids of the training and the validation cases of a fold, possibly not all cases of the set.
 
     A splits_final.json is looked for in $nnUNet_preprocessed/DatasetNNN_Name, then beside the dataset.json; without
-    one the folds are the five that nnU-Net itself would draw. Raises ValueError for a fold that there is none of, a
+    one the folds are the five that nnU-Net itself would draw. Raises ValueError for a fold that does not exist, a
     file of another form, and ids that the set lacks.
     """
     where, splits = nnunet_folds(case_set)
@@ -135,7 +135,7 @@ def find_splits(case_set: CaseSet) -> Path | None:
 def draw_nnunet_folds(ids: list[str]) -> list[tuple[set[str], set[str]]]:
     """The folds that nnU-Net draws from sorted ids: scikit-learn's shuffled KFold with its seed.
 
-    Raises ValueError for less cases than folds.
+    Raises ValueError for fewer cases than folds.
     """
     if len(ids) < _NNUNET_FOLDS:
         raise ValueError(

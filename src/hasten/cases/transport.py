@@ -115,7 +115,8 @@ class Stores:
     def read(self, url: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of a file as (offset, bytes), from `start` on, or from 0 if the server can't resume.
 
-        A server that ends early may just end: compare with the size. Raises TransferError; ValueError as `find`.
+        A server may end the transfer early without an error: compare with the size. Raises TransferError; ValueError as
+        `find`.
         """
         fs, path = self.find(url)
         if _is_http(fs):

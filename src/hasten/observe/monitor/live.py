@@ -175,7 +175,7 @@ class Monitor:
                     self._checked = self._time()
                     self.check()
             except Exception as error:  # whatever it is, the run is worth more than its monitor
-                self._say_once(f"a sample failed ({type(error).__name__}: {error}); the run goes on")
+                self._say_once(f"a sample failed ({type(error).__name__}: {error}); the run continues")
             spent = self._cpu_clock() - before
             self.cpu_seconds += spent
             if self.num_samples > 1:  # the first wakes the driver up
@@ -259,7 +259,7 @@ class Monitor:
         if "unwritable" not in self._reported:
             self._reported.add("unwritable")
             self._say(
-                f"{self.folder} cannot be written to ({error.strerror or error}); the run goes on, "
+                f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
                 "and samples are lost until there is room again"
             )
 

@@ -43,7 +43,7 @@ class LineFile:
         self._handle: int | None = None
 
     def first_line(self) -> str:
-        """Of the file as it is; the header where there is none yet. Raises OSError."""
+        """The first line of the file; the header if there is no file yet. Raises OSError."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 line = file.readline(_TAIL)

@@ -90,7 +90,7 @@ class Worker:
             self._change.notify()
 
     def wait(self, since: float, seconds: float) -> None:
-        """Until all is written, `seconds` after `since` or after the tracker has begun; then say that it was not."""
+        """Wait until all is written, `seconds` from `since` or the tracker's later start; warn if it is not."""
         self._begun.wait(max(0.0, self._started + START_S - time.monotonic()))
         until = max(since, self._begun_at) + seconds
         if not self._done.wait(max(0.0, until - time.monotonic())):
