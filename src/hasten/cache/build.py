@@ -54,7 +54,7 @@ Tick = Callable[[int, int], None]
 """Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
 
 
-class _PreparedCase(NamedTuple):
+class _ShardCase(NamedTuple):
     """One case as it goes into the files."""
 
     image: np.ndarray
@@ -184,17 +184,17 @@ def _fill(
         (folder / LABEL).open("ab") as label,
         (folder / POINTS).open("ab") as points,
         (folder / JOURNAL).open("ab") as journal,
-        closing(_prepare_cases(cases[len(entries) :], case_set, prepare, max_points)) as works,
+        closing(_prepare_cases(cases[len(entries) :], case_set, prepare, max_points)) as prepared_cases,
     ):
-        for case, work in zip(cases[len(entries) :], works, strict=True):
-            if any(map(_is_constant, work.image)):
+        for case, prepared in zip(cases[len(entries) :], prepared_cases, strict=True):
+            if any(map(_is_constant, prepared.image)):
                 constant.append(case.image[0])
-            for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
+            for stream, array in ((image, prepared.image), (label, prepared.label), (points, prepared.points)):
                 stream.write(array.data)
                 stream.flush()
-            append_entry(journal, work.entry)
-            points_crc = checksum(work.points, points_crc)
-            entries.append(work.entry)
+            append_entry(journal, prepared.entry)
+            points_crc = checksum(prepared.points, points_crc)
+            entries.append(prepared.entry)
             if tick:
                 tick(total - len(cases) + len(entries), total)
             if image.tell() + label.tell() >= SHARD_BYTES:
@@ -229,14 +229,14 @@ def _is_constant(channel: np.ndarray) -> bool:
 
 def _prepare_cases(
     cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
-) -> Generator[_PreparedCase, None, None]:
+) -> Generator[_ShardCase, None, None]:
     """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
 
     The first that fails ends it.
     """
     threads = prepare.num_threads or usable_cores()
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_PreparedCase]] = deque()
+        waiting: deque[Future[_ShardCase]] = deque()
         try:
             for case in cases:
                 waiting.append(pool.submit(_prepare_case, case, case_set, prepare, max_points))
@@ -249,7 +249,7 @@ def _prepare_cases(
                 future.cancel()
 
 
-def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _PreparedCase:
+def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _ShardCase:
     """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
@@ -275,7 +275,7 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
         label_crc=label_crc,
         geometry=dataclasses.asdict(prepared.geometry),
     )
-    return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
+    return _ShardCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
 
 
 def append_entry(journal: IO[bytes], entry: CaseEntry) -> None:

@@ -48,10 +48,10 @@ def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
 
 def get_case_set(listing: Listing, spatial_dims: int | None, cached: CachedSource) -> CaseSet:
     """The cached result of `look_into`; opens files only where the fingerprint lacks it."""
-    known = cached.fingerprint
-    if known is None or spatial_dims not in (None, known.spatial_dims):
+    stored = cached.fingerprint
+    if stored is None or spatial_dims not in (None, stored.spatial_dims):
         return look_into(listing, spatial_dims)
-    return as_case_set(listing, labels=known.labels, channels=known.channels, spatial_dims=known.spatial_dims)
+    return as_case_set(listing, labels=stored.labels, channels=stored.channels, spatial_dims=stored.spatial_dims)
 
 
 def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:

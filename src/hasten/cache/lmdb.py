@@ -149,17 +149,17 @@ class LmdbReader:
         with self.lock:
             if not self._opened():
                 return None
-            known = self.mappings.get(key)
-            if known is None:
+            location = self.mappings.get(key)
+            if location is None:
                 with self.environment.begin(buffers=True) as view:
                     value = view.get(key)
                     if value is None:
                         return None
-                    known = self._place(value)
-                    if known is None:
+                    location = self._place(value)
+                    if location is None:
                         return bytearray(value)
-                self.mappings[key] = known
-            mapping, skip = known
+                self.mappings[key] = location
+            mapping, skip = location
             return mapping.take(self.handle)[skip:]
 
     def info(self) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Models:
 
     def item(self, key: Any, version: Any, data: Any) -> Any:
         """The item of `data`, whose checksums are compared where this version of `key` is new. Raises DamagedEntry."""
-        known, model = self.models.get(key, (None, None))
-        if model is None or known != version:
+        known_version, model = self.models.get(key, (None, None))
+        if model is None or known_version != version:
             model = ParsedRecord(data, verify=True)
             while len(self.models) >= _CAPACITY:
                 self.models.pop(next(iter(self.models)), None)

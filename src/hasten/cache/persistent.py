@@ -76,8 +76,8 @@ class PersistentDataset(ChainDataset):
             if not status.st_size:
                 raise DamagedEntry("is empty")
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            known, mappings = self.mappings.get(name, (None, None))
-            if mappings is None or known != version:
+            known_version, mappings = self.mappings.get(name, (None, None))
+            if mappings is None or known_version != version:
                 if mappings is not None:
                     mappings.close()
                 mappings = Mappings(status.st_size, 0, self.slots)

@@ -175,22 +175,22 @@ def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
 
 
 def _check_steps(slices: list[_Slice], folder: Path) -> None:
-    ways = np.diff(np.array([each.position for each in slices]), axis=0)
-    usual = np.median(ways, axis=0)
+    offsets = np.diff(np.array([each.position for each in slices]), axis=0)
+    usual = np.median(offsets, axis=0)
     step = float(np.linalg.norm(usual))
-    odd = np.flatnonzero(np.linalg.norm(ways - usual, axis=1) > min(_ROUNDING, 0.4 * step))
+    odd = np.flatnonzero(np.linalg.norm(offsets - usual, axis=1) > min(_ROUNDING, 0.4 * step))
     if odd.size or step == 0:
         at = int(odd[0]) if odd.size else 0
         raise ValueError(
             f"{folder}: its slices are {step:.4g} mm apart, but {slices[at].path.name} and {slices[at + 1].path.name} "
-            f"are {np.linalg.norm(ways[at]):.4g} mm; restore the missing slices or remove repeats."
+            f"are {np.linalg.norm(offsets[at]):.4g} mm; restore the missing slices or remove repeats."
         )
 
 
 def _affine(slices: list[_Slice]) -> np.ndarray:
     affine = slices[0].affine.copy()
     if len(slices) > 1:
-        # The way from slice to slice need not be the normal: a tilted gantry shears the volume.
-        way = (np.asarray(slices[-1].position) - np.asarray(slices[0].position)) / (len(slices) - 1)
-        affine[:3, 2] = TO_RAS[:3, :3] @ way
+        # The offset from slice to slice need not be the normal: a tilted gantry shears the volume.
+        offset = (np.asarray(slices[-1].position) - np.asarray(slices[0].position)) / (len(slices) - 1)
+        affine[:3, 2] = TO_RAS[:3, :3] @ offset
     return affine

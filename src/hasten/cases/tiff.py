@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from hasten.cases.picture import opened, page_channels, page_pixels
+from hasten.cases.picture import open_picture, page_channels, page_pixels
 from hasten.cases.types import Shape, Volume
 
 TIFF_ENDINGS = (".tif", ".tiff")
@@ -55,7 +55,7 @@ def is_stack(path: Path) -> bool:
     except OSError:
         return False
     try:
-        with opened(path) as picture:
+        with open_picture(path) as picture:
             return _promised_pages(_description(picture)) > 1
     except ValueError:
         return False
@@ -121,7 +121,7 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
     1, and for time series.
     """
     path = Path(path)
-    with opened(path) as picture:
+    with open_picture(path) as picture:
         layout = _read_layout(picture, path, indices=indices)
         depths = range(layout.depth)[part]
         places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
@@ -149,7 +149,7 @@ def read_stack_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     Only the first page's size is looked at; `read_stack` finds the page that differs.
     """
     path = Path(path)
-    with opened(path) as picture:
+    with open_picture(path) as picture:
         layout = _read_layout(picture, path, indices=False)
         num_channels = layout.groups * page_channels(picture, path, indices=False)
         return (layout.depth, picture.height, picture.width), num_channels, layout.affine

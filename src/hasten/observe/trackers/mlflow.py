@@ -76,9 +76,9 @@ class Attached:
     """One more file for a run that has ended; nothing happens where MLflow does not know the run."""
 
     def __init__(self, folder: Path, ids: Ids, file: Path) -> None:
-        known = ids.get("mlflow")
-        if known.get("tracking_uri") == tracking_uri(folder) and "run_id" in known:
-            _log_file(_client(known["tracking_uri"]), known["run_id"], file)
+        saved = ids.get("mlflow")
+        if saved.get("tracking_uri") == tracking_uri(folder) and "run_id" in saved:
+            _log_file(_client(saved["tracking_uri"]), saved["run_id"], file)
 
     def write(self, scalars: list[Scalar]) -> None:
         assert not scalars
@@ -109,9 +109,9 @@ def _known_run(client: Any, run: TrackedRun, uri: str) -> str | None:
     """The id under which an earlier process of the run began it there; None if there is none, or it was deleted."""
     from mlflow.exceptions import MlflowException
 
-    known = run.ids.get("mlflow")
-    run_id = known.get("run_id")
-    if run_id is None or known.get("tracking_uri") != uri:
+    saved = run.ids.get("mlflow")
+    run_id = saved.get("run_id")
+    if run_id is None or saved.get("tracking_uri") != uri:
         return None
     try:
         if client.get_run(run_id).info.lifecycle_stage != "active":

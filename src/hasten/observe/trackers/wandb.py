@@ -33,8 +33,8 @@ class WandbRun:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        known = run.ids.get("wandb").get("id")
-        run_id = known or secrets.token_hex(4)
+        saved_id = run.ids.get("wandb").get("id")
+        run_id = saved_id or secrets.token_hex(4)
         # Names of settings come and go with its versions.
         settings = {name: value for name, value in _SETTINGS.items() if name in wandb.Settings.model_fields}
         mode: Any = os.environ.get("WANDB_MODE", "offline")
@@ -44,7 +44,7 @@ class WandbRun:
             project=run.project,
             name=run.run_name,
             id=run_id,
-            resume="allow" if known else None,
+            resume="allow" if saved_id else None,
             config=dict(run.config),
             settings=wandb.Settings(**settings),
         )
