@@ -41,7 +41,7 @@ from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import load_prepared
-from hasten.prepare.points import foreground_points
+from hasten.prepare.foreground import foreground_points
 from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)

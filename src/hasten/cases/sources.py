@@ -15,10 +15,10 @@ from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
+from hasten.cases.layouts import read_pairs
 from hasten.cases.listing import Listing, pause_garbage_collection
 from hasten.cases.lists import read_csv_list, read_decathlon, read_json_list
 from hasten.cases.locate import FileLocator
-from hasten.cases.pairs import read_pairs
 from hasten.cases.remote import Downloader, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
