@@ -42,12 +42,12 @@ def published(folder: Path) -> Iterator[Path]:
     try:
         temporary.mkdir()
         yield temporary
-        become(temporary, folder)
+        _publish_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def become(temporary: Path, folder: Path) -> None:
+def _publish_folder(temporary: Path, folder: Path) -> None:
     """Rename a filled folder, durably. If `folder` is there already, it stays."""
     sync_folder(temporary)
     try:
@@ -81,7 +81,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
         return
     try:
         yield partial
-        become(partial, folder)
+        _publish_folder(partial, folder)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)
         raise
