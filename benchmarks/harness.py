@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hasten.observe.env import hardware, versions
+from benchmarks.machine import hardware, versions
 from hasten.observe.load import BUSY, other_cores
 
 ROOT = Path(__file__).resolve().parents[1]

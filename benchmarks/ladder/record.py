@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.ladder.task import Task, read_task
+from benchmarks.machine import hardware, versions
 from hasten.observe.clock import process_start_seconds
-from hasten.observe.env import hardware, usable_cores, versions
+from hasten.observe.env import usable_cores
 from hasten.observe.rundir import write_json
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from benchmarks.ladder.outcome import (
 )
 from benchmarks.ladder.rungs import Rung
 from benchmarks.ladder.task import Task
+from benchmarks.machine import hardware, versions
 from hasten.files import replacing
-from hasten.observe.env import hardware, versions
 from hasten.observe.rundir import write_json
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart

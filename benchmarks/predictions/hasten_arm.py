@@ -53,8 +53,7 @@ def _export(job: dict[str, Any], label: Callable[[Any, Any], np.ndarray]) -> Cal
     from hasten.cases.types import Case
     from hasten.config.schema import PrepareConfig
     from hasten.engine.label_files import write_label
-    from hasten.prepare.case import prepare_case
-    from hasten.prepare.restore import restore_label
+    from hasten.prepare.case import prepare_case, restore_label
 
     case = Case(id="a", image=(Path(job["images"][0]),))
     volume = read_image(case)

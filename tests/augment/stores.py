@@ -19,7 +19,7 @@ from hasten.augment.program import Segment
 from hasten.augment.render import render
 from hasten.cache.arena import Arena, PointSets, Store
 from hasten.config.schema import SampleConfig
-from hasten.prepare.points import foreground_points
+from hasten.prepare.foreground import foreground_points
 
 Shape = tuple[int, int, int]
 OFF: dict[str, Any] = {

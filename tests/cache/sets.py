@@ -16,7 +16,7 @@ from hasten.cases.nifti import write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.prepare.case import load_prepared
-from hasten.prepare.points import foreground_points
+from hasten.prepare.foreground import foreground_points
 
 SPEC = PrepareConfig(spacing=(0.0, 0.0, 0.0), intensity="zscore", crop_foreground=False, num_threads=2)
 Shape = tuple[int, int, int]

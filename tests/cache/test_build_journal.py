@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cache.build import JOURNAL, note, recover
+from hasten.cache.build import JOURNAL, append_entry, recover_entries
 from hasten.cache.file import IMAGE, LABEL, POINTS, CaseEntry, checksum
 from hasten.cases.types import CaseSet
 from tests.cache.sets import shard_of
@@ -27,7 +27,7 @@ def write(folder: Path, *, whole: int = 3) -> list[CaseEntry]:
             entry = CaseEntry(id=name, shape=(1, 1, voxels), num_points=(number,), num_voxels=(number,),
                               image_crc=checksum(image), label_crc=checksum(label), geometry={})  # fmt: skip
             if number < whole:
-                note(journal, entry)
+                append_entry(journal, entry)
             entries.append(entry)
     return entries
 
@@ -39,14 +39,14 @@ def sizes(folder: Path) -> list[int]:
 @pytest.mark.parametrize("whole", [0, 1, 2, 3])
 def test_what_is_noted_is_found_and_the_rest_cut_off(tmp_path: Path, whole: int) -> None:
     entries = write(tmp_path / "build", whole=whole)
-    assert recover(tmp_path / "build", IDS, 2) == entries[:whole]
+    assert recover_entries(tmp_path / "build", IDS, 2) == entries[:whole]
     voxels = sum(4 + number for number in range(whole))
     assert sizes(tmp_path / "build") == [2 * voxels, voxels, 4 * sum(range(whole))]
-    assert recover(tmp_path / "build", IDS, 2) == entries[:whole]
+    assert recover_entries(tmp_path / "build", IDS, 2) == entries[:whole]
 
 
 def test_an_empty_folder_gets_empty_files(tmp_path: Path) -> None:
-    assert recover(tmp_path, IDS, 2) == []
+    assert recover_entries(tmp_path, IDS, 2) == []
     assert sizes(tmp_path) == [0, 0, 0]
 
 
@@ -60,7 +60,7 @@ def test_a_flipped_byte_ends_what_is_trusted(tmp_path: Path, name: str) -> None:
         data = bytearray(before[name])
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         path.write_bytes(data)
-        result = recover(tmp_path / "build", IDS, 2)
+        result = recover_entries(tmp_path / "build", IDS, 2)
         assert result == entries[: len(result)]
         assert len(result) < 3
         for each, content in before.items():
@@ -71,12 +71,12 @@ def test_a_half_written_line_is_not_a_case(tmp_path: Path) -> None:
     entries = write(tmp_path / "build")
     journal = tmp_path / "build" / JOURNAL
     journal.write_bytes(journal.read_bytes()[:-5])
-    assert recover(tmp_path / "build", IDS, 2) == entries[:2]
+    assert recover_entries(tmp_path / "build", IDS, 2) == entries[:2]
 
 
 def test_cases_of_another_list_are_not_taken(tmp_path: Path) -> None:
     entries = write(tmp_path / "build")
-    assert recover(tmp_path / "build", ["a", "other", "c"], 2) == entries[:1]
+    assert recover_entries(tmp_path / "build", ["a", "other", "c"], 2) == entries[:1]
 
 
 def test_a_finished_entry_holds_no_journal(small: CaseSet, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGBUS
     assert done.stderr == (
         f"error: {tmp_path}/image.bin: was cut from 200000 to 4096 bytes while the run used it; "
-        "go on with the command below, which prepares it again\nhasten train --resume --out run\n"
+        "resume with the command below, which prepares it again\nhasten train --resume --out run\n"
     )
 
 

@@ -19,7 +19,7 @@ import hasten.cache.file as file
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
-from hasten.cache.file import Selection, all_of, open_arena, read_shard, verify_entry
+from hasten.cache.file import Selection, open_arena, read_shard, verify_entry, whole_shard
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, map_files
 from hasten.cases.types import CaseSet
@@ -48,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, home: str) -> Arena:
-    return open_arena(all_of(read_shard(folder)), home=home)
+    return open_arena(whole_shard(read_shard(folder)), home=home)
 
 
 @given(name=st.sampled_from(FILES), place=st.integers(0), mask=st.integers(1, 255))
@@ -135,7 +135,7 @@ def test_a_disk_that_never_reads_back_right_is_named(
     def damaged(cases: Selection, *_: object, **__: object) -> None:
         raise DamagedEntry("is not right", cases.shards[0].folder / "image.bin")
 
-    monkeypatch.setattr(build, "at_home", damaged)
+    monkeypatch.setattr(build, "open_at_home", damaged)
     with pytest.raises(ValueError, match=r"arena: does not read back.*cache\.dir"):
         get_arena(small, SPEC, cache)
     assert not list((Path(str(cache.dir)) / "arena").iterdir())

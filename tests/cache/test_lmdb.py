@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.cache.chain import BULKY
+from hasten.cache.chain import LARGE_BYTES
 from hasten.cache.lmdb import LMDBDataset, reader, start_of_mapping
 
 pytest.importorskip("lmdb")
@@ -47,7 +47,7 @@ def test_large_records_are_views_of_the_file(tmp_path: Path) -> None:
     stored = reader(items.path)
     record = stored.get(items.keys[3])
     assert isinstance(record, memoryview)
-    assert len(record) >= BULKY
+    assert len(record) >= LARGE_BYTES
     assert len(stored.mappings) == 1
     kept = items[3]["image"]
     stored.close()

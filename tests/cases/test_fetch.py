@@ -69,7 +69,7 @@ def test_a_file_is_fetched_once_and_then_kept(server: Served, tmp_path: Path) ->
     assert record["sha256"] == hashlib.sha256(CONTENT).hexdigest()
     assert record["size"] == len(CONTENT)
     status = made.path.stat()
-    assert get(server, tmp_path).how == "kept"
+    assert get(server, tmp_path).how == "unchanged"
     assert made.path.stat() == status
     assert server.downloads() == ["/set/a.nii.gz"]
     assert left_over(tmp_path) == []
@@ -146,7 +146,7 @@ def test_a_server_that_says_no_size(server: Served, tmp_path: Path, validator: s
     assert made.path.read_bytes() == CONTENT
     status = made.path.stat()
     # Without size and validator nothing tells whether it is the same: it is read again, and the file stays if it is.
-    assert get(server, tmp_path).how == ("kept" if validator else "new")
+    assert get(server, tmp_path).how == ("unchanged" if validator else "new")
     assert made.path.stat() == status
     server.files["/set/a.nii.gz"] = OTHER
     assert get(server, tmp_path).path.read_bytes() == OTHER
@@ -155,7 +155,7 @@ def test_a_server_that_says_no_size(server: Served, tmp_path: Path, validator: s
 def test_an_empty_file(server: Served, tmp_path: Path) -> None:
     server.files["/set/a.nii.gz"] = b""
     assert get(server, tmp_path).path.read_bytes() == b""
-    assert get(server, tmp_path).how == "kept"
+    assert get(server, tmp_path).how == "unchanged"
 
 
 def test_a_changed_file_is_fetched_anew(server: Served, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_same_bytes_under_a_new_etag_leave_the_file(server: Served, tmp_path
     server.validator = "modified"
     assert get(server, tmp_path).how == "new"
     assert first.path.stat() == status
-    assert get(server, tmp_path).how == "kept"
+    assert get(server, tmp_path).how == "unchanged"
 
 
 def test_a_damaged_copy_is_fetched_anew(server: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -184,14 +184,14 @@ def test_a_damaged_copy_is_fetched_anew(server: Served, tmp_path: Path, caplog: 
     with path.open("r+b") as file:
         file.write(bytes([CONTENT[0] ^ 1]) + CONTENT[1:3])
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert get(server, tmp_path).how == "kept"  # the size and the time are right: only the hash can tell
+    assert get(server, tmp_path).how == "unchanged"  # the size and the time are right: only the hash can tell
     assert get(server, tmp_path, verify=True).how == "new"
     assert path.read_bytes() == CONTENT
     path.write_bytes(OTHER)  # the time tells
     assert get(server, tmp_path).how == "new"
     assert path.read_bytes() == CONTENT
     os.utime(path)
-    assert get(server, tmp_path).how == "kept"
+    assert get(server, tmp_path).how == "unchanged"
     record_path(path).write_text("{}")
     assert get(server, tmp_path).how == "new"
     assert f"{record_path(path)}: is damaged" in caplog.text
@@ -240,7 +240,7 @@ def test_the_hash_that_is_asked_for(server: Served, tmp_path: Path) -> None:
     server.files["/set/a.nii.gz"] = CONTENT
     assert get(server, tmp_path, sha256=right.upper()).how == "new"
     server.requests.clear()
-    assert get(server, tmp_path, sha256=right).how == "kept"
+    assert get(server, tmp_path, sha256=right).how == "unchanged"
     assert server.requests == []
 
 
@@ -272,7 +272,7 @@ def test_many_at_once_end_with_one_file(server: Served, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(each.how for each in made) == ["kept"] * 5 + ["new"]
+    assert sorted(each.how for each in made) == ["unchanged"] * 5 + ["new"]
     assert made[0].path.read_bytes() == CONTENT
     assert complete_copy(made[0].path, verify=True) is not None
     assert len(server.downloads()) == 4
@@ -290,7 +290,7 @@ print(fetch(sys.argv[1], Path(sys.argv[2]), patience=Patience(stall_s=60, waits_
 def test_two_processes_end_with_one_file(server: Served, tmp_path: Path) -> None:
     both = [Program("-c", PROCESS, f"{server.url}/set/a.nii.gz", str(tmp_path)) for _ in range(2)]
     said = sorted(process.communicate(timeout=60)[0].strip() for process in both)
-    assert said == ["kept", "new"]
+    assert said == ["unchanged", "new"]
     assert complete_copy(tmp_path / local_name(f"{server.url}/set/a.nii.gz"), verify=True) is not None
 
 
@@ -301,7 +301,7 @@ def test_no_secret_is_told(server: Served, tmp_path: Path, caplog: pytest.LogCap
     path = fetch(url, tmp_path, patience=PATIENT).path
     # Signed again it is the same file.
     assert fetch(url.replace("Date=1", "Date=2"), tmp_path, patience=PATIENT) == Fetched(
-        path=path, how="kept", size=len(CONTENT)
+        path=path, how="unchanged", size=len(CONTENT)
     )
     server.fail = 1 << 30
     with pytest.raises(Unreachable) as failed:
@@ -324,7 +324,7 @@ def test_s3(bucket: Served, tmp_path: Path, fault: str) -> None:
     made = fetch("s3://set/a.nii.gz", tmp_path, patience=patience)
     assert made.path == tmp_path / "s3/set/a.nii.gz"
     assert made.path.read_bytes() == CONTENT
-    assert fetch("s3://set/a.nii.gz", tmp_path, patience=PATIENT).how == "kept"
+    assert fetch("s3://set/a.nii.gz", tmp_path, patience=PATIENT).how == "unchanged"
     bucket.files["/set/a.nii.gz"] = OTHER
     assert fetch("s3://set/a.nii.gz", tmp_path, patience=PATIENT).path.read_bytes() == OTHER
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hush-hush" in path.read_bytes()]
@@ -342,7 +342,7 @@ def test_other_file_systems(tmp_path: Path) -> None:
         made = fetch(url, tmp_path / "copy", patience=Patience(chunk=100_000))
         assert (made.how, made.path.read_bytes()) == ("new", CONTENT)
         assert made.path.name == "a.nii"
-        assert fetch(url, tmp_path / "copy").how == "kept"
+        assert fetch(url, tmp_path / "copy").how == "unchanged"
     memory.pipe_file("/fetch-test/a.nii", OTHER)
     assert fetch("memory://fetch-test/a.nii", tmp_path / "copy").path.read_bytes() == OTHER
     with pytest.raises(Missing, match="it is a folder"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.cases.listing import batched, uncollected
+from hasten.cases.listing import batched, pause_garbage_collection
 
 
 @given(count=st.integers(0, 5000), num_threads=st.integers(1, 64))
@@ -20,7 +20,7 @@ def test_every_item_is_in_one_batch_and_every_thread_has_some(count: int, num_th
     assert all(0 < len(batch) <= 256 for batch in batches)
 
 
-@uncollected()
+@pause_garbage_collection()
 def failing() -> None:
     assert not gc.isenabled()
     raise ValueError("inside")

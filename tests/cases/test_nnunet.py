@@ -204,7 +204,7 @@ def test_a_decathlon_list_may_have_one_too(tmp_path: Path) -> None:
         ({"labels": {"background": 0, "a": []}}, r'label "a" is \[\]; give'),
         ({"labels": BRATS, "regions_class_order": [1, 2]}, r'"regions_class_order" is \[1, 2\], but the 3 regions'),
         ({"labels": BRATS, "regions_class_order": [3, 1, 2]}, 'paints the region "tumour core" with 1, which is not'),
-        ({"numTraining": 3}, '"numTraining" is 3, but 2 training cases are here'),
+        ({"numTraining": 3}, '"numTraining" is 3, but 2 training cases were found'),
         ({"file_ending": ".npy"}, r'"file_ending" is ".npy", but the kinds read are .nii.gz'),
         ({"file_ending": ".nrrd"}, r"holds no file that ends in .nrrd.*what it holds ends in .nii.gz"),
         ({"channel_names": {"0": "T2"}}, r"prostate_00_0001.nii.gz: is a channel more than .* 1 \(T2\)"),

@@ -13,7 +13,7 @@ import pytest
 
 from hasten.cases.fetch import Missing, Patience, Unreachable
 from hasten.cases.locate import FileLocator, Remote, join, local_name
-from hasten.cases.remote import companions, copying, fetch_all
+from hasten.cases.remote import Downloader, companions, fetch_all
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from tests.cases.servers import Served, free_port, serving
@@ -249,12 +249,12 @@ def test_a_server_that_is_gone(server: Served, tmp_path: Path, caplog: pytest.Lo
 
 
 def test_the_first_error_ends_the_rest(server: Served, tmp_path: Path) -> None:
-    into = copying(tmp_path, Patience(stall_s=60, waits_s=(3600.0,)))  # a wait that outlasts the test
+    downloader = Downloader(tmp_path, Patience(stall_s=60, waits_s=(3600.0,)))  # a wait that outlasts the test
     port = free_port()
     urls = [f"http://127.0.0.1:{port}/{index}" for index in range(7)] + [f"{server.url}/none"]
     with pytest.raises(Missing):
-        fetch_all([Remote(url=url, path=tmp_path / local_name(url)) for url in urls], into)
-    assert into.stores.stop.is_set()
+        fetch_all([Remote(url=url, path=tmp_path / local_name(url)) for url in urls], downloader)
+    assert downloader.stores.stop.is_set()
 
 
 def test_headers_bring_their_voxels(server: Served, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_headers_bring_their_voxels(server: Served, tmp_path: Path) -> None:
 def test_two_hashes_for_one_file(tmp_path: Path) -> None:
     one = [Remote(url="https://host/a", path=tmp_path / "a", sha256=digit * 64) for digit in "01"]
     with pytest.raises(ValueError, match=r"^https://host/a: is listed with two different SHA-256"):
-        fetch_all(one, copying(tmp_path, QUICK))
+        fetch_all(one, Downloader(tmp_path, QUICK))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hasten.config.schema import SampleConfig
     ("overrides", "message"),
     [
         (["augment.preset=nnunet", "augment.chain=a.py:b"], "augment.chain: takes the place of a preset"),
-        (["augment.digest=abc"], "augment.digest: is of no use without augment.chain"),
+        (["augment.digest=abc"], "augment.digest: has no effect without augment.chain"),
         (["augment.chain=a.py"], "augment.chain: must be FILE.py:NAME or package.module:NAME (given a.py)"),
         (["augment.chain='a.py:'"], "augment.chain: must be FILE.py:NAME"),
         (["augment.chain=':b'"], "augment.chain: must be FILE.py:NAME"),

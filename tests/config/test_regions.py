@@ -95,7 +95,7 @@ def test_values_that_paint_nothing_are_told(values: str, message: str) -> None:
 
 
 def test_values_for_no_region_are_told() -> None:
-    with pytest.raises(ValueError, match=r"data\.region_values: is of no use"):
+    with pytest.raises(ValueError, match=r"data\.region_values: has no effect"):
         load_run(None, ["data.regions={}", "data.region_values={a: 1}"])
 
 

@@ -28,8 +28,7 @@ from hasten.engine.postprocess import Cleaning, postprocessed, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run import train
 from hasten.engine.weights import read_model
-from hasten.prepare.case import prepare_case
-from hasten.prepare.restore import restore_label
+from hasten.prepare.case import prepare_case, restore_label
 from tests.engine.runs import SETTINGS
 
 

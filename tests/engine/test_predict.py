@@ -24,9 +24,8 @@ from hasten.engine.predict import predict
 from hasten.engine.regrid import Regridded
 from hasten.engine.weights import read_model
 from hasten.files import replacing
-from hasten.prepare.case import prepare_case
+from hasten.prepare.case import prepare_case, restore_label
 from hasten.prepare.resample import nearest_index, resample_label
-from hasten.prepare.restore import restore_label
 from tests.engine.phantom_runs import (
     AFFINES,
     IN_3D,

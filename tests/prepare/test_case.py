@@ -16,9 +16,8 @@ from numpy.typing import DTypeLike
 
 from hasten.cases.types import Volume
 from hasten.config.schema import PrepareConfig
-from hasten.prepare.case import prepare_case
+from hasten.prepare.case import prepare_case, restore_label
 from hasten.prepare.resample import resample_label
-from hasten.prepare.restore import restore_label
 from hasten.prepare.threads import one_torch_thread
 from hasten.prepare.types import Geometry
 
@@ -240,14 +239,3 @@ def test_a_voxel_that_flattens_a_case_is_named_by_its_place_in_the_file(codes: s
         prepare_case(volume, None, id="x7", spec=spec)
     windowed = replace(spec, intensity="window", window=(0.0, 100.0))
     assert prepare_case(volume, None, id="x7", spec=windowed).image.max() == 1
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("intensity", ["none", "zscore", "window"])
-def test_gpu_matches_cpu(intensity: Any) -> None:
-    spec = replace(KEEP, spacing=(1.0, 1.2, 0.8), intensity=intensity, window=(10.0, 80.0), crop_foreground=True)
-    image = volume_of((20, 30, 40), "ASR", (0.9, 1.0, 2.5), channels=2)
-    cpu = prepare_case(image, None, id="a", spec=spec)
-    gpu = prepare_case(image, None, id="a", spec=spec, device="cuda")
-    np.testing.assert_allclose(gpu.image, cpu.image, atol=1e-3)
-    assert gpu.geometry == cpu.geometry

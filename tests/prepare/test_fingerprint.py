@@ -12,9 +12,8 @@ from PIL import Image
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import PrepareConfig
-from hasten.prepare.case import load_prepared
+from hasten.prepare.case import load_prepared, restore_label
 from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dict, take_fingerprint
-from hasten.prepare.restore import restore_label
 
 HIPPOCAMPUS = Path(__file__).parents[2].parent / "shared/data/hippocampus"
 

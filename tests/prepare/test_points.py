@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.cases.labels import IGNORED
-from hasten.prepare.points import foreground_points
+from hasten.prepare.foreground import foreground_points
 
 
 @given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))

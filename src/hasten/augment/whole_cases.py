@@ -15,7 +15,7 @@ from hasten.augment.op import op_key
 from hasten.augment.per_sample import run_one, stacked
 from hasten.augment.store import kept_type, number_of, stacked_numbers
 from hasten.cache.arena import Arena
-from hasten.cache.chain import fresh
+from hasten.cache.chain import copy_item
 from hasten.cache.dataset import ChainDataset
 from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
@@ -130,7 +130,7 @@ class WholeCases:
             sample = output[number % self.num_samples] if isinstance(output, list) else output
             if rest:
                 # Crops of one case may share its memory, which the transforms after them may write to.
-                sample = self._run(case, rest, fresh(sample), self._word(number, _SAMPLE), single=True)
+                sample = self._run(case, rest, copy_item(sample), self._word(number, _SAMPLE), single=True)
             rows.append(sample)
         return rows
 

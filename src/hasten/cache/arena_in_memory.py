@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hasten.cache.arena import Arena, PointSets, Store
 from hasten.config.schema import CacheConfig
-from hasten.prepare.points import foreground_points
+from hasten.prepare.foreground import foreground_points
 from hasten.prepare.types import Geometry
 
 

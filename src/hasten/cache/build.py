@@ -31,16 +31,17 @@ from hasten.cache.file import (
     entry_from_dict,
     index_of,
 )
-from hasten.cache.homes import at_home
+from hasten.cache.homes import open_at_home
 from hasten.cache.key import Files, files_of, settings_key, shard_dirs
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
 from hasten.cache.publish import as_value_error, building, discard
+from hasten.cases.read import check_num_channels
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import load_prepared
-from hasten.prepare.points import foreground_points
+from hasten.prepare.foreground import foreground_points
 from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ Tick = Callable[[int, int], None]
 """Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
 
 
-class _PreparedCase(NamedTuple):
+class _ShardCase(NamedTuple):
     """One case as it goes into the files."""
 
     image: np.ndarray
@@ -75,10 +76,10 @@ def get_arena(
 ) -> Arena:
     """The arena of these cases in the homes that `cache` names; cases missing from the cache are prepared first.
 
-    first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. only: as in
-    `at_home`. files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning.
-    Raises ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier
-    entries stay as they are.
+    first: ids of the training cases, which are kept in the fastest home as far as they fit. only: as in `open_at_home`.
+    files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning. Raises
+    ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier entries
+    stay as they are.
     """
     query = _query(case_set, prepare, cache, files)
     damage: DamagedEntry | None = None
@@ -88,7 +89,7 @@ def get_arena(
                 cases = None if damage else read_list(query)
                 if cases is None:
                     cases = _complete(query, prepare, cache.max_points, tick, damage)
-                arena = at_home(cases, cache, torch.device(device), first, only=only)
+                arena = open_at_home(cases, cache, torch.device(device), first, only=only)
             except FileNotFoundError:
                 log.debug("%s: another process took a shard away", query.list_path)
             except DamagedEntry as error:
@@ -173,9 +174,9 @@ def _fill(
     case_set = query.case_set
     cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
     voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
-    entries = recover(folder, [case.id for case in cases], voxel_bytes)
+    entries = recover_entries(folder, [case.id for case in cases], voxel_bytes)
     if entries:
-        log.info("%s: goes on after %d of %d cases", folder, len(entries), len(cases))
+        log.info("%s: resumes after %d of %d cases", folder, len(entries), len(cases))
     points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
     constant: list[Path] = []
     with (
@@ -183,17 +184,17 @@ def _fill(
         (folder / LABEL).open("ab") as label,
         (folder / POINTS).open("ab") as points,
         (folder / JOURNAL).open("ab") as journal,
-        closing(_prepare_cases(cases[len(entries) :], case_set, prepare, max_points)) as works,
+        closing(_prepare_cases(cases[len(entries) :], case_set, prepare, max_points)) as prepared_cases,
     ):
-        for case, work in zip(cases[len(entries) :], works, strict=True):
-            if any(map(_is_constant, work.image)):
+        for case, prepared in zip(cases[len(entries) :], prepared_cases, strict=True):
+            if any(map(_is_constant, prepared.image)):
                 constant.append(case.image[0])
-            for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
+            for stream, array in ((image, prepared.image), (label, prepared.label), (points, prepared.points)):
                 stream.write(array.data)
                 stream.flush()
-            note(journal, work.entry)
-            points_crc = checksum(work.points, points_crc)
-            entries.append(work.entry)
+            append_entry(journal, prepared.entry)
+            points_crc = checksum(prepared.points, points_crc)
+            entries.append(prepared.entry)
             if tick:
                 tick(total - len(cases) + len(entries), total)
             if image.tell() + label.tell() >= SHARD_BYTES:
@@ -228,14 +229,14 @@ def _is_constant(channel: np.ndarray) -> bool:
 
 def _prepare_cases(
     cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
-) -> Generator[_PreparedCase, None, None]:
+) -> Generator[_ShardCase, None, None]:
     """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
 
     The first that fails ends it.
     """
     threads = prepare.num_threads or usable_cores()
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_PreparedCase]] = deque()
+        waiting: deque[Future[_ShardCase]] = deque()
         try:
             for case in cases:
                 waiting.append(pool.submit(_prepare_case, case, case_set, prepare, max_points))
@@ -248,7 +249,7 @@ def _prepare_cases(
                 future.cancel()
 
 
-def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _PreparedCase:
+def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _ShardCase:
     """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
@@ -257,11 +258,7 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
     except OSError as error:
         raise ValueError(f"{case.image[0]}: case {case.id} can't be read ({error}); check its files") from error
     image, label = prepared.image, prepared.label
-    if len(image) != len(case_set.channels):
-        raise ValueError(
-            f"{case.image[0]}: case {case.id} has {len(image)} channels, but {case_set.source} declares "
-            f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
-        )
+    check_num_channels(len(image), case, case_set)
     assert label is not None
     assert image.dtype == prepare.dtype
     assert label.dtype == np.uint8
@@ -278,17 +275,17 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
         label_crc=label_crc,
         geometry=dataclasses.asdict(prepared.geometry),
     )
-    return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
+    return _ShardCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
 
 
-def note(journal: IO[bytes], entry: CaseEntry) -> None:
+def append_entry(journal: IO[bytes], entry: CaseEntry) -> None:
     """Add a case whose bytes are in the files. A kill leaves a whole line or none that reads."""
     text = json.dumps(dataclasses.asdict(entry)).encode()
     journal.write(b"%08x %s\n" % (zlib.crc32(text), text))
     journal.flush()
 
 
-def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntry]:
+def recover_entries(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntry]:
     """The first cases that an earlier build finished in `folder`, each compared with its checksums.
 
     ids: of all cases in their order. voxel_bytes: of the image, channels together. The three files and the journal are

@@ -45,7 +45,7 @@ def _explain(fault: str, resume: str, words: Sequence[str]) -> str:
     now = {name: Path(name).stat().st_size if Path(name).exists() else 0 for name in sizes}
     cut = [f"{name}: was cut from {sizes[name]} to {now[name]} bytes" for name in sizes if now[name] != sizes[name]]
     reason = "; ".join(cut) or f"{', '.join(sizes)}: a part can't be read from the disk"
-    return f"error: {reason} while the run used it; go on with the command below, which prepares it again\n{resume}\n"
+    return f"error: {reason} while the run used it; resume with the command below, which prepares it again\n{resume}\n"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 Transform = Callable[[Any], Any]
-BULKY = 2**18
+LARGE_BYTES = 2**18
 """Bytes from which mapping costs less than copying."""
 
 
@@ -36,7 +36,7 @@ class SplitCompose:
 
 
 def split_chain(transform: Transform | Sequence[Transform] | None) -> SplitCompose:
-    """Split before the first transform that draws random numbers, or may: neither MONAI's nor marked deterministic.
+    """Split before the first transform that may draw random numbers: a random one, or one that MONAI does not know.
 
     transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
     cannot know, counts as random unless it has `deterministic = True` (as `hasten.prepare.transform.Prepare` does).
@@ -59,7 +59,7 @@ def split_chain(transform: Transform | Sequence[Transform] | None) -> SplitCompo
     return SplitCompose(compose, first)
 
 
-def fresh(value: Any) -> Any:
+def copy_item(value: Any) -> Any:
     """A copy of a cached item that transforms may change: containers, arrays, tensors and their metadata are new.
 
     Far cheaper than `copy.deepcopy`. Other objects are shared.
@@ -68,18 +68,18 @@ def fresh(value: Any) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             copied = torch.Tensor.clone(value).as_subclass(type(value))
         if hasattr(value, "__dict__"):
-            copied.__dict__.update(fresh(vars(value)))
+            copied.__dict__.update(copy_item(vars(value)))
         return copied
     if isinstance(value, dict):
-        return {key: fresh(each) for key, each in value.items()}
+        return {key: copy_item(each) for key, each in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(fresh(each) for each in value)
+        return type(value)(copy_item(each) for each in value)
     return value.copy() if isinstance(value, np.ndarray | set) else value
 
 
-def bulky(value: Any) -> bool:
+def is_large(value: Any) -> bool:
     """Whether an item's arrays take so much that copying them costs more than mapping them."""
-    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor | np.ndarray)) >= BULKY
+    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor | np.ndarray)) >= LARGE_BYTES
 
 
 def on_device(value: Any, device: torch.device) -> Any:
@@ -87,7 +87,7 @@ def on_device(value: Any, device: torch.device) -> Any:
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
 
 
-def named(data: Sequence[Any], index: int) -> str:
+def describe_item(data: Sequence[Any], index: int) -> str:
     """An item as an error message names it: its position and its files."""
     item = data[index]
     if isinstance(item, dict):

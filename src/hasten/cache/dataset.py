@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from hasten.cache.chain import SplitCompose, Transform, bulky, fresh, named, on_device, split_chain
+from hasten.cache.chain import SplitCompose, Transform, copy_item, describe_item, is_large, on_device, split_chain
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.shared_items import SharedItem, SharedItems
 from hasten.observe.env import usable_cores
@@ -82,20 +82,20 @@ class ChainDataset(Dataset[Any]):
             return run(item)
         except Exception as error:
             cause = error.__cause__ or error
-            reason = f"{type(cause).__name__}: {cause}"
-            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {reason}") from error
+            where, reason = describe_item(self.data, index), f"{type(cause).__name__}: {cause}"
+            raise RuntimeError(f"{where} of {type(self).__name__} failed: {reason}") from error
 
 
 class CacheDataset(ChainDataset):
     """Items up to the first random transform are prepared once, on threads, and kept in memory.
 
-    cache_num, cache_rate: at most so many items, and at most this share of them, are kept; the rest is prepared at
-    every access. The attribute `cache_num` says how many are. num_workers: threads of the first filling; None takes the
-    usable cores. progress: show a bar while filling. copy_cache: hand out items that random transforms may change in
-    place (in host memory only the pages that change are copied); False hands out the kept item itself. as_contiguous:
-    keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: rows that are alike are kept
-    once; hash_func: what tells them apart, by default a digest of the row and of the size and time of its files.
-    device: where the tensors of kept items lie; None keeps them in memory that worker processes share.
+    cache_num, cache_rate: the largest number and share of the items that are kept; the rest is prepared at every
+    access. The attribute `cache_num` is the number that is kept. num_workers: threads of the first filling; None takes
+    the usable cores. progress: show a bar while filling. copy_cache: return items that random transforms may change in
+    place (in host memory only the pages that change are copied); False returns the cached item itself. as_contiguous:
+    keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: keep equal rows once; hash_func:
+    the key that tells rows apart, by default a digest of the row and of the size and time of its files. device: of the
+    tensors of cached items; None keeps them in memory that worker processes share.
     """
 
     shared = True
@@ -156,7 +156,7 @@ class CacheDataset(ChainDataset):
             from monai.transforms import convert_to_contiguous
 
             item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
-        if self.shared_items is not None and bulky(item):
+        if self.shared_items is not None and is_large(item):
             # What a record can't hold stays an object of this process.
             with suppress(ValueError):
                 return self.shared_items.put(item)
@@ -170,7 +170,7 @@ class CacheDataset(ChainDataset):
         """An item of the cache as the caller gets it."""
         if isinstance(cached, SharedItem):
             return cached.item()
-        return fresh(cached) if self.copy_cache else cached
+        return copy_item(cached) if self.copy_cache else cached
 
 
 def with_progress(steps: Iterable[Any], total: int, *, enabled: bool) -> Iterable[Any]:

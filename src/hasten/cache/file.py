@@ -29,7 +29,7 @@ from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, lock_pages, map_files
 from hasten.cache.pages import Pages
-from hasten.cases.listing import uncollected
+from hasten.cases.listing import pause_garbage_collection
 from hasten.config.patterns import first_few
 from hasten.prepare.types import Geometry
 
@@ -93,11 +93,11 @@ class Selection(NamedTuple):
     """(N,) int64: place of each case among those of all shards, one shard after another."""
 
 
-def all_of(shard: Shard) -> Selection:
+def whole_shard(shard: Shard) -> Selection:
     return Selection((shard,), np.arange(len(shard.ids)))
 
 
-@uncollected()
+@pause_garbage_collection()
 def read_shard(folder: Path) -> Shard:
     """Read arena.json of a published shard and look at the sizes of its files.
 
@@ -179,7 +179,7 @@ def verify_entry(folder: Path) -> int:
 
     Needs next to no memory. Raises FileNotFoundError if there is no shard, DamagedEntry naming the file or case.
     """
-    cases = all_of(read_shard(folder))
+    cases = whole_shard(read_shard(folder))
     open_arena(cases, home="file", verified=range(len(cases.rows)))
     return len(cases.rows)
 
@@ -202,7 +202,7 @@ def index_of(entries: Sequence[CaseEntry], keys: Sequence[str]) -> dict[str, Any
     }
 
 
-@uncollected()
+@pause_garbage_collection()
 def _map(cases: Selection, home: str) -> Arena:
     """Every case's place in one flat tensor a key, over all shards, and their points."""
     shards, rows = cases

@@ -9,7 +9,7 @@ from pathlib import Path
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key
 from hasten.cache.publish import sweep
-from hasten.cases.listing import Listing, uncollected
+from hasten.cases.listing import Listing, pause_garbage_collection
 from hasten.cases.sources import as_case_set, look_into
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
@@ -28,7 +28,7 @@ class CachedSource:
     files: Files
 
 
-@uncollected()
+@pause_garbage_collection()
 def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
     """Look for the fingerprint of these files. A damaged one counts as none, with a warning.
 
@@ -42,16 +42,16 @@ def find_cached_source(listing: Listing, cache: CacheConfig) -> CachedSource:
     except FileNotFoundError:
         pass
     except (DamagedEntry, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as damage:
-        log.warning("%s: the kept fingerprint can't be used and is taken again: %s", path, damage)
+        log.warning("%s: the cached fingerprint can't be used and is computed again: %s", path, damage)
     return CachedSource(path=path, fingerprint=None, files=files)
 
 
 def get_case_set(listing: Listing, spatial_dims: int | None, cached: CachedSource) -> CaseSet:
     """The cached result of `look_into`; opens files only where the fingerprint lacks it."""
-    known = cached.fingerprint
-    if known is None or spatial_dims not in (None, known.spatial_dims):
+    stored = cached.fingerprint
+    if stored is None or spatial_dims not in (None, stored.spatial_dims):
         return look_into(listing, spatial_dims)
-    return as_case_set(listing, labels=known.labels, channels=known.channels, spatial_dims=known.spatial_dims)
+    return as_case_set(listing, labels=stored.labels, channels=stored.channels, spatial_dims=stored.spatial_dims)
 
 
 def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:
@@ -67,7 +67,5 @@ def get_fingerprint(case_set: CaseSet, cached: CachedSource) -> Fingerprint:
         sweep(cached.path.parent)
         write_checked(cached.path, fingerprint_to_dict(fingerprint))
     except OSError as error:
-        log.warning(
-            "%s: the fingerprint can't be kept (%s); set cache.dir to a folder that can be written", cached.path, error
-        )
+        log.warning("%s: the fingerprint can't be cached (%s); set cache.dir to a writable folder", cached.path, error)
     return fingerprint

@@ -37,7 +37,7 @@ def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) 
     return Placement(*(tuple(sorted(each)) for each in homes))
 
 
-def at_home(
+def open_at_home(
     cases: Selection, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
 ) -> Arena:
     """Open prepared cases in the home that `config` names. first: ids of the training cases, which fast homes are for.

@@ -26,11 +26,11 @@ class Span(NamedTuple):
 
 
 def map_pages(handle: int, size: int, offset: int) -> int:
-    """Address of a private mapping of an open file from `offset`, a multiple of the page size: writable, and each page
-    one's own from its first change on.
+    """Address of a private mapping of an open file from `offset`, a multiple of the page size: writable; a page
+    is copied at its first change.
 
-    Not by the module `mmap`, each of whose mappings keeps a file handle open: an epoch's items held at once would use
-    up all that a process may have. Raises OSError.
+    Not by the module `mmap`, each of whose mappings keeps a file handle open: the items of an epoch would exhaust the
+    handles that a process may have. Raises OSError.
     """
     assert size > 0
     return _mapped(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, offset)
@@ -41,7 +41,7 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
 
     The mapping ends with what refers to it. Writing to it ends the process. Raises OSError.
     """
-    # Pages of zeros, not unmapped ones: who copies the whole range reads the gaps too.
+    # Pages of zeros, not unmapped ones: a copy of the whole range reads the gaps too.
     address = _mapped(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     view = view_of(address, size, partial(unmap, address, size))
     for span in spans:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cache.chain import BULKY, Transform
+from hasten.cache.chain import LARGE_BYTES, Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
@@ -85,7 +85,7 @@ class LMDBDataset(ChainDataset):
         try:
             return self.models.item(index, None, record)
         except DamagedEntry as damage:
-            # Others read the file now: whoever opens the data set next writes it anew.
+            # Other processes read the file now, so it is replaced when the data set is opened next.
             self.path.with_suffix(".damaged").touch()
             log.warning(
                 "%s: the record of item %d %s; it is prepared now, and the file at the next start",
@@ -149,17 +149,17 @@ class LmdbReader:
         with self.lock:
             if not self._opened():
                 return None
-            known = self.mappings.get(key)
-            if known is None:
+            location = self.mappings.get(key)
+            if location is None:
                 with self.environment.begin(buffers=True) as view:
                     value = view.get(key)
                     if value is None:
                         return None
-                    known = self._place(value)
-                    if known is None:
+                    location = self._place(value)
+                    if location is None:
                         return bytearray(value)
-                self.mappings[key] = known
-            mapping, skip = known
+                self.mappings[key] = location
+            mapping, skip = location
             return mapping.take(self.handle)[skip:]
 
     def info(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class LmdbReader:
 
     def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
         """Where a large record lies in the file, and how far into its first page."""
-        if len(record) < BULKY or self.base is None:
+        if len(record) < LARGE_BYTES or self.base is None:
             return None
         start = np.frombuffer(record, np.uint8).ctypes.data - self.base
         skip = start % mmap.PAGESIZE

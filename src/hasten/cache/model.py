@@ -1,4 +1,4 @@
-"""Models of records: parsed once, they create any number of items; small values are copied, large ones mapped.
+"""Parsed records: each creates any number of items, whose small values are copied and whose large ones are mapped.
 
 Metadata are many small objects; parsing them for every item would take longer than all the rest.
 """
@@ -46,8 +46,8 @@ class Models:
 
     def item(self, key: Any, version: Any, data: Any) -> Any:
         """The item of `data`, whose checksums are compared where this version of `key` is new. Raises DamagedEntry."""
-        known, model = self.models.get(key, (None, None))
-        if model is None or known != version:
+        known_version, model = self.models.get(key, (None, None))
+        if model is None or known_version != version:
             model = ParsedRecord(data, verify=True)
             while len(self.models) >= _CAPACITY:
                 self.models.pop(next(iter(self.models)), None)
@@ -56,21 +56,6 @@ class Models:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"models": {}}
-
-
-class _Container:
-    """A dict or list whose constant entries are copied in one call."""
-
-    def __init__(self, base: Any, entries: list[tuple[Any, Make]], arrays: list[tuple[Any, np.ndarray]]) -> None:
-        self.base, self.entries, self.arrays = base, entries, arrays
-
-    def __call__(self, view: memoryview) -> Any:
-        copied = self.base.copy()
-        for key, array in self.arrays:
-            copied[key] = array.copy()
-        for key, make in self.entries:
-            copied[key] = make(view)
-        return copied
 
 
 def _plan(tree: Any, view: memoryview, places: list[tuple[int, int]]) -> tuple[Any, Make | None]:
@@ -100,40 +85,33 @@ def _plan(tree: Any, view: memoryview, places: list[tuple[int, int]]) -> tuple[A
 
 
 def _container(kind: type, keys: list[Any], parts: list[tuple[Any, Make | None]]) -> tuple[Any, Make]:
+    """A dict or list whose constant entries are copied in one call."""
     values = [value for value, _ in parts]
     example: Any = dict(zip(keys, values, strict=True)) if kind is dict else values
-    arrays, entries = [], []
-    for key, (value, make) in zip(keys, parts, strict=True):
-        if isinstance(make, _Copy):
-            arrays.append((key, value))
-        elif make is not None:
-            entries.append((key, make))
-    return example, _Container(example, entries, arrays)
+    entries = [(key, make) for key, (_, make) in zip(keys, parts, strict=True) if make is not None]
 
+    def copy(view: memoryview) -> Any:
+        copied = example.copy()
+        for key, make in entries:
+            copied[key] = make(view)
+        return copied
 
-class _Copy:
-    """Makes copies of a small array."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __call__(self, _: memoryview) -> np.ndarray:
-        return self.array.copy()
+    return example, copy
 
 
 def _array(kind: str, view: memoryview, place: tuple[int, int], dtype: str, shape: list[int]) -> tuple[Any, Make]:
     start, size = place
     if kind == "array":
-        number = np.dtype(dtype)
+        numpy_dtype = np.dtype(dtype)
         if size > _SMALL:
-            return None, lambda data: np.frombuffer(data[start : start + size], number).reshape(shape)
-        array = np.frombuffer(bytearray(view[start : start + size]), number).reshape(shape)
-        return array, _Copy(array)
-    letter = getattr(torch, dtype)
+            return None, lambda data: np.frombuffer(data[start : start + size], numpy_dtype).reshape(shape)
+        array = np.frombuffer(bytearray(view[start : start + size]), numpy_dtype).reshape(shape)
+        return array, lambda _: array.copy()
+    torch_dtype = getattr(torch, dtype)
     if size > _SMALL:
-        return None, lambda data: _mapped(data, start, size, letter, shape)
+        return None, lambda data: _mapped(data, start, size, torch_dtype, shape)
     buffer = bytearray(view[start : start + size])
-    tensor = _mapped(buffer, 0, size, letter, shape) if size else torch.empty(shape, dtype=letter)
+    tensor = _mapped(buffer, 0, size, torch_dtype, shape) if size else torch.empty(shape, dtype=torch_dtype)
     return tensor, lambda _: tensor.clone()
 
 

@@ -28,7 +28,7 @@ class PersistentDataset(ChainDataset):
     parameters and versions are what they were; nothing stale is served. hash_content: identify files by the SHA-256 of
     their bytes instead of their time. Files are written whole or not at all, carry checksums, hold no pickle, and are
     mapped, so that all processes of a machine share one copy of them in memory and only what a transform changes is
-    copied; a damaged one is made again with a warning. Raises ValueError for an item that can't be kept without pickle,
+    copied; a damaged one is replaced with a warning. Raises ValueError for an item that can't be stored without pickle,
     and where the disk is full.
     """
 
@@ -63,7 +63,7 @@ class PersistentDataset(ChainDataset):
         except FileNotFoundError:
             pass
         except DamagedEntry as damage:
-            log.warning("%s: %s, and is made again", path, damage)
+            log.warning("%s: %s; the item is prepared again", path, damage)
         item = self.prepare(index)
         with as_value_error(self.cache_dir), replacing(path, temporary_for(path)) as file:
             file.writelines(encode(item))
@@ -76,8 +76,8 @@ class PersistentDataset(ChainDataset):
             if not status.st_size:
                 raise DamagedEntry("is empty")
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            known, mappings = self.mappings.get(name, (None, None))
-            if mappings is None or known != version:
+            known_version, mappings = self.mappings.get(name, (None, None))
+            if mappings is None or known_version != version:
                 if mappings is not None:
                     mappings.close()
                 mappings = Mappings(status.st_size, 0, self.slots)

@@ -24,7 +24,7 @@ from hasten.files import pid_namespace, sync_folder, try_lock
 log = logging.getLogger(__name__)
 
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
-"""How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
+"""Age at which a leftover of another machine or container, whose processes are not visible here, is removed."""
 _LOOK_S = 0.1
 _OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
 """The names that `temporary_for` returns."""
@@ -42,12 +42,12 @@ def published(folder: Path) -> Iterator[Path]:
     try:
         temporary.mkdir()
         yield temporary
-        become(temporary, folder)
+        _publish_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def become(temporary: Path, folder: Path) -> None:
+def _publish_folder(temporary: Path, folder: Path) -> None:
     """Rename a filled folder, durably. If `folder` is there already, it stays."""
     sync_folder(temporary)
     try:
@@ -81,7 +81,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
         return
     try:
         yield partial
-        become(partial, folder)
+        _publish_folder(partial, folder)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -111,7 +111,7 @@ def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a published folder, or do nothing if there is none. Who has its files open or mapped keeps them."""
+    """Remove a published folder if it exists. Processes that have its files open or mapped keep them."""
     aside = temporary_for(folder)
     with suppress(FileNotFoundError):
         folder.rename(aside)

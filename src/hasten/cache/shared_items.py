@@ -29,7 +29,7 @@ class SharedItems:
         self.slots = mapping_slots()
 
     def put(self, item: Any) -> SharedItem:
-        """Lay an item down. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
+        """Store an item. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
         pieces = encode(item)
         size = sum(memoryview(piece).nbytes for piece in pieces)
         with self.lock:
@@ -65,7 +65,7 @@ class SharedItem:
         self.mappings = Mappings(size, start, store.slots)
 
     def item(self) -> Any:
-        """The item, free to be changed: nothing that is done to it is seen by anybody else."""
+        """The item, which may be changed: no other process or later access sees the changes."""
         mapped = self.mappings.take(self.store.handle)
         if self.model is None:
             self.model = ParsedRecord(mapped, verify=False)

@@ -109,7 +109,7 @@ class SmartCacheDataset(CacheDataset):
         self.start()
 
     def shutdown(self) -> None:
-        """Stop preparing and let go of what was prepared ahead."""
+        """Stop preparing and free what was prepared ahead."""
         for future in self.coming:
             future.cancel()
         self.coming = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.itk import TO_RAS, channels_first, explaining, open_itk, physical_affine
+from hasten.cases.itk import TO_RAS, channels_first, explain_itk_errors, open_itk, physical_affine
 from hasten.cases.types import Shape, Volume
 
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
@@ -49,7 +49,7 @@ def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = 
     without SimpleITK.
     """
     folder = Path(folder)
-    with explaining(folder):
+    with explain_itk_errors(folder):
         slices = _slices(folder)
         for each in slices[part] if label else ():
             _check_lossless(each.path)
@@ -60,7 +60,7 @@ def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = 
 def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, from headers. Raises what `read_series` raises."""
     folder = Path(folder)
-    with explaining(folder):
+    with explain_itk_errors(folder):
         slices = _slices(folder)
     depth, height, width = slices[0].shape
     return (len(slices) if len(slices) > 1 else depth, height, width), slices[0].num_channels, _affine(slices)
@@ -122,7 +122,7 @@ def _slices(folder: Path) -> list[_Slice]:
 
 
 def _read_slice_header(file: Path) -> _Slice:
-    with explaining(file):
+    with explain_itk_errors(file):
         reader = open_itk(file)
     width, height, depth = (*reader.GetSize(), 1)[:3]
     return _Slice(
@@ -175,22 +175,22 @@ def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
 
 
 def _check_steps(slices: list[_Slice], folder: Path) -> None:
-    ways = np.diff(np.array([each.position for each in slices]), axis=0)
-    usual = np.median(ways, axis=0)
+    offsets = np.diff(np.array([each.position for each in slices]), axis=0)
+    usual = np.median(offsets, axis=0)
     step = float(np.linalg.norm(usual))
-    odd = np.flatnonzero(np.linalg.norm(ways - usual, axis=1) > min(_ROUNDING, 0.4 * step))
+    odd = np.flatnonzero(np.linalg.norm(offsets - usual, axis=1) > min(_ROUNDING, 0.4 * step))
     if odd.size or step == 0:
         at = int(odd[0]) if odd.size else 0
         raise ValueError(
             f"{folder}: its slices are {step:.4g} mm apart, but {slices[at].path.name} and {slices[at + 1].path.name} "
-            f"are {np.linalg.norm(ways[at]):.4g} mm; restore the missing slices or remove repeats."
+            f"are {np.linalg.norm(offsets[at]):.4g} mm; restore the missing slices or remove repeats."
         )
 
 
 def _affine(slices: list[_Slice]) -> np.ndarray:
     affine = slices[0].affine.copy()
     if len(slices) > 1:
-        # The way from slice to slice need not be the normal: a tilted gantry shears the volume.
-        way = (np.asarray(slices[-1].position) - np.asarray(slices[0].position)) / (len(slices) - 1)
-        affine[:3, 2] = TO_RAS[:3, :3] @ way
+        # The offset from slice to slice need not be the normal: a tilted gantry shears the volume.
+        offset = (np.asarray(slices[-1].position) - np.asarray(slices[0].position)) / (len(slices) - 1)
+        affine[:3, 2] = TO_RAS[:3, :3] @ offset
     return affine

@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 
 from hasten.cases.locate import Remote, local_name, server_of
 from hasten.cases.record import FileRecord, complete_copy, write_record
-from hasten.cases.transport import Stat, Stores, TransferStopped, Trouble, chunk_of
+from hasten.cases.transport import Stat, Stores, TransferError, TransferStopped, chunk_of
 from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import boot_id, same_file, sync_folder, try_lock
@@ -46,10 +46,10 @@ class Patience:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """A local copy: `new` from the server, `kept` unchanged, or `stale`: kept without asking the server."""
+    """A local copy: `new` from the server, `unchanged`, or `stale`: kept without asking the server."""
 
     path: Path
-    how: Literal["new", "kept", "stale"]
+    how: Literal["new", "unchanged", "stale"]
     size: int
 
 
@@ -77,8 +77,8 @@ def fetch(
     requested `sha256` is used without asking the server.
 
     Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a file that is too large for the
-    disk or for `patience`; a server that fails
-    more often than `patience` has it (Unreachable): a later call resumes where this one stopped.
+    disk or for `patience`; a server that fails more often than `patience` allows (Unreachable): a later call resumes
+    where this one stopped.
     """
     patience = patience or Patience()
     stores = stores or Stores(patience.stall_s)
@@ -87,8 +87,8 @@ def fetch(
     try:
         copy = complete_copy(target, verify=verify)
         if copy is not None and copy.sha256 == remote.sha256:
-            return Fetched(path=target, how="kept", size=copy.size)
-        if copy is not None and remote.sha256 is None and server_of(url) in stores.gone:
+            return Fetched(path=target, how="unchanged", size=copy.size)
+        if copy is not None and remote.sha256 is None and server_of(url) in stores.unreachable:
             return Fetched(path=target, how="stale", size=copy.size)
         return _fetch_with_retries(remote, copy, stores, patience)
     except OSError as error:
@@ -108,26 +108,26 @@ def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores,
     for attempt in range(attempts):
         try:
             return _attempt(remote, copy, stores, replace(patience, chunk=chunk_of(patience.chunk, attempt)))
-        except Trouble as trouble:
-            if trouble.kind == "missing":
-                raise Missing(f"{url}: is not there ({trouble}); correct the URL or what names it.") from None
-            if trouble.kind == "refused":
+        except TransferError as error:
+            if error.kind == "missing":
+                raise Missing(f"{url}: is not there ({error}); correct the URL or what names it.") from None
+            if error.kind == "forbidden":
                 raise ValueError(
-                    f"{url}: access is refused ({trouble}); give credentials as the service reads them (for S3: "
+                    f"{url}: access is refused ({error}); give credentials as the service reads them (for S3: "
                     "AWS_PROFILE or AWS_ACCESS_KEY_ID, or FSSPEC_S3_ANON=true for public data)."
                 ) from None
-            if trouble.kind == "wrong":
-                raise ValueError(f"{url}: can't be fetched ({trouble}); check the URL.") from None
-            last = trouble
+            if error.kind == "permanent":
+                raise ValueError(f"{url}: can't be fetched ({error}); check the URL.") from None
+            last = error
         if attempt < len(patience.waits_s):
             wait = patience.waits_s[attempt]
             log.info("%s: %s; attempt %d of %d in %g s", url, last, attempt + 2, attempts, wait)
             if stores.stop.wait(wait):
                 raise TransferStopped
     if copy is not None and remote.sha256 is None:
-        if server_of(url) not in stores.gone:
-            stores.gone.add(server_of(url))
-            log.warning("%s: can't be reached (%s); the copy from before is used, unasked: %s", url, last, remote.path)
+        if server_of(url) not in stores.unreachable:
+            stores.unreachable.add(server_of(url))
+            log.warning("%s: can't be reached (%s); its existing copy is used unchecked: %s", url, last, remote.path)
         return Fetched(path=remote.path, how="stale", size=copy.size)
     raise Unreachable(
         f"{url}: can't be fetched after {attempts} attempts ({last}); check the network and the server, then run "
@@ -136,20 +136,20 @@ def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores,
 
 
 def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: Patience) -> Fetched:
-    """Raises Trouble, Stopped, OSError of the local disk, ValueError for a wrong hash."""
+    """Raises TransferError, TransferStopped, OSError of the local disk, ValueError for a wrong hash."""
     stat = stores.stat(remote.url)
-    if copy is not None and copy.is_of(stat):
+    if copy is not None and copy.matches(stat):
         _check_hash(remote, copy.sha256)
-        return Fetched(path=remote.path, how="kept", size=copy.size)
+        return Fetched(path=remote.path, how="unchanged", size=copy.size)
     _check_size(remote, stat.size or 0, stat, patience)
     remote.path.parent.mkdir(parents=True, exist_ok=True)
     resumable = bool(stat.validator) and stat.size is not None
     with _locked_partial(remote.path, _version(stat), resumable, stores) as partial:
         # The previous owner of the lock may have fetched it.
         existing = complete_copy(remote.path)
-        if existing is not None and existing.is_of(stat):
+        if existing is not None and existing.matches(stat):
             _check_hash(remote, existing.sha256)
-            return Fetched(path=remote.path, how="kept", size=existing.size)
+            return Fetched(path=remote.path, how="unchanged", size=existing.size)
         _check_room(remote, (stat.size or 0) - partial.stat().st_size)
         with partial.open("r+b") as file:
             sha256 = _transfer(remote, stat, stores, file, patience, resumable)
@@ -157,7 +157,7 @@ def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: 
             os.fsync(file.fileno())
         if stores.stat(remote.url) != stat:
             partial.unlink()
-            raise Trouble("passing", "it changed while it was fetched")
+            raise TransferError("transient", "it changed while it was fetched")
         try:
             _check_hash(remote, sha256)
         except ValueError:
@@ -166,7 +166,7 @@ def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: 
         record = FileRecord(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
         _publish(partial, remote.path, record, existing)
         if existing is not None:
-            log.info("%s: had changed, and was fetched anew", record.url)
+            log.info("%s: had changed, and was downloaded again", record.url)
     return Fetched(path=remote.path, how="new", size=size)
 
 
@@ -198,7 +198,7 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
         digest.update(block)
     at = file.tell()
     if at:
-        log.info("%s: goes on at byte %d", shown(remote.url), at)
+        log.info("%s: resumes at byte %d", shown(remote.url), at)
     pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
     since, received = time.monotonic(), 0
     for start, data in pieces:
@@ -211,16 +211,16 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
         at += len(data)
         if stat.size is not None and at > stat.size:
             _empty(file)
-            raise Trouble("passing", f"more than its {stat.size} bytes came")
+            raise TransferError("transient", f"more than its {stat.size} bytes came")
         _check_size(remote, at, stat, patience)
         received += len(data)
         if at != stat.size and (seconds := time.monotonic() - since) >= patience.stall_s:
             if received < patience.least_bytes:
-                raise Trouble("passing", f"only {received} bytes came in {seconds:.3g} s")
+                raise TransferError("transient", f"only {received} bytes came in {seconds:.3g} s")
             since, received = time.monotonic(), 0
     file.flush()
     if stat.size is not None and at != stat.size:
-        raise Trouble("passing", f"it ended after {at} of {stat.size} bytes")
+        raise TransferError("transient", f"it ended after {at} of {stat.size} bytes")
     return digest.hexdigest()
 
 

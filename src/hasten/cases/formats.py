@@ -35,8 +35,8 @@ def stem(path: Path) -> str:
     """The file name without its known ending (`a.b.nii.gz` gives `a.b`); the name of a folder."""
     if path.is_dir():
         return path.name
-    known = ending(path)
-    return path.name[: len(path.name) - len(known)] if known else path.stem
+    suffix = ending(path)
+    return path.name[: len(path.name) - len(suffix)] if suffix else path.stem
 
 
 def is_picture(path: Path) -> bool:
@@ -44,8 +44,8 @@ def is_picture(path: Path) -> bool:
     return ending(path) in PICTURE_ENDINGS and not is_stack(path)
 
 
-def may_lie_nowhere(path: Path) -> bool:
-    """Whether files of this kind need not say where they lie: pictures and TIFF stacks, whose affine then is identity.
+def may_lack_position(path: Path) -> bool:
+    """Whether files of this kind may have no position: pictures and TIFF stacks, whose affine then is the identity.
 
     Decided by the name, so that no label is opened.
     """
@@ -119,12 +119,12 @@ def kind_of(path: Path) -> Kind:
     second = second_file(path)
     if second is not None:
         check_regular(path.parent / second, path)
-    known = ending(path)
-    if not known:
+    suffix = ending(path)
+    if not suffix:
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
-    if known in NIFTI_ENDINGS:
+    if suffix in NIFTI_ENDINGS:
         return "nifti"
-    if known in ITK_ENDINGS:
+    if suffix in ITK_ENDINGS:
         return "itk"
     return "stack" if is_stack(path) else "picture"
 

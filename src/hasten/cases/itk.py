@@ -27,7 +27,7 @@ def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Vol
     the whole file. Raises ValueError for what is no such file or has more than three axes, and without SimpleITK.
     """
     path = Path(path)
-    with explaining(path):
+    with explain_itk_errors(path):
         reader = open_itk(path)
         if region is not None:
             dims = reader.GetDimension()
@@ -41,7 +41,7 @@ def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Vol
 def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, without the voxels. Raises what `read_itk` raises."""
     path = Path(path)
-    with explaining(path):
+    with explain_itk_errors(path):
         reader = open_itk(path)
         width, height, depth = (*reader.GetSize(), 1)[:3]
         return (depth, height, width), reader.GetNumberOfComponents(), physical_affine(reader, path)
@@ -54,7 +54,7 @@ def data_file(path: Path) -> str | None:
 
 
 @contextmanager
-def explaining(path: Path) -> Iterator[None]:
+def explain_itk_errors(path: Path) -> Iterator[None]:
     """Errors of SimpleITK, and that it is not installed, as a ValueError that names the file."""
     try:
         import SimpleITK  # noqa: F401

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cases.labels import parse_labels
-from hasten.cases.layouts import refuse_list
+from hasten.cases.layouts import declared_labels, refuse_list
 from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json, read_text
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet
-from hasten.cases.pairs import declared_labels
 
 
 def read_json_list(path: Path, place: FileLocator) -> Listing:

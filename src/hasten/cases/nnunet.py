@@ -252,7 +252,7 @@ def _check_label_maps(labels: Path, targets: dict[str, Path], kind: str) -> None
 def _check_count(path: Path, stated: object, count: int) -> None:
     if stated is not None and stated != count:
         raise ValueError(
-            f'{path}: "numTraining" is {stated!r}, but {count} training cases are here; '
+            f'{path}: "numTraining" is {stated!r}, but {count} training cases were found; '
             "restore those that are missing, or correct the number."
         )
 

@@ -15,7 +15,6 @@ from hasten.cases.types import Shape
 
 CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
-REGIONS = {"TC": (2, 3), "WT": (1, 2, 3), "ET": (3,)}
 _BRAIN_MM = (62.0, 84.0, 66.0)
 """Half axes (z, y, x) of a brain of middling size."""
 _SMALLEST_ML, _LARGEST_ML, _MEDIAN_ML, _SPREAD = 3.0, 300.0, 45.0, 1.1

@@ -32,7 +32,7 @@ HOME = "HASTEN_DATA"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicSet:
-    """A data set that anybody may fetch."""
+    """A data set that is free to download."""
 
     name: str
     title: str
@@ -72,8 +72,8 @@ def _decathlon(task: str, title: str, cases: int, size: float, md5: str) -> Publ
 
 
 PUBLIC: Mapping[str, PublicSet] = {
-    found.name: found
-    for found in (
+    each.name: each
+    for each in (
         _decathlon("Task01_BrainTumour", "MSD brain tumour, MR, 4 channels", 484, 7.09 * _GIB,
                    "240a19d752f0d9e9101544901065d872"),
         _decathlon("Task02_Heart", "MSD left atrium, MR", 20, 434 * _MIB, "06ee59366e1e5124267b774dbd654057"),
@@ -143,14 +143,14 @@ def described(public: PublicSet) -> str:
     )
 
 
-def absent(public: PublicSet, looked: Path) -> ValueError:
-    """The error for a set that is missing at `looked`: what to fetch, its size and its licence."""
+def absent(public: PublicSet, path: Path) -> ValueError:
+    """The error for a set that is missing at `path`: what to fetch, its size and its licence."""
     if public.url:
         get = f"`hasten recipe data {public.name}` fetches it to {data_home() / public.folder}"
     else:
         get = f"there is no archive: {public.by_hand}"
     return ValueError(
-        f"{looked}: is not there. It is to be {described(public)}. {get}; or name a copy of yours with "
+        f"{path}: is not there. It should be {described(public)}. {get}; or name a copy of yours with "
         f"data.source=FOLDER, or the folder that holds it with ${HOME}."
     )
 
@@ -193,8 +193,8 @@ def _check(archive: Path, public: PublicSet) -> None:
     if md5 != public.md5:
         archive.unlink()
         raise ValueError(
-            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again, and if "
-            "that gives the same, its publisher or somebody on the way has changed it."
+            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again; "
+            "if the sum is the same then, the archive was changed by its publisher or in transit."
         )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import may_lie_nowhere, read_file
+from hasten.cases.formats import may_lack_position, read_file
 from hasten.cases.labels import to_class_index
-from hasten.cases.types import Case, Volume, spacing_of
+from hasten.cases.types import Case, CaseSet, Volume, spacing_of
 
 _AFFINE_TOLERANCE = 1e-3
 """Of the smallest spacing: files written by different tools round their affines differently."""
@@ -59,13 +59,22 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
 def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:
     """Raise ValueError if two files with positions, given by their affines (4, 4), do not match in space."""
     for each, file in ((affine, path), (reference, reference_path)):
-        if may_lie_nowhere(file) and np.array_equal(each, np.eye(4)):
+        if may_lack_position(file) and np.array_equal(each, np.eye(4)):
             return  # nothing to compare
     difference = float(np.abs(affine - reference).max())
     if not difference <= _AFFINE_TOLERANCE * min(spacing_of(reference)):
         raise ValueError(
             f"{path}: its affine differs from that of {reference_path} by up to {difference:.4g} mm; resample it onto "
             "that grid, or, if the voxels do correspond, copy the affine over."
+        )
+
+
+def check_num_channels(count: int, case: Case, case_set: CaseSet) -> None:
+    """Raise ValueError if a case has another number of channels than its set declares."""
+    if count != len(case_set.channels):
+        raise ValueError(
+            f"{case.image[0]}: case {case.id} has {count} channels, but {case_set.source} declares "
+            f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
         )
 
 

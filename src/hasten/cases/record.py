@@ -31,7 +31,7 @@ class FileRecord:
     mtime_ns: int
     """Of the local file, so that a changed one is noticed without reading it."""
 
-    def is_of(self, stat: Stat) -> bool:
+    def matches(self, stat: Stat) -> bool:
         """Whether the server's file is still the fetched one; False if the server reports too little to know."""
         if stat.size is None and not stat.validator:
             return False
@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
-    log.warning("%s: is damaged; what it tells of is fetched anew", path)
+    log.warning("%s: is damaged; what it describes is downloaded again", path)
     return None
 
 
@@ -86,7 +86,7 @@ def complete_copy(target: Path, *, verify: bool = False) -> FileRecord | None:
     elif (verify or status.st_mtime_ns != record.mtime_ns) and hash_file(target) != record.sha256:
         damage = "is not what was fetched (its SHA-256 differs)"
     if damage:
-        log.warning("%s: %s; it is fetched anew", target, damage)
+        log.warning("%s: %s; it is downloaded again", target, damage)
         record_path(target).unlink(missing_ok=True)
         return None
     if status.st_mtime_ns != record.mtime_ns:

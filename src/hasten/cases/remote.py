@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
@@ -17,7 +17,7 @@ from hasten.cases.listing import load_json
 from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, suffix
 from hasten.cases.nnunet import is_nnunet
 from hasten.cases.record import read_json, record_path, write_json
-from hasten.cases.transport import Stores, Trouble
+from hasten.cases.transport import Stores, TransferError
 from hasten.config.url import shown
 
 log = logging.getLogger(__name__)
@@ -29,23 +29,26 @@ _PROGRESS_EVERY_S = 10.0
 _LISTING = ".listing.fetched"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Copying:
-    """The folder of the local copies, and the timeouts and retries of downloads."""
+class Downloader:
+    """Fetches the files of one source into the folder of the local copies; its threads share it."""
 
-    folder: Path
-    stores: Stores
-    patience: Patience
+    def __init__(self, folder: Path, patience: Patience | None = None) -> None:
+        self.folder, self.patience = folder, patience or Patience()
+        self.stores = Stores(self.patience.stall_s)
 
-    def one(self, url: str) -> Path:
+    def fetch(self, remote: Remote) -> Fetched:
+        """The local copy of a file. Raises ValueError as `hasten.cases.fetch.fetch`."""
+        return fetch(remote.url, self.folder, sha256=remote.sha256, patience=self.patience, stores=self.stores)
+
+    def fetch_list(self, url: str) -> Path:
         """The local copy of a list. Raises ValueError as `fetch`."""
         patience = replace(self.patience, largest=_LARGEST_LIST)
         return fetch(url, self.folder, patience=patience, stores=self.stores).path
 
-    def one_if_there(self, url: str) -> Path | None:
+    def fetch_optional_list(self, url: str) -> Path | None:
         """The local copy of an optional list; removes the copy if the server no longer has the list."""
         try:
-            return self.one(url)
+            return self.fetch_list(url)
         except Missing:
             stale = self.folder / local_name(url)
             for path in (record_path(stale), stale):
@@ -53,28 +56,23 @@ class Copying:
             return None
 
 
-def copying(remote_dir: Path, patience: Patience | None = None) -> Copying:
-    patience = patience or Patience()
-    return Copying(folder=remote_dir, stores=Stores(patience.stall_s), patience=patience)
-
-
-def mirror(url: str, into: Copying) -> tuple[Path, FileLocator]:
+def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
     """The list of a remote source as a local file, or its local folder, and where its names start.
 
     Of the files that a list names none is fetched yet; those of a folder without one are. Raises ValueError.
     """
     url = checked_url(url.rstrip("/") if "?" not in url else url, "the source")
     if suffix(url) not in (".json", ".csv"):
-        return _mirror_folder(url, into)
-    path = into.one(url)
-    place = _place(parent(url), into)
+        return _mirror_folder(url, downloader)
+    path = downloader.fetch_list(url)
+    place = _place(parent(url), downloader)
     if suffix(url) == ".csv" or _needs_labels(path):
-        into.one_if_there(join(place.url, "labels.json", shown(url)))
+        downloader.fetch_optional_list(join(place.url, "labels.json", shown(url)))
     return path, place
 
 
-def _place(url: str, into: Copying) -> FileLocator:
-    return FileLocator(folder=into.folder / local_name(url), url=url, remote_dir=into.folder)
+def _place(url: str, downloader: Downloader) -> FileLocator:
+    return FileLocator(folder=downloader.folder / local_name(url), url=url, remote_dir=downloader.folder)
 
 
 def _needs_labels(path: Path) -> bool:
@@ -82,10 +80,10 @@ def _needs_labels(path: Path) -> bool:
     return not (isinstance(content, dict) and "labels" in content)
 
 
-def _mirror_folder(url: str, into: Copying) -> tuple[Path, FileLocator]:
-    place = _place(url, into)
+def _mirror_folder(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
+    place = _place(url, downloader)
     try:
-        listed = into.one_if_there(join(url, "dataset.json", shown(url)))
+        listed = downloader.fetch_optional_list(join(url, "dataset.json", shown(url)))
     except Unreachable:
         if not (place.folder / _LISTING).exists():
             raise
@@ -93,13 +91,13 @@ def _mirror_folder(url: str, into: Copying) -> tuple[Path, FileLocator]:
     if listed is not None:
         content = load_json(listed)
         if is_nnunet(content) and "dataset" not in content:
-            _mirror_pairs(place, into)
+            _mirror_pairs(place, downloader)
         return listed, place
-    _mirror_pairs(place, into)
+    _mirror_pairs(place, downloader)
     return place.folder, place
 
 
-def _mirror_pairs(place: FileLocator, into: Copying) -> None:
+def _mirror_pairs(place: FileLocator, downloader: Downloader) -> None:
     """Fetch images and labels of a folder without a list of cases; remove copies of files that the server removed."""
     where = shown(place.url)
     if place.url.lower().startswith(("http://", "https://")):
@@ -109,44 +107,44 @@ def _mirror_pairs(place: FileLocator, into: Copying) -> None:
         )
     record = place.folder / _LISTING
     try:
-        names = _list_pairs(place.url, into)
-        extra = into.one_if_there(join(place.url, "labels.json", where))
+        names = _list_pairs(place.url, downloader)
+        extra = downloader.fetch_optional_list(join(place.url, "labels.json", where))
         log.debug("%s: labels.json %s", where, "found" if extra else "not there")
     except Unreachable as error:
         names = read_json(record)
         if names is None:
             raise
-        log.warning("%s; the copy from before is used, unasked: %s", error, place.folder)
+        log.warning("%s; its existing copy is used unchecked: %s", error, place.folder)
     if not names:
         raise ValueError(
             f"{where}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with labelsTr/; "
             "name a dataset.json, or a JSON or CSV list."
         )
     urls = [join(place.url, f"{folder}/{name}", where) for folder, inside in names.items() for name in inside]
-    fetch_all([Remote(url=url, path=into.folder / local_name(url)) for url in urls], into)
+    fetch_all([Remote(url=url, path=downloader.folder / local_name(url)) for url in urls], downloader)
     for pair in PAIR_FOLDERS:
         for folder in pair:
             _remove_gone(place.folder / folder, names.get(folder))
     write_json(record, names)
 
 
-def _list_pairs(url: str, into: Copying) -> dict[str, list[str]]:
+def _list_pairs(url: str, downloader: Downloader) -> dict[str, list[str]]:
     for pair in PAIR_FOLDERS:
-        inside = {folder: _list(f"{url}/{folder}", into) for folder in pair}
+        inside = {folder: _list(f"{url}/{folder}", downloader) for folder in pair}
         if all(names is not None for names in inside.values()):
             return {folder: names for folder, names in inside.items() if names is not None}
     return {}
 
 
-def _list(url: str, into: Copying) -> list[str] | None:
-    waits = into.patience.waits_s
+def _list(url: str, downloader: Downloader) -> list[str] | None:
+    waits = downloader.patience.waits_s
     for attempt in range(len(waits) + 1):
         try:
-            names = into.stores.list(url)
-        except Trouble as trouble:
-            if trouble.kind != "passing" or attempt == len(waits):
-                kind = Unreachable if trouble.kind == "passing" else ValueError
-                raise kind(f"{shown(url)}: can't be listed ({trouble}); check the URL, network and access.") from None
+            names = downloader.stores.list(url)
+        except TransferError as error:
+            if error.kind != "transient" or attempt == len(waits):
+                kind = Unreachable if error.kind == "transient" else ValueError
+                raise kind(f"{shown(url)}: can't be listed ({error}); check the URL, network and access.") from None
             time.sleep(waits[attempt])
         else:
             return None if names is None else [name for name in names if _is_image_file(name)]
@@ -168,7 +166,7 @@ def _remove_gone(folder: Path, names: list[str] | None) -> None:
             path.unlink(missing_ok=True)
 
 
-def fetch_all(files: Iterable[Remote], into: Copying) -> None:
+def fetch_all(files: Iterable[Remote], downloader: Downloader) -> None:
     """Local copies of all files, on several threads, with a line of progress now and then. Raises ValueError.
 
     The first error ends the others. Once a server is unreachable, complete copies are used without asking it again.
@@ -177,13 +175,9 @@ def fetch_all(files: Iterable[Remote], into: Copying) -> None:
     if not remotes:
         return
     started = time.monotonic()
-    log.info("%d remote files: checking and fetching into %s", len(remotes), into.folder)
-
-    def one(remote: Remote) -> Fetched:
-        return fetch(remote.url, into.folder, sha256=remote.sha256, patience=into.patience, stores=into.stores)
-
+    log.info("%d remote files: checking and fetching into %s", len(remotes), downloader.folder)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hasten-fetch") as pool:
-        futures = [pool.submit(one, remote) for remote in remotes]
+        futures = [pool.submit(downloader.fetch, remote) for remote in remotes]
         todo = set(futures)
         try:
             while todo:
@@ -191,9 +185,9 @@ def fetch_all(files: Iterable[Remote], into: Copying) -> None:
                 for future in ended:
                     future.result()
                 if todo:
-                    log.info("%d of %d remote files are here", len(remotes) - len(todo), len(remotes))
+                    log.info("%d of %d remote files are complete", len(remotes) - len(todo), len(remotes))
         except BaseException:
-            into.stores.stop.set()
+            downloader.stores.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     _log_summary(len(remotes), [future.result() for future in futures], time.monotonic() - started)

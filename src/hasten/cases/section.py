@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+from hasten.cases.tiff import TIFF_ENDINGS, tiff_directories
 from hasten.files import replacing
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 SECTION_PIXELS = 2**26
 """A TIFF with more pixels is read in parts."""
-_ENDINGS = (".tif", ".tiff")
 _WIDTH, _HEIGHT, _SAMPLES = 256, 257, 277
 """TIFF tags."""
 _TILE = 512
@@ -26,16 +25,11 @@ _BUFFER = 1 << 24
 
 def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
     """Shape (1, H, W) and number of channels of the first page of a TIFF; None for what is read as a whole."""
-    if path.suffix.lower() not in _ENDINGS:
+    if path.suffix.lower() not in TIFF_ENDINGS:
         return None
     try:
         with path.open("rb") as file:
-            head = file.read(8)
-            if head[2:3] == b"+" or head[3:4] == b"+":
-                head += file.read(8)  # BigTIFF
-            tags = ImageFileDirectory_v2(head)
-            file.seek(tags.next)
-            tags.load(file)
+            tags = next(tiff_directories(file))
         height, width, samples = int(tags[_HEIGHT]), int(tags[_WIDTH]), int(tags.get(_SAMPLES, 1))
     except Exception:  # no TIFF, or a damaged one, for which the picture reader raises the error
         return None

@@ -15,11 +15,11 @@ from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
-from hasten.cases.listing import Listing, uncollected
+from hasten.cases.layouts import read_pairs
+from hasten.cases.listing import Listing, pause_garbage_collection
 from hasten.cases.lists import read_csv_list, read_decathlon, read_json_list
 from hasten.cases.locate import FileLocator
-from hasten.cases.pairs import read_pairs
-from hasten.cases.remote import companions, copying, fetch_all, mirror
+from hasten.cases.remote import Downloader, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.url import is_url, shown
@@ -50,19 +50,20 @@ def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
     source = str(source)
-    into = copying(remote_dir.expanduser().absolute(), patience) if remote_dir is not None else None
+    downloader = Downloader(remote_dir.expanduser().absolute(), patience) if remote_dir is not None else None
     if is_url(source):
-        if into is None:
+        if downloader is None:
             raise ValueError(f"{shown(source)}: is remote; say where its copy goes (remote_dir=).")
-        path, place = mirror(source, into)
+        path, place = mirror(source, downloader)
     else:
         path = Path(source).expanduser().absolute()
-        place = FileLocator(folder=path if path.is_dir() else path.parent, remote_dir=into.folder if into else None)
+        folder = path if path.is_dir() else path.parent
+        place = FileLocator(folder=folder, remote_dir=downloader.folder if downloader else None)
     listing = _read_listing(path, place)
     if listing.remote:
-        assert into is not None
-        fetch_all(listing.remote, into)
-        fetch_all(companions(listing.remote), into)
+        assert downloader is not None
+        fetch_all(listing.remote, downloader)
+        fetch_all(companions(listing.remote), downloader)
     _check_cases(listing)
     return listing
 
@@ -110,7 +111,7 @@ def with_ignore(listing: Listing, value: int | None) -> Listing:
     return replace(listing, ignore=value)
 
 
-@uncollected()
+@pause_garbage_collection()
 def _read_listing(path: Path, place: FileLocator) -> Listing:
     if path.is_dir():
         listed = path / "dataset.json"
@@ -131,7 +132,7 @@ def _read_listing(path: Path, place: FileLocator) -> Listing:
     )
 
 
-@uncollected()
+@pause_garbage_collection()
 def _check_cases(listing: Listing) -> None:
     if not listing.cases:
         raise ValueError(f"{listing.source}: lists 0 cases; add images with their label maps.")

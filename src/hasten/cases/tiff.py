@@ -1,22 +1,46 @@
-"""TIFF files of several pages: volumes, a page a slice, by Pillow."""
+"""TIFF stacks, a page per slice, read by Pillow; ImageJ and OME descriptions give channels and voxel sizes."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import struct
-from dataclasses import replace
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from hasten.cases.picture import opened, page_channels, page_pixels
-from hasten.cases.tiff_tags import Layout, layout_of, promised_pages
+from hasten.cases.picture import open_picture, page_channels, page_pixels
 from hasten.cases.types import Shape, Volume
 
 TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
+_MICRO = dict.fromkeys(("um", "µm", "μm", "\\u00b5m", "micron", "microns", "micrometer", "micrometre"), 1e-3)
+_IN_MM = {"nm": 1e-6, "nanometer": 1e-6, **_MICRO, "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0,
+          "cm": 10.0, "centimeter": 10.0, "m": 1e3, "in": 25.4, "inch": 25.4, "inches": 25.4}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layout:
+    """What the pages of a stack are."""
+
+    depth: int
+    groups: int = 1
+    """Channels that are pages of their own; a colour page holds several more."""
+    channel_first: bool = True
+    """Whether the channels of a slice follow each other, or the slices of a channel."""
+    affine: np.ndarray
+
+    def page(self, group: int, z: int) -> int:
+        """Index of a page."""
+        return z * self.groups + group if self.channel_first else group * self.depth + z
 
 
 def is_stack(path: Path) -> bool:
@@ -31,8 +55,8 @@ def is_stack(path: Path) -> bool:
     except OSError:
         return False
     try:
-        with opened(path) as picture:
-            return promised_pages(_description(picture)) > 1
+        with open_picture(path) as picture:
+            return _promised_pages(_description(picture)) > 1
     except ValueError:
         return False
 
@@ -67,6 +91,26 @@ def count_pages(path: Path) -> int:
     return max(1, len(visited))
 
 
+def tiff_directories(file: IO[bytes]) -> Iterator[ImageFileDirectory_v2]:
+    """The tags of each page of a TIFF or BigTIFF: one object, filled anew for every page.
+
+    Raises ValueError for a page behind the end of the file, and what Pillow raises for damaged ones.
+    """
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
+    if b"+" in head[2:4]:
+        head += file.read(8)  # BigTIFF
+    tags = ImageFileDirectory_v2(head)
+    visited: set[int] = set()
+    while tags.next and tags.next not in visited:
+        if tags.next >= size:
+            raise ValueError("a page begins behind the end of the file")
+        visited.add(tags.next)
+        file.seek(tags.next)
+        tags.load(file)
+        yield tags
+
+
 def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
     """Read a TIFF stack as (C, D, H, W), or a part of its slices (D), and then only their pages.
 
@@ -77,8 +121,8 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
     1, and for time series.
     """
     path = Path(path)
-    with opened(path) as picture:
-        layout = _layout(picture, path, indices)
+    with open_picture(path) as picture:
+        layout = _read_layout(picture, path, indices=indices)
         depths = range(layout.depth)[part]
         places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
         array: np.ndarray = np.empty(0)
@@ -99,23 +143,23 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
     return Volume(array.reshape(-1, *array.shape[2:]), layout.affine)
 
 
-def read_stack_header(path: str | Path, *, indices: bool = False) -> tuple[Shape, int, np.ndarray]:
+def read_stack_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and (4, 4) affine, without decoding pixels. Raises ValueError.
 
     Only the first page's size is looked at; `read_stack` finds the page that differs.
     """
     path = Path(path)
-    with opened(path) as picture:
-        layout = _layout(picture, path, indices)
-        num_channels = layout.groups * page_channels(picture, path, indices=indices)
+    with open_picture(path) as picture:
+        layout = _read_layout(picture, path, indices=False)
+        num_channels = layout.groups * page_channels(picture, path, indices=False)
         return (layout.depth, picture.height, picture.width), num_channels, layout.affine
 
 
-def _layout(picture: Image.Image, path: Path, indices: bool) -> Layout:
+def _read_layout(picture: Image.Image, path: Path, *, indices: bool) -> _Layout:
     tags = picture.tag_v2  # type: ignore[attr-defined]
     per_mm = tuple(float(tags.get(tag, 0) or 0) for tag in (282, 283))
     samples = page_channels(picture, path, indices=indices)
-    layout = layout_of(_description(picture), count_pages(path), samples, (per_mm[0], per_mm[1]), path)
+    layout = _parse_layout(_description(picture), count_pages(path), samples, (per_mm[0], per_mm[1]), path)
     beside = spacing_file(path)
     stated = None if beside is None else _stated_affine(beside)
     return layout if stated is None else replace(layout, affine=stated)
@@ -163,3 +207,115 @@ def _description(picture: Image.Image) -> str:
 
 def _summary(pixels: np.ndarray) -> str:
     return f"{pixels.shape[1:]} (H, W), {len(pixels)} x {pixels.dtype}"
+
+
+def _promised_pages(description: str) -> int:
+    """The number of pages in a description, which may exceed those that the file lists; 1 if it has none."""
+    if not description.startswith("ImageJ="):
+        return 1
+    return _count(_imagej_fields(description), "images")
+
+
+def _parse_layout(
+    description: str, num_pages: int, samples: int, resolution: tuple[float, float], path: Path
+) -> _Layout:
+    """The layout of a stack of `num_pages` pages of `samples` channels each; `path` is named in errors.
+
+    `resolution` is pixels per unit along x and y, as in the TIFF tags, 0 if not there; it counts only if the
+    description names the unit, as elsewhere it is that of a printer. Raises ValueError for a time series, and for
+    pages that don't add up.
+    """
+    if description.startswith("ImageJ="):
+        return _imagej(_imagej_fields(description), num_pages, resolution, path)
+    if "<OME" in description[:2000]:
+        return _ome(description, num_pages, samples, path)
+    return _Layout(depth=num_pages, affine=np.eye(4))
+
+
+def _imagej(fields: Mapping[str, str], num_pages: int, resolution: tuple[float, float], path: Path) -> _Layout:
+    images, channels, frames = (_count(fields, name) for name in ("images", "channels", "frames"))
+    _check_frames(frames, path)
+    if images > num_pages:
+        raise ValueError(
+            f"{path}: an ImageJ stack of {images} images that lists {num_pages} pages, as ImageJ writes beyond 4 GB; "
+            "save it as OME-TIFF (Bio-Formats) or .nii.gz."
+        )
+    slices = _count(fields, "slices") if "slices" in fields else num_pages // channels
+    _check_pages(slices, channels, num_pages, path)
+    x, y = (1 / value if value > 0 else 1.0 for value in resolution)
+    try:
+        z = abs(float(fields.get("spacing", "1"))) or 1.0
+    except ValueError:
+        z = 1.0
+    shared = fields.get("unit", "")
+    units = [_IN_MM.get(fields.get(name, shared).lower()) for name in ("unit", "yunit", "zunit")]
+    return _Layout(depth=slices, groups=channels, affine=_affine([x, y, z], units))
+
+
+def _ome(description: str, num_pages: int, samples: int, path: Path) -> _Layout:
+    try:
+        root = ElementTree.fromstring(description.strip("\0 \n").encode())
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{path}: its OME-XML can't be parsed ({error}); save the stack again.") from error
+    every = [each for each in root.iter() if each.tag.rpartition("}")[2] == "Pixels"]
+    if len(every) != 1:
+        raise ValueError(f"{path}: its OME-XML describes {len(every)} images; save each as a file of its own.")
+    pixels = every[0]
+    _check_frames(_count(pixels.attrib, "SizeT"), path)
+    slices, channels = _count(pixels.attrib, "SizeZ"), _count(pixels.attrib, "SizeC")
+    groups = channels // samples if channels % samples == 0 else channels
+    _check_pages(slices, groups, num_pages, path)
+    order = pixels.get("DimensionOrder", "XYCZT")
+    sizes = [_finite_or_zero(pixels.get(f"PhysicalSize{axis}", "")) for axis in "XYZ"]
+    units = [_IN_MM.get(pixels.get(f"PhysicalSize{axis}Unit", "µm").lower()) for axis in "XYZ"]
+    layout = _Layout(
+        depth=slices, groups=groups, channel_first=order.find("C") < order.find("Z"), affine=_affine(sizes, units)
+    )
+    for block in (each for each in pixels if each.tag.rpartition("}")[2] == "TiffData"):
+        group = _count(block.attrib, "FirstC", 0) // (channels // groups)
+        page = layout.page(group, _count(block.attrib, "FirstZ", 0))
+        if "IFD" in block.attrib and _count(block.attrib, "IFD", 0) != page:
+            raise ValueError(f"{path}: its OME-XML puts the pages out of order; save the stack again.")
+    return layout
+
+
+def _affine(sizes: list[float], units: list[float | None]) -> np.ndarray:
+    """Voxel sizes as an affine in mm; the identity where a size or its unit is missing."""
+    lengths = [size * unit for size, unit in zip(sizes, units, strict=True) if size > 0 and unit]
+    return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
+
+
+def _check_frames(frames: int, path: Path) -> None:
+    if frames > 1:
+        raise ValueError(
+            f"{path}: is a time series of {frames} frames; save each frame as a file of its own, or, if the frames are "
+            "slices, change that in the stack's properties (ImageJ: Image > Properties)."
+        )
+
+
+def _check_pages(slices: int, channels: int, num_pages: int, path: Path) -> None:
+    if slices * channels != num_pages:
+        raise ValueError(
+            f"{path}: its description speaks of {slices} slices x {channels} channels, but it holds {num_pages} pages; "
+            "save the whole stack as one file again."
+        )
+
+
+def _imagej_fields(description: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in description.splitlines())
+    return {name.strip(): value.strip("\0 ") for name, equals, value in pairs if equals}
+
+
+def _count(fields: Mapping[str, str], name: str, least: int = 1) -> int:
+    try:
+        return max(least, int(fields.get(name, least)))
+    except ValueError:
+        return least
+
+
+def _finite_or_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) else 0.0

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from hasten.config.url import shown
 
 T = TypeVar("T")
-Kind = Literal["passing", "missing", "refused", "wrong"]
+Kind = Literal["transient", "missing", "forbidden", "permanent"]
 
 _HTTP = ("http", "https")
 _VALIDATORS = ("ETag", "etag", "e_tag", "Content-MD5", "content_md5", "md5Hash", "crc32c", "Last-Modified")
@@ -25,8 +25,8 @@ _SMALLEST_CHUNK = 1 << 18
 _POLL_EVERY_S = 0.2
 
 
-class Trouble(Exception):
-    """An error of the server or the network; `passing` ones are worth a retry. Contains no secrets."""
+class TransferError(Exception):
+    """An error of the server or the network; `transient` ones are worth a retry. Contains no secrets."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(text)
@@ -51,13 +51,13 @@ class Stores:
     """The file systems behind the URLs of one source: opened once, shared by its threads.
 
     stall_s: how long a server may send nothing before that counts as a failure. Once `stop` is set, every call that
-    waits for a server raises Stopped.
+    waits for a server raises TransferStopped.
     """
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self.stop = threading.Event()
-        self.gone: set[str] = set()
+        self.unreachable: set[str] = set()
         """Unreachable servers; existing copies of their files are used without asking again."""
         self._lock = threading.Lock()
         self._open: dict[str, Any] = {}
@@ -89,11 +89,11 @@ class Stores:
             raise ValueError(f"{shown(url)}: can't be opened ({shown(str(error))}); check the URL.") from None
 
     def stat(self, url: str) -> Stat:
-        """Raises Trouble; ValueError as `find`."""
+        """Raises TransferError; ValueError as `find`."""
         fs, path = self.find(url)
         info = self._run(lambda: fs.info(path))
         if info.get("type") == "directory":
-            raise Trouble("missing", "it is a folder, not a file")
+            raise TransferError("missing", "it is a folder, not a file")
         size = info.get("size")
         validator = next((f"{key}: {info[key]}" for key in _VALIDATORS if info.get(key)), "")
         if not validator and not _is_http(fs):
@@ -101,12 +101,12 @@ class Stores:
         return Stat(size=None if size is None else int(size), validator=validator)
 
     def list(self, url: str) -> list[str] | None:
-        """Names of the files in a folder, sorted; None if there is no such folder. Raises Trouble; ValueError."""
+        """Names of the files in a folder, sorted; None if there is no such folder. Raises TransferError; ValueError."""
         fs, path = self.find(url)
         try:
             rows = self._run(lambda: fs.ls(path, detail=True))
-        except Trouble as trouble:
-            if trouble.kind == "missing":
+        except TransferError as error:
+            if error.kind == "missing":
                 return None
             raise
         files = [row["name"].rstrip("/") for row in rows if row["type"] == "file"]
@@ -115,7 +115,8 @@ class Stores:
     def read(self, url: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of a file as (offset, bytes), from `start` on, or from 0 if the server can't resume.
 
-        A server that ends early may just end: compare with the size. Raises Trouble; ValueError as `find`.
+        A server may end the transfer early without an error: compare with the size. Raises TransferError; ValueError as
+        `find`.
         """
         fs, path = self.find(url)
         if _is_http(fs):
@@ -145,7 +146,7 @@ class Stores:
             end = min(at + chunk, size)
             data = self._run(lambda at=at, end=end: fs.cat_file(path, start=at, end=end))  # type: ignore[misc]
             if len(data) != end - at:
-                raise Trouble("passing", f"bytes {at} to {end} were asked for, and {len(data)} came")
+                raise TransferError("transient", f"bytes {at} to {end} were asked for, and {len(data)} came")
             yield at, data
 
     def _file(self, fs: Any, path: str, start: int, chunk: int) -> Iterator[tuple[int, bytes]]:
@@ -162,7 +163,7 @@ class Stores:
     def _run(self, action: Callable[[], T]) -> T:
         """The result of a blocking call, run on its own thread, which is abandoned when the call times out.
 
-        Raises Trouble, Stopped.
+        Raises TransferError, TransferStopped.
         """
         result: Future[T] = Future()
 
@@ -179,9 +180,9 @@ class Stores:
                 raise TransferStopped
             wait([result], min(remaining, _POLL_EVERY_S))
         if not result.done():
-            raise Trouble("passing", f"nothing came for {self.stall_s:g} s")
+            raise TransferError("transient", f"nothing came for {self.stall_s:g} s")
         if (error := result.exception()) is not None:
-            raise _trouble(error, self.stall_s) from None
+            raise _transfer_error(error, self.stall_s) from None
         return result.result()
 
 
@@ -220,7 +221,7 @@ def _is_resumed(response: Any, start: int) -> bool:
     return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 
-def _trouble(error: BaseException, seconds: float) -> Trouble:
+def _transfer_error(error: BaseException, seconds: float) -> TransferError:
     # fsspec's HTTP turns whatever failed into a FileNotFoundError with the true reason behind it.
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
@@ -228,26 +229,26 @@ def _trouble(error: BaseException, seconds: float) -> Trouble:
     if status is not None and status < 600:
         text = f"the server answers {status}"
         if status in (404, 410):
-            return Trouble("missing", text)
+            return TransferError("missing", text)
         if status in (401, 403, 407):
-            return Trouble("refused", text)
+            return TransferError("forbidden", text)
         if status == 416 or status in _PASSING_STATUS or status >= 500:
-            return Trouble("passing", text)
-        return Trouble("wrong", text)
+            return TransferError("transient", text)
+        return TransferError("permanent", text)
     kind = type(error).__name__
     message = shown(str(error)).strip()
     text = f"{kind}: {message}" if message else kind
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
-        return Trouble("missing", "there is no such file")
+        return TransferError("missing", "there is no such file")
     if isinstance(error, PermissionError) or "Credentials" in kind:
-        return Trouble("refused", text)
+        return TransferError("forbidden", text)
     if kind in ("ClientPayloadError", "IncompleteRead"):
-        return Trouble("passing", "the connection ended early")
+        return TransferError("transient", "the connection ended early")
     if "Timeout" in kind:
-        return Trouble("passing", f"nothing came for {seconds:g} s")
+        return TransferError("transient", f"nothing came for {seconds:g} s")
     if isinstance(error, ValueError | TypeError | NotImplementedError | ImportError):
-        return Trouble("wrong", text)
-    return Trouble("passing", text)
+        return TransferError("permanent", text)
+    return TransferError("transient", text)
 
 
 def _status(error: BaseException) -> int | None:

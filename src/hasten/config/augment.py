@@ -45,7 +45,7 @@ def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: Prep
     if chain and not is_user_code(chain):
         yield f"augment.chain: must be FILE.py:NAME or package.module:NAME (given {chain})"
     if augment.digest is not None and not chain:
-        yield "augment.digest: is of no use without augment.chain; leave it out"
+        yield "augment.digest: has no effect without augment.chain; leave it out"
     if chain or augment.preset != "default":
         yield from _strengths(sample, name)
     if augment.preset == "pathology" and not chain:

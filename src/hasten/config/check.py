@@ -93,7 +93,7 @@ def _data(data: DataConfig) -> Iterator[str]:
     if data.regions:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
     elif data.regions is not None and data.region_values:
-        yield "data.region_values: is of no use, since data.regions is empty; leave one of them out"
+        yield "data.region_values: has no effect, since data.regions is empty; leave one of them out"
 
 
 def _prepare(prepare: PrepareConfig) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _budget(train: TrainConfig) -> Iterator[str]:
 def _fine_tuning(config: RunConfig) -> Iterator[str]:
     train = config.train
     if train.head is not None and not train.head_steps:
-        yield "train.head: is of no use without train.head_steps; set that, or leave it out"
+        yield "train.head: has no effect without train.head_steps; set that, or leave it out"
     if train.head_steps and not config.network.weights:
         yield (
             "train.head_steps: is for a network that starts from weights; set network.weights, or leave it out (given "

@@ -133,8 +133,8 @@ class Plan:
         """Median shape (D, H, W) of the prepared cases."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
         sizes = [
-            [side * (at / to if to else 1.0) for side, at, to in zip(shape, own, spacing, strict=True)]
-            for shape, own in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True)
+            [side * (at / to if to else 1.0) for side, at, to in zip(shape, original, spacing, strict=True)]
+            for shape, original in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True)
         ]
         depth, height, width = map(median, zip(*sizes, strict=True))
         return depth, height, width
@@ -147,7 +147,7 @@ class Plan:
     def voxel(self) -> Spacing:
         """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        depth, height, width = (target or own for target, own in zip(spacing, self.median_spacing, strict=True))
+        depth, height, width = (target or usual for target, usual in zip(spacing, self.median_spacing, strict=True))
         return depth, height, width
 
 

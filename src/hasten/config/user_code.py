@@ -77,7 +77,7 @@ def require_same_source(code: UserCode, digest: str | None, *, setting: str, rem
     if digest not in (None, code.digest):
         field = f"{setting.partition('.')[0]}.digest"
         raise ValueError(
-            f"{setting}: its source has changed since the run began ({field}={digest}); {remedy}, or go on with the "
+            f"{setting}: its source has changed since the run began ({field}={digest}); {remedy}, or continue with the "
             f"new one by {field}={code.digest}"
         )
 

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from hasten.cases.nnunet_split import nnunet_folds
-from hasten.cases.split import split_cases
+from hasten.cases.split import nnunet_folds, split_cases
 from hasten.cases.types import CaseSet
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import flat, text_of

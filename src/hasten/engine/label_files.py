@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from hasten.cases.formats import ending, is_nifti, is_picture
-from hasten.cases.itk import TO_RAS, explaining
+from hasten.cases.itk import TO_RAS, explain_itk_errors
 from hasten.cases.nifti import NIFTI_ENDINGS, write_label_nifti
 from hasten.cases.nnunet import file_ending_of
 from hasten.cases.picture import write_label_picture
@@ -73,7 +73,7 @@ def _smallest(label: np.ndarray) -> np.ndarray:
 
 
 def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
-    with explaining(target):
+    with explain_itk_errors(target):
         import SimpleITK as sitk
 
     physical = TO_RAS @ affine
@@ -84,7 +84,7 @@ def _write_itk(target: Path, label: np.ndarray, affine: np.ndarray) -> None:
     image.SetOrigin(physical[:3, 3].tolist())
     temporary = target.with_name(f".partial-{target.name}")  # the ending says which format it is
     try:
-        with explaining(target):
+        with explain_itk_errors(target):
             sitk.WriteImage(image, str(temporary), True)
         temporary.replace(target)
     finally:

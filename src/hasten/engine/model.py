@@ -25,8 +25,8 @@ from hasten.engine.regrid import Planes, thick_axis
 from hasten.engine.step import memory_format
 from hasten.engine.window_batch import measured_batch
 from hasten.engine.window_graph import GraphedNetwork
+from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
-from hasten.prepare.restore import restore_label
 from hasten.prepare.types import Geometry, PreparedCase
 
 log = logging.getLogger(__name__)

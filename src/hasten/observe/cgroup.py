@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-_OWN, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_CGROUP_FILE, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 """The list of the control groups of this process, and their mount point."""
 _MEMORY = {
     True: ("memory.max", "memory.current", "inactive_file"),
@@ -40,9 +40,9 @@ class MemoryLimit:
         return next((int(line.split()[1]) for line in lines if line.startswith(f"{self._cache_line} ")), 0)
 
 
-def memory_limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[MemoryLimit]:
+def memory_limits(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> Iterator[MemoryLimit]:
     """Every limit above this process, the innermost group first."""
-    for level, is_v2 in _groups("memory", own, root):
+    for level, is_v2 in _groups("memory", cgroup_file, root):
         limit, used, cache_line = _MEMORY[is_v2]
         try:
             num_bytes = int((level / limit).read_text())
@@ -51,9 +51,9 @@ def memory_limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[MemoryLimit]
         yield MemoryLimit(level, num_bytes, used, cache_line)
 
 
-def cpu_quota(own: Path = _OWN, root: Path = _ROOT) -> float | None:
+def cpu_quota(cgroup_file: Path = _CGROUP_FILE, root: Path = _ROOT) -> float | None:
     """Cores' worth of time that the control groups allow; None for no limit."""
-    limits = [_quota_of(level, is_v2) for level, is_v2 in _groups("cpu", own, root)]
+    limits = [_quota_of(level, is_v2) for level, is_v2 in _groups("cpu", cgroup_file, root)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -66,13 +66,13 @@ def _quota_of(group: Path, is_v2: bool) -> float | None:
         return None
 
 
-def _groups(controller: str, own: Path, root: Path) -> Iterator[tuple[Path, bool]]:
+def _groups(controller: str, cgroup_file: Path, root: Path) -> Iterator[tuple[Path, bool]]:
     """Folders of the process's groups and of those above them, which bind as well, and whether they are version 2.
 
     Inside a container only the top one may be visible.
     """
     try:
-        lines = own.read_text().splitlines()
+        lines = cgroup_file.read_text().splitlines()
     except OSError:
         return
     for line in lines:

@@ -56,35 +56,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-PACKAGES = (
-    "hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2",
-    "torchvision", "lightning", "nnunetv2",
-)  # fmt: skip
-"""Packages whose versions are recorded with a result."""
-
-
-def hardware() -> dict[str, Any]:
-    """The minimal hardware facts for a benchmark's result; starts no program and imports nothing."""
-    return {
-        "cpu": cpu_model(),
-        "cores": usable_cores(),
-        "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": platform.platform(),
-        "card": _card(),
-    }
-
-
-def _card() -> str | None:
-    torch = sys.modules.get("torch")  # a program that never touched torch did not use the card either
-    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the installed `PACKAGES`."""
-    installed = {name: installed_version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **{name: text for name, text in installed.items() if text is not None}}
-
-
 def usable_cores() -> int:
     """Cores that this process may run on, which a batch system often makes fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -35,7 +35,7 @@ def fold_runs(folder: Path) -> dict[int, Path]:
 
 
 def is_finished(run: Path) -> bool:
-    """Whether the training of a run has ended by itself."""
+    """Whether the training of a run was completed, not interrupted."""
     try:
         return json.loads((run / SUMMARY_JSON).read_text())["status"] in _DONE
     except (OSError, ValueError, KeyError, TypeError):

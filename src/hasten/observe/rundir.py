@@ -62,7 +62,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
                 names = {CHECKPOINTS} if (path / CHECKPOINTS).exists() else set()
             if names:
                 raise ValueError(
-                    f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out"
+                    f"{path}: is not empty; add --resume to continue the run in it, or choose another --out"
                 )
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         # A real write: permission bits don't cover read-only mounts, full disks or a superuser.
@@ -134,7 +134,7 @@ def read_jsonl(path: Path) -> list[Any]:
         if isinstance(record, dict):
             records.append(record)
         elif number < len(lines):
-            raise ValueError(f"{path}:{number}: not a line of JSON; mend or delete that line")
+            raise ValueError(f"{path}:{number}: not a line of JSON; correct or delete that line")
     return records
 
 

@@ -1,4 +1,4 @@
-"""Prepares a case for storage: orients, crops, resamples and scales it."""
+"""Prepares a case for storage (orients, crops, resamples, scales), and maps a predicted label map back to its file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hasten.config.intensity import Scaling, scalings
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.foreground import Box, foreground_box
 from hasten.prepare.intensity import check_outliers, write_scaled
-from hasten.prepare.orient import orient, orientation_of
+from hasten.prepare.orient import orient, orientation_of, unorient
 from hasten.prepare.resample import resample_label, resampled_shape, slabs
 from hasten.prepare.threads import one_torch_thread
 from hasten.prepare.types import Geometry, PreparedCase
 
 
 def load_prepared(
-    case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None, device: str = "cpu"
+    case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None
 ) -> PreparedCase:
     """Read a case's files and prepare them. `labels`: label value to class name; `ignore`: one that becomes IGNORED.
 
@@ -28,14 +28,12 @@ def load_prepared(
     image = read_image(case)
     label = None if case.label is None else read_label(case, labels, image, ignore)
     try:
-        return prepare_case(image, label, id=case.id, spec=spec, device=device)
+        return prepare_case(image, label, id=case.id, spec=spec)
     except ValueError as error:
         raise ValueError(f"{case.image[0]}: {error}") from error
 
 
-def prepare_case(
-    image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig, device: str = "cpu"
-) -> PreparedCase:
+def prepare_case(image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig) -> PreparedCase:
     """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
 
     `label` is (D, H, W) uint8, class index or IGNORED, in the image's own voxels. `spec` has every field set. Cropping
@@ -47,13 +45,33 @@ def prepare_case(
     assert spec.crop_foreground is not None
     scaled = scalings(spec, len(image.array))
     try:
-        return _prepare(image, label, id, spec, scaled, device)
+        return _prepare(image, label, id, spec, scaled)
     except ValueError as error:
         raise ValueError(f"case {id}: {error}") from error
 
 
+def restore_label(label: np.ndarray, geometry: Geometry, label_values: Sequence[int]) -> np.ndarray:
+    """A predicted label map in the voxel grid of its source file.
+
+    `label` is (D, H, W) class index, of geometry.crop_shape; `label_values` holds the label value of each class index,
+    background first. Returns geometry.source_shape, C-contiguous, in the smallest integer dtype that holds the values.
+    Voxels outside the foreground box become the background.
+    """
+    assert label.shape == geometry.crop_shape, f"label {label.shape}, box {geometry.crop_shape}"
+    values = np.array(label_values, np.result_type(*map(np.min_scalar_type, label_values)))
+    # Class indices are mostly the values themselves, and then need no pass over all voxels.
+    same = np.array_equal(values, np.arange(len(values)))
+    restored = label.astype(values.dtype, copy=False) if same else values[label]
+    oriented_shape = tuple(geometry.source_shape[axis] for axis in geometry.permute)
+    if restored.shape != oriented_shape:
+        volume = np.full(oriented_shape, values[0])
+        volume[tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))] = restored
+        restored = volume
+    return np.ascontiguousarray(unorient(restored, geometry.permute, geometry.flip))
+
+
 def _prepare(
-    image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling], device: str
+    image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling]
 ) -> PreparedCase:
     assert spec.spacing is not None
     source_shape = _triple(image.array.shape[1:])
@@ -72,7 +90,7 @@ def _prepare(
     prepared = np.empty((len(cropped), *shape), spec.dtype)
     with one_torch_thread():
         for volume, out, scaling in zip(cropped, prepared, scaled, strict=True):
-            write_scaled(slabs(volume, shape, device), out, scaling, device)
+            write_scaled(slabs(volume, shape), out, scaling)
     if label is not None:
         label = np.ascontiguousarray(resample_label(orient(label, permute, flip)[box], shape))
         assert label.dtype == np.uint8

@@ -14,7 +14,7 @@ import numpy as np
 from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
 from hasten.cases.listing import batched
-from hasten.cases.read import read_image, read_label
+from hasten.cases.read import check_num_channels, read_image, read_label
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
@@ -184,11 +184,7 @@ def _oriented(case: Case, shape: Triple, affine: np.ndarray) -> tuple[Triple, Sp
 
 def _sample(case: Case, case_set: CaseSet) -> _Sampled:
     image = read_image(case)
-    if len(image.array) != len(case_set.channels):
-        raise ValueError(
-            f"{case.image[0]}: case {case.id} has {len(image.array)} channels, but {case_set.source} declares "
-            f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
-        )
+    check_num_channels(len(image.array), case, case_set)
     label = None if case.label is None else read_label(case, case_set.labels, image, case_set.ignore).reshape(-1)
     shares: dict[int, float] = {}
     where = np.empty(0, np.int64)

@@ -55,7 +55,7 @@ def check_outliers(volume: np.ndarray, channel: int) -> None:
     )
 
 
-def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling, device: str = "cpu") -> None:
+def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling) -> None:
     """Scale float32 slabs of one channel and write them to `out`, (D, H, W) float16 or float32.
 
     `zscore` subtracts the mean over the whole volume that arrives and divides by its standard deviation, at least 1e-8;
@@ -66,7 +66,7 @@ def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling, device: str = 
     target = torch.from_numpy(out)
     match scaling.kind:
         case "zscore":
-            _write_zscore(slabs, target, device)
+            _write_zscore(slabs, target)
         case "window":
             assert scaling.window is not None
             low, high = scaling.window
@@ -84,10 +84,9 @@ def zscore_scale(mean: float, std: float) -> float:
     return 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
 
 
-def _write_zscore(slabs: Slabs, target: torch.Tensor, device: str) -> None:
+def _write_zscore(slabs: Slabs, target: torch.Tensor) -> None:
     # A target whose dtype can hold the unscaled values also buffers them until the mean is known.
-    is_own = target.dtype == torch.float32 and torch.device(device).type == "cpu"
-    values = target if is_own else torch.empty(target.shape, dtype=torch.float32, device=device)
+    values = target if target.dtype == torch.float32 else torch.empty(target.shape, dtype=torch.float32)
     places, total = [], 0.0
     for place, slab in slabs:
         values[place] = slab

@@ -43,18 +43,12 @@ def resampled_shape(shape: Triple, spacing: Spacing, target: Spacing) -> Triple:
     return sizes[0], sizes[1], sizes[2]
 
 
-def slabs(volume: np.ndarray, shape: Triple, device: str = "cpu") -> Iterator[tuple[slice, torch.Tensor]]:
+def slabs(volume: np.ndarray, shape: Triple) -> Iterator[tuple[slice, torch.Tensor]]:
     """Resample (D, H, W) of any real dtype trilinearly to `shape`, a few output planes at a time.
 
-    Yields the planes' place along D and a float32 tensor of them on `device`, which the caller may change and must be
-    done with before the next. On a CPU a slab fits the cache; on a GPU the only slab is the whole volume.
+    Yields the planes' place along D and a float32 tensor of them, small enough for a core's cache, which the caller may
+    change and must be done with before the next.
     """
-    if torch.device(device).type != "cpu":
-        whole = torch.from_numpy(_native(volume)).to(device).float()
-        if volume.shape != shape:
-            whole = interpolate(whole[None, None], size=shape, mode="trilinear", align_corners=False)[0, 0]
-        yield slice(0, shape[0]), whole
-        return
     depth, planes = volume.shape[0], max(_SLAB_PLANES, _SLAB_VOXELS // (shape[1] * shape[2]))
     low, high, weight = linear_taps(depth, shape[0])
     for start in range(0, shape[0], planes):
@@ -74,8 +68,8 @@ def slabs(volume: np.ndarray, shape: Triple, device: str = "cpu") -> Iterator[tu
 def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
     """Nearest: (D, H, W) to C-contiguous `shape` in the same dtype. The same shape gives `label` itself.
 
-    It always runs on the CPU: picking bytes costs less than a copy to a device and back. Where the centre of an output
-    voxel lies between two source voxels, it takes the upper one (torch's `nearest-exact`).
+    Where the centre of an output voxel lies between two source voxels, it takes the upper one (torch's
+    `nearest-exact`).
     """
     if label.shape == shape:
         return label
@@ -109,11 +103,3 @@ def linear_taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray, np.nd
     centre = ((np.arange(new_size) + 0.5) * (size / new_size) - 0.5).clip(0, size - 1)
     low = centre.astype(np.int64)
     return low, np.minimum(low + 1, size - 1), (centre - low).astype(np.float32)
-
-
-def _native(volume: np.ndarray) -> np.ndarray:
-    """A contiguous copy in a dtype that torch has operators for, as small as the source's where that is possible."""
-    dtype = volume.dtype.newbyteorder("=")
-    if dtype.kind == "u" and dtype.itemsize > 1:
-        dtype = np.dtype(np.float32)
-    return np.array(volume, dtype, order="C")

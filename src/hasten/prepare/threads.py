@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 
 
-class _Inside:
-    """Who is inside `one_torch_thread`: torch's setting is per process as well as per thread, so its undo is shared."""
+class _ThreadLimit:
+    """The threads in `one_torch_thread`. Torch's setting is also one of the process, so they share its undo."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -18,7 +18,7 @@ class _Inside:
         self.before = 1
 
 
-_INSIDE = _Inside()
+_LIMIT = _ThreadLimit()
 
 
 @contextmanager
@@ -29,16 +29,16 @@ def one_torch_thread() -> Iterator[None]:
     first to enter remembers the number and everyone who leaves writes that one back: a thread that was started in
     between would otherwise remember 1 and leave it behind for the training that follows.
     """
-    with _INSIDE.lock:
+    with _LIMIT.lock:
         # This call also makes torch set up this thread now; its first operator would otherwise overwrite the number.
         current = torch.get_num_threads()
-        if _INSIDE.threads == 0:
-            _INSIDE.before = current
-        _INSIDE.threads += 1
+        if _LIMIT.threads == 0:
+            _LIMIT.before = current
+        _LIMIT.threads += 1
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        with _INSIDE.lock:
-            _INSIDE.threads -= 1
-            torch.set_num_threads(_INSIDE.before)
+        with _LIMIT.lock:
+            _LIMIT.threads -= 1
+            torch.set_num_threads(_LIMIT.before)

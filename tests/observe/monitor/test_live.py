@@ -295,7 +295,7 @@ def test_a_sample_that_fails_is_told_once_and_the_thread_goes_on(tmp_path: Path)
     host.failure = RuntimeError("boom")
     with Monitor(tmp_path, every=0.005, host=lambda: host, gpu=no_gpu, tell=message.append):
         assert host.enough.wait(30)
-    assert message == ["monitor: a sample failed (RuntimeError: boom); the run goes on"]
+    assert message == ["monitor: a sample failed (RuntimeError: boom); the run continues"]
 
 
 @pytest.mark.parametrize("broken", ["steps", "host", "gpu", "tell"])

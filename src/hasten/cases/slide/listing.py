@@ -129,5 +129,5 @@ def _case(path: Path, number: int, row: Any) -> SlideCase:
         raise ValueError(f"{path}: row {number}: split is {split!r}; write train, validation or nothing")
     for kind, file in (("slide", slide), ("mask", mask)):
         if file is not None and not file.is_file():
-            raise ValueError(f"{path}: row {number}: the {kind} {file} is not there; mend the path")
+            raise ValueError(f"{path}: row {number}: the {kind} {file} is not there; correct the path")
     return SlideCase(id=slide.stem, slide=slide, mask=mask, split=split)  # type: ignore[arg-type]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
-
 from hasten.cases.slide.backends import CucimReader, OpenSlideReader, TifffileReader
 from hasten.cases.slide.types import Slide, SlideReader
+from hasten.cases.tiff import tiff_directories
 from hasten.files import first_line
 
 log = logging.getLogger(__name__)
@@ -92,21 +90,13 @@ def _check_whole(path: Path) -> None:
 
 
 def _last_byte(path: Path) -> int:
+    ends: list[int] = []
     with path.open("rb") as file:
-        head = file.read(8)
-        if head[2:3] == b"+" or head[3:4] == b"+":
-            head += file.read(8)  # BigTIFF
-        tags = ImageFileDirectory_v2(head)
-        last, visited = 0, set()
-        while tags.next and tags.next not in visited:
-            if tags.next >= os.fstat(file.fileno()).st_size:
-                raise ValueError("a page begins behind the end of the file")
-            visited.add(tags.next)
-            file.seek(tags.next)
-            tags.load(file)
+        for tags in tiff_directories(file):
+            ends.append(0)
             for offsets, counts in zip(_OFFSETS, _COUNTS, strict=True):
                 if offsets in tags and counts in tags:
-                    last = max([last, *(at + size for at, size in zip(tags[offsets], tags[counts], strict=False))])
-        if not visited:
-            raise ValueError("it holds no page")
-        return last
+                    ends += [at + size for at, size in zip(tags[offsets], tags[counts], strict=False)]
+    if not ends:
+        raise ValueError("it holds no page")
+    return max(ends)

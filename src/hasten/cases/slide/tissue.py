@@ -57,7 +57,7 @@ def saturation_of(image: np.ndarray) -> np.ndarray:
 
 
 def otsu(values: np.ndarray) -> int:
-    """The threshold that parts uint8 values into two classes as far from each other as can be; `> it` is the upper."""
+    """Otsu's threshold, which splits uint8 values into two classes as far apart as possible; the upper is `> it`."""
     count = np.bincount(values.ravel(), minlength=256).astype(float)
     below, total = count.cumsum(), count.sum()
     weighted = (count * np.arange(256)).cumsum()

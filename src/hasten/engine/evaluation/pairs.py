@@ -9,10 +9,9 @@ from pathlib import Path
 
 from hasten.cases.formats import named_files, read_file_header
 from hasten.cases.labels import find_labels, split_ignore
-from hasten.cases.layouts import PAIR_FOLDERS
+from hasten.cases.layouts import PAIR_FOLDERS, declared_labels
 from hasten.cases.listing import load_json
 from hasten.cases.nnunet import labels_and_regions
-from hasten.cases.pairs import declared_labels
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing
 from hasten.config.patterns import first_few

@@ -228,7 +228,8 @@ def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: 
         return []
     is_gpu = subject.startswith("GPU")
     text = f"{what} of {subject}" if is_gpu else f"{what} ({subject})"
-    text += f" grew by {grown:.0f} MiB in {seconds(span)}, {60 * rate:.1f} MiB a minute, and goes on: look for {why}"
+    text += f" grew by {grown:.0f} MiB in {seconds(span)}, {60 * rate:.1f} MiB a minute, and keeps growing: "
+    text += f"look for {why}"
     return [
         Alert(kind="gpu_memory_creep" if is_gpu else "memory_creep", subject=subject, text=text, since_s=points[0][0])
     ]

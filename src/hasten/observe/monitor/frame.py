@@ -46,7 +46,7 @@ def _title(view: View) -> Text:
         title.append(f"  {seconds(view.time_s)}")
     if view.state == "silent":
         folder = printable(quote(str(view.folder)))
-        title.append(f"\nkilled or stuck; if killed, go on with: hasten train --resume --out {folder}")
+        title.append(f"\nkilled or stuck; if killed, resume with: hasten train --resume --out {folder}")
     return title
 
 

@@ -19,7 +19,7 @@ _REASONS = {
     0x40: "hw_thermal",
     0x80: "power_brake",
 }
-"""NVML's bits for what lowers the clocks. An idle GPU and clocks that somebody set are no throttling."""
+"""NVML's bits for what lowers the clocks. An idle GPU and clocks set by a user are no throttling."""
 _NEVER = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission")
 """Errors after which a reading is not tried again."""
 

@@ -19,8 +19,7 @@ from typing import Any
 from hasten.observe.monitor.alerts import Alert, alerts_of, pace, straggler
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.observe.monitor.host import HostProbe
-from hasten.observe.monitor.output import LineFile
-from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, rank_name, recordings, tail
+from hasten.observe.monitor.recording import MONITOR_CSV, MONITOR_JSONL, History, LineFile, rank_name, recordings, tail
 from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Sample, rows_of, to_record
 
 log = logging.getLogger(__name__)
@@ -176,7 +175,7 @@ class Monitor:
                     self._checked = self._time()
                     self.check()
             except Exception as error:  # whatever it is, the run is worth more than its monitor
-                self._say_once(f"a sample failed ({type(error).__name__}: {error}); the run goes on")
+                self._say_once(f"a sample failed ({type(error).__name__}: {error}); the run continues")
             spent = self._cpu_clock() - before
             self.cpu_seconds += spent
             if self.num_samples > 1:  # the first wakes the driver up
@@ -260,7 +259,7 @@ class Monitor:
         if "unwritable" not in self._reported:
             self._reported.add("unwritable")
             self._say(
-                f"{self.folder} cannot be written to ({error.strerror or error}); the run goes on, "
+                f"{self.folder} cannot be written to ({error.strerror or error}); the run continues, "
                 "and samples are lost until there is room again"
             )
 

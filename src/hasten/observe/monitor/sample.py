@@ -41,7 +41,7 @@ class Host:
     own_cores: float | None = None
     """Cores that this process used, its children left out."""
     ram_used: float | None = None
-    """MiB that cannot be had for the asking (page cache can), of the machine or of the container's limit."""
+    """MiB in use without the page cache, which is freed on demand, of the machine or of the container's limit."""
     ram_total: float | None = None
     rss: float | None = None
     """MiB of this process."""

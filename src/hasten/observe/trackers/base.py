@@ -72,7 +72,7 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Made by a module's `begin(place)`, which may take seconds and raise anything, as may every call here.
+    """Made by a module's `begin(run)`, which may take seconds and raise anything, as may every call here.
 
     All calls of one tracker come from one thread, which is not the main one.
     """

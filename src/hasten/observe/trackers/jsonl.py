@@ -13,10 +13,10 @@ TRACKING_JSONL = "tracking.jsonl"
 class Lines:
     """A line holds name, value, step and time (seconds since 1970); those of the summary have no step and no time."""
 
-    def __init__(self, place: TrackedRun) -> None:
-        self._path = place.folder / TRACKING_JSONL
-        if place.first:
-            lines = [line for line in read_jsonl(self._path) if line.get("step", place.first + 1) <= place.first]
+    def __init__(self, run: TrackedRun) -> None:
+        self._path = run.folder / TRACKING_JSONL
+        if run.first:
+            lines = [line for line in read_jsonl(self._path) if line.get("step", run.first + 1) <= run.first]
             write_jsonl(self._path, lines)
 
     def write(self, scalars: list[Scalar]) -> None:

@@ -36,15 +36,15 @@ def tracking_uri(folder: Path) -> str:
 class MlflowRun:
     """One run of the experiment `project`, with which a resumed run continues. Logged values cannot be removed."""
 
-    def __init__(self, place: TrackedRun) -> None:
-        self._folder = place.folder
-        uri = tracking_uri(place.folder)
+    def __init__(self, run: TrackedRun) -> None:
+        self._folder = run.folder
+        uri = tracking_uri(run.folder)
         self._client = _client(uri)
-        self._run_id = _known_run(self._client, place, uri)
+        self._run_id = _known_run(self._client, run, uri)
         if self._run_id is None:
-            self._run_id = _new_run(self._client, place)
-            place.ids.put("mlflow", {"tracking_uri": uri, "run_id": self._run_id})
-            self._params(place.config)
+            self._run_id = _new_run(self._client, run)
+            run.ids.put("mlflow", {"tracking_uri": uri, "run_id": self._run_id})
+            self._params(run.config)
 
     def write(self, scalars: list[Scalar]) -> None:
         from mlflow.entities import Metric
@@ -76,9 +76,9 @@ class Attached:
     """One more file for a run that has ended; nothing happens where MLflow does not know the run."""
 
     def __init__(self, folder: Path, ids: Ids, file: Path) -> None:
-        known = ids.get("mlflow")
-        if known.get("tracking_uri") == tracking_uri(folder) and "run_id" in known:
-            _log_file(_client(known["tracking_uri"]), known["run_id"], file)
+        saved = ids.get("mlflow")
+        if saved.get("tracking_uri") == tracking_uri(folder) and "run_id" in saved:
+            _log_file(_client(saved["tracking_uri"]), saved["run_id"], file)
 
     def write(self, scalars: list[Scalar]) -> None:
         assert not scalars
@@ -105,13 +105,13 @@ def _require_database(path: str) -> None:
         database.rollback()
 
 
-def _known_run(client: Any, place: TrackedRun, uri: str) -> str | None:
+def _known_run(client: Any, run: TrackedRun, uri: str) -> str | None:
     """The id under which an earlier process of the run began it there; None if there is none, or it was deleted."""
     from mlflow.exceptions import MlflowException
 
-    known = place.ids.get("mlflow")
-    run_id = known.get("run_id")
-    if run_id is None or known.get("tracking_uri") != uri:
+    saved = run.ids.get("mlflow")
+    run_id = saved.get("run_id")
+    if run_id is None or saved.get("tracking_uri") != uri:
         return None
     try:
         if client.get_run(run_id).info.lifecycle_stage != "active":
@@ -122,26 +122,26 @@ def _known_run(client: Any, place: TrackedRun, uri: str) -> str | None:
     return run_id
 
 
-def _new_run(client: Any, place: TrackedRun) -> str:
+def _new_run(client: Any, run: TrackedRun) -> str:
     from mlflow.exceptions import MlflowException
 
-    if client.get_experiment_by_name(place.project) is None:
+    if client.get_experiment_by_name(run.project) is None:
         # Without it, MLflow would put files into the folder that the command was given in.
-        beside = place.folder.parent / ARTIFACTS / re.sub(r"\W", "_", place.project)
+        beside = run.folder.parent / ARTIFACTS / re.sub(r"\W", "_", run.project)
         artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
         try:
-            client.create_experiment(place.project, artifact_location=artifacts)
+            client.create_experiment(run.project, artifact_location=artifacts)
         except MlflowException:
             # Another run that begins at the same time was first.
-            if client.get_experiment_by_name(place.project) is None:
+            if client.get_experiment_by_name(run.project) is None:
                 raise
-    run = client.create_run(
-        client.get_experiment_by_name(place.project).experiment_id,
-        run_name=place.run_name,
-        start_time=int(1000 * place.began),
-        tags={"mlflow.source.name": "hasten", "hasten.folder": str(place.folder)},
+    created = client.create_run(
+        client.get_experiment_by_name(run.project).experiment_id,
+        run_name=run.run_name,
+        start_time=int(1000 * run.began),
+        tags={"mlflow.source.name": "hasten", "hasten.folder": str(run.folder)},
     )
-    run_id: str = run.info.run_id
+    run_id: str = created.info.run_id
     return run_id
 
 

@@ -14,14 +14,14 @@ TENSORBOARD = "tensorboard"
 class Events:
     """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
 
-    def __init__(self, place: TrackedRun) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         # By name, as `hasten.observe` starts without torch.
         writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        purge_step = place.first + 1 if place.first else None
-        self._writer = writer(str(place.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
-        self._first = place.first
-        self._begin_session(place.config)
-        self._text("config", place.config)
+        purge_step = run.first + 1 if run.first else None
+        self._writer = writer(str(run.folder / TENSORBOARD), purge_step=purge_step, filename_suffix=".hasten")
+        self._first = run.first
+        self._begin_session(run.config)
+        self._text("config", run.config)
 
     def write(self, scalars: list[Scalar]) -> None:
         for scalar in scalars:

@@ -42,7 +42,7 @@ class Tracking:
         config: Mapping[str, Any],
         first: int = 0,
     ) -> None:
-        place = TrackedRun(
+        run = TrackedRun(
             folder=Path(folder).absolute(),
             project=project,
             run_name=run_name,
@@ -52,7 +52,7 @@ class Tracking:
             ids=Ids(Path(folder)),
         )
         is_first_rank = os.environ.get("RANK", "0") in ("", "0")
-        self._workers = [Worker(name, place) for name in dict.fromkeys(names)] if is_first_rank else []
+        self._workers = [Worker(name, run) for name in dict.fromkeys(names)] if is_first_rank else []
         self._step = first
         self._summary: Mapping[str, Any] = {}
         self._process = os.getpid()

@@ -28,27 +28,27 @@ _SETTINGS = {
 class WandbRun:
     """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
 
-    def __init__(self, place: TrackedRun) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        known = place.ids.get("wandb").get("id")
-        run_id = known or secrets.token_hex(4)
+        saved_id = run.ids.get("wandb").get("id")
+        run_id = saved_id or secrets.token_hex(4)
         # Names of settings come and go with its versions.
         settings = {name: value for name, value in _SETTINGS.items() if name in wandb.Settings.model_fields}
         mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run: Any = wandb.init(
             mode=mode,
-            dir=os.environ.get("WANDB_DIR") or str(place.folder),
-            project=place.project,
-            name=place.run_name,
+            dir=os.environ.get("WANDB_DIR") or str(run.folder),
+            project=run.project,
+            name=run.run_name,
             id=run_id,
-            resume="allow" if known else None,
-            config=dict(place.config),
+            resume="allow" if saved_id else None,
+            config=dict(run.config),
             settings=wandb.Settings(**settings),
         )
-        place.ids.put("wandb", {"id": run_id})
+        run.ids.put("wandb", {"id": run_id})
         # W&B's own steps must not decrease, and an asynchronous validation comes late.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")

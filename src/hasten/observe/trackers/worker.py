@@ -1,17 +1,17 @@
-"""One tracker in its own thread, with a queue of records."""
+"""Runs a tracker in a thread with a queue of records, and checks that its package is installed."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hasten.observe.trackers.base import Plain, Scalar, Status, Tracker
-from hasten.observe.trackers.check import check_trackers, remedy
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +20,45 @@ MOST_SAMPLES = 1000
 START_S = 60.0
 """Seconds that a tracker may take to import its library and to begin, before it is given up at the end of the run."""
 
+_NEEDS = {
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow", "sqlalchemy"),
+    "wandb": ("wandb",),
+    "jsonl": (),
+}
+"""Packages by tracker. `mlflow-skinny` brings mlflow without what its database takes."""
+
+
+def check_trackers(names: Sequence[str]) -> list[str]:
+    """A sentence for each of `names` that is no tracker, or whose package is missing, with what to do."""
+    mistakes = []
+    for name in names:
+        if name not in _NEEDS:
+            mistakes.append(f"observe.trackers: there is no tracker {name!r}; choose from {', '.join(_NEEDS)}")
+        elif not all(_is_installed(package) for package in _NEEDS[name]):
+            mistakes.append(f"observe.trackers: {name} is not installed; {_install_command(name)}, or leave it out")
+    return mistakes
+
+
+def _install_command(name: str) -> str:
+    """The command that installs a tracker."""
+    return f"pip install {name}" if name == "tensorboard" else f"pip install 'hasten[{name}]'"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    # W&B leaves a folder `wandb` where it ran, which Python takes for a package without an origin.
+    return spec is not None and spec.origin is not None
+
 
 class Worker:
     """Feeds the tracker `name`. begin: makes it, instead of the function of that name in the tracker's module."""
 
-    def __init__(self, name: str, place: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
-        self.name, self._place, self._begin = name, place, begin
+    def __init__(self, name: str, run: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
+        self.name, self._tracked, self._begin = name, run, begin
         self._waiting: deque[tuple[bool, list[Scalar]]] = deque()
         self._samples = 0
         self._dropped = False
@@ -57,7 +90,7 @@ class Worker:
             self._change.notify()
 
     def wait(self, since: float, seconds: float) -> None:
-        """Until all is written, `seconds` after `since` or after the tracker has begun; then say that it was not."""
+        """Wait until all is written, `seconds` from `since` or the tracker's later start; warn if it is not."""
         self._begun.wait(max(0.0, self._started + START_S - time.monotonic()))
         until = max(since, self._begun_at) + seconds
         if not self._done.wait(max(0.0, until - time.monotonic())):
@@ -66,7 +99,7 @@ class Worker:
     def _run(self) -> None:
         try:
             begin = self._begin or importlib.import_module(f"hasten.observe.trackers.{self.name}").begin
-            tracker = begin(self._place)
+            tracker = begin(self._tracked)
             self._begun_at = time.monotonic()
             self._begun.set()
             self._feed(tracker)
@@ -103,5 +136,7 @@ class Worker:
 
     def _tell(self, error: BaseException) -> None:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        cure = f"; {remedy(self.name)}" if isinstance(error, ImportError) or check_trackers([self.name]) else ""
+        cure = (
+            f"; {_install_command(self.name)}" if isinstance(error, ImportError) or check_trackers([self.name]) else ""
+        )
         log.warning("%s: the run is not tracked there any further (%s)%s", self.name, reason, cure)

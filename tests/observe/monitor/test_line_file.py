@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.observe.monitor.output import LineFile
+from hasten.observe.monitor.recording import LineFile
 
 
 def test_the_header_is_written_once(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hasten.cases.nnunet_split import drawn_folds
-from hasten.cases.split import split_cases
+from hasten.cases.split import draw_nnunet_folds, split_cases
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import SplitConfig
 
@@ -52,7 +51,7 @@ def test_without_a_file_the_folds_are_those_that_nnunet_draws(folder: Path) -> N
 def test_as_scikit_learn_draws() -> None:
     model_selection = pytest.importorskip("sklearn.model_selection")
     folds = model_selection.KFold(n_splits=5, shuffle=True, random_state=12345).split(IDS)
-    for (train, validation), (wanted_train, wanted) in zip(drawn_folds(IDS), folds, strict=True):
+    for (train, validation), (wanted_train, wanted) in zip(draw_nnunet_folds(IDS), folds, strict=True):
         assert validation == {IDS[index] for index in wanted}
         assert train == {IDS[index] for index in wanted_train}
 
