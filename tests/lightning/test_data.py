@@ -28,7 +28,7 @@ from hasten.engine.job import plan_run
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
-from hasten.lightning.loaders import dealt
+from hasten.lightning.sources import dealt
 from hasten.report.read import read_run
 from tests.lightning.parts import TINY, Small, phantoms, trainer
 

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from hasten.engine.train_log import TrainLog
-from hasten.lightning.data import HastenDataModule
+from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
-from hasten.lightning.framework import lightning_package
-from hasten.lightning.records import TrainerStats, record_of
-from hasten.lightning.timed import Listening, Steps
+from hasten.lightning.timed import Listening, Steps, TrainerStats, record_of
 from hasten.observe.clock import process_start_seconds
 from hasten.observe.load import LoadMeter
 from hasten.observe.monitor import Monitor
