@@ -15,8 +15,7 @@ from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
     from hasten.distribute.slurm.follow import Standing
-    from hasten.distribute.slurm.jobs import SlurmJob
-    from hasten.distribute.slurm.shape import Shape
+    from hasten.distribute.slurm.jobs import Shape, SlurmJob
 
 app = typer.Typer(
     help="Train on a SLURM cluster: submit jobs, look at them, collect their results.", no_args_is_help=True
@@ -74,7 +73,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the files, submit nothing.")] = False,
 ) -> None:
     """Write batch scripts that train, save before the time limit and go on by themselves; submit them."""
-    from hasten.distribute.slurm.shape import shape_of, sweep_of
+    from hasten.distribute.slurm.jobs import shape_of, sweep_of
 
     full = shape_of(nodes=nodes, gpus_per_node=gpus_per_node, tasks_per_node=tasks_per_node)
     shapes = [full] if sweep is None else sweep_of(sweep, full, most_nodes=nodes)

@@ -10,7 +10,7 @@ from hasten.observe.monitor.sample import Gpu, Sample
 from hasten.report import words
 from hasten.report.figures import NUM_COLORS, Line, color, line_chart
 from hasten.report.model import Chart, Key, Note, Section, Table
-from hasten.report.monitor import Machine
+from hasten.report.read import Machine
 
 PERCENT = (0.0, 103.0)
 """Axis limits, with a margin so that a line at 100 is fully visible."""

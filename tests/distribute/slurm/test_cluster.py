@@ -13,9 +13,8 @@ import pytest
 from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
 from hasten.distribute.slurm.follow import collected, standings
-from hasten.distribute.slurm.jobs import read_jobs
+from hasten.distribute.slurm.jobs import read_jobs, shape_of, sweep_of
 from hasten.distribute.slurm.script import Request
-from hasten.distribute.slurm.shape import shape_of, sweep_of
 from hasten.distribute.slurm.submit import submit
 from hasten.observe.rundir import write_json
 from hasten.study.scale.log_folder import read_logs

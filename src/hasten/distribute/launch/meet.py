@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from hasten.distribute.connectivity import why_unreachable, with_timeout
+from hasten.distribute.group import why_unreachable, with_timeout
 from hasten.distribute.launch.ends import End
 from hasten.distribute.launch.job import Job
 

@@ -11,10 +11,18 @@ from typing import Literal
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.config.user_code import digest_of
-from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, SlurmJob, read_jobs, script_path, settings_path, write_jobs
+from hasten.distribute.slurm.jobs import (
+    FOLDER,
+    JOBS_JSON,
+    Shape,
+    SlurmJob,
+    read_jobs,
+    script_path,
+    settings_path,
+    write_jobs,
+)
 from hasten.distribute.slurm.queue import hand_in, require_sbatch
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
-from hasten.distribute.slurm.shape import Shape
 from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.files import replacing
 from hasten.sample.share import share_mistake
