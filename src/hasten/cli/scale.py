@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ _Mode = Annotated[
 
 @app.command()
 def run(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    source: Source,
     worlds: Annotated[str, typer.Option(help="Counts of workers, such as 1,2,4.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     mode: Annotated[
         Literal["strong", "weak"],
         typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),

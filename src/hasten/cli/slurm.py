@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ Requeues = Annotated[int, typer.Option(help="How often in a row a job may queue 
 
 @app.command()
 def submit(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    source: Source,
     out: Annotated[Path, typer.Option(help="Folder for scripts and logs (slurm/) and a run's folder for each job.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     nodes: Nodes = None,
     gpus_per_node: Gpus = 0,
     tasks_per_node: Tasks = None,

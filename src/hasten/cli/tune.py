@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, run_from
+from hasten.cli.source import SOURCE_HELP, Overrides, run_from
 from hasten.cli.terminal import echo
 
 
 def tune(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Or the folder of a run.")],
     out: Annotated[Path, typer.Option(help="Where tuned.yaml, tune.json and tune.html go; new or empty.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(help="Time for everything; longer tries more.")] = 300.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier search on this machine has measured.")

@@ -131,11 +131,9 @@ def _write_scripts(
                     file.write(content.encode())
             jobs.append(
                 SlurmJob(
+                    **dataclasses.asdict(shape),
                     name=shape.name,
                     world=shape.world,
-                    nodes=shape.nodes,
-                    tasks_per_node=shape.tasks_per_node,
-                    gpus_per_node=shape.gpus_per_node,
                     strategy=_strategy(config, shape.world),
                     seed=config.train.seed,
                     mode=mode,
