@@ -127,11 +127,11 @@ def _show(done: int, total: int, case: str) -> None:
 
 
 def _table(evaluation: Evaluation) -> list[str]:
-    from hasten.report.evaluation_page import text_of, titled, with_spread
+    from hasten.report.evaluation_page import measure_title, text_of, with_spread
     from hasten.report.model import Table
     from hasten.report.terminal import aligned
 
-    columns = ("class", *(titled(evaluation, measure) for measure in evaluation.measures), "cases")
+    columns = ("class", *(measure_title(evaluation, measure) for measure in evaluation.measures), "cases")
     rows: list[tuple[str, ...]] = []
     for name in evaluation.names:
         summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}

@@ -29,7 +29,7 @@ def launch(
         str | None, typer.Option(metavar="HOST:PORT", help="Where the hosts meet: host 0 and a free port there.")
     ] = None,
     max_restarts: Annotated[
-        int, typer.Option(help="How often all processes go on from the last checkpoint after one has failed.")
+        int, typer.Option(help="How often all processes restart from the last checkpoint after one has failed.")
     ] = 0,
     rdzv_id: Annotated[str, typer.Option(help="A name of the job, the same on all hosts.")] = "hasten",
     stall_seconds: Annotated[

@@ -36,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Drop = Annotated[float, typer.Option(min=0, help="Tell a fall of the metric that is larger than this.")]
+Drop = Annotated[float, typer.Option(min=0, help="Report a fall of the metric that is larger than this.")]
 Epoch = Annotated[
     str | None,
     typer.Option(
@@ -72,8 +72,10 @@ def run(
         typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),
     ] = "strong",
     strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,zero1.")] = "ddp",
-    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; with 3 a fall can be told from noise.")] = "0",
-    out: Annotated[Path | None, typer.Option(help="Folder of the study; default NAME-scale. Goes on with it.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; 3 tell a fall from noise.")] = "0",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the study; default NAME-scale. Resumes the study in it.")
+    ] = None,
     target: Target = None,
     drop: Drop = 0.05,
     warmup: Annotated[

@@ -110,7 +110,7 @@ class Fsdp(Strategy):
     def whole(self, module: nn.Module) -> nn.Module:
         """Another module at each call, whose weights take memory until it is dropped."""
         assert self._skeleton is not None
-        return filled(self._skeleton, module)
+        return fill(self._skeleton, module)
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """On rank 0 in host memory. Tensors are gathered one by one."""
@@ -292,7 +292,7 @@ def skeleton_of(network: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def filled(skeleton: nn.Module, module: nn.Module) -> nn.Module:
+def fill(skeleton: nn.Module, module: nn.Module) -> nn.Module:
     """A plain module with the weights of the sharded `module` in the memory format of the skeleton.
 
     Its buffers are those of `module`. Every rank calls it.

@@ -19,7 +19,7 @@ from hasten.config.schema import DistributeConfig
 from hasten.distribute.world import World
 from hasten.files import first_line
 
-_PATIENT = timedelta(hours=12)
+_LONG_TIMEOUT = timedelta(hours=12)
 """What one process may do before training while the others wait for it: preparing a large data set takes hours."""
 _LATE_S = 2.0
 """By how much torch's own timeouts are given the chance to come first."""
@@ -40,9 +40,9 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
         yield
         return
     if world.launcher == "horovod" and "MASTER_ADDR" not in os.environ:
-        from hasten.distribute.horovod import meet_by_horovod
+        from hasten.distribute.horovod import rendezvous_by_horovod
 
-        meet_by_horovod(world)
+        rendezvous_by_horovod(world)
     _default_address(world)
     backend = config.backend if config.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
@@ -66,7 +66,7 @@ def long_timeout_group() -> Iterator[distributed.ProcessGroup | None]:
     if not distributed.is_initialized():
         yield None
         return
-    group = distributed.new_group(backend="gloo", timeout=_PATIENT)
+    group = distributed.new_group(backend="gloo", timeout=_LONG_TIMEOUT)
     try:
         yield group
     finally:
@@ -129,7 +129,7 @@ T = TypeVar("T")
 
 _AGAIN_S = 0.2
 _TRY_S = 5.0
-_HOPELESS_S = 30.0
+_UNKNOWN_HOST_S = 30.0
 """How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
 
 
@@ -150,7 +150,7 @@ def why_unreachable(host: str, port: int, *, within_s: float) -> str | None:
         except TimeoutError:
             reason = "no answer"
         except OSError as error:
-            reason, waits_s = error.strerror or str(error), min(within_s, _HOPELESS_S)
+            reason, waits_s = error.strerror or str(error), min(within_s, _UNKNOWN_HOST_S)
             if isinstance(error, socket.gaierror):
                 reason = f"no host of that name: {error.strerror}"
         if time.monotonic() - begin + _AGAIN_S >= waits_s:
@@ -159,7 +159,7 @@ def why_unreachable(host: str, port: int, *, within_s: float) -> str | None:
 
 
 def with_timeout(call: Callable[[], T], seconds: float) -> T:
-    """Return or raise what `call` does; TimeoutError after `seconds`, while it goes on in a daemon thread.
+    """Return or raise what `call` does; TimeoutError after `seconds`, while it continues in a daemon thread.
 
     For calls without a timeout, such as torch's stores if the program at the address is not a store.
     """

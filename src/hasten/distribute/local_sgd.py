@@ -81,7 +81,7 @@ class LocalSgd(Strategy):
         if steps % every == 0:
             self._pending = _Mean(self._network.parameters())
         if (steps + 1) % every == 0 or every == 1:
-            self._take_up()
+            self._apply_pending()
 
     @torch.no_grad()
     def whole(self, module: nn.Module) -> nn.Module:
@@ -93,7 +93,7 @@ class LocalSgd(Strategy):
     @torch.no_grad()
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The means over ranks, which this process adopts too: the tensors of `state` are the live ones."""
-        self._take_up()
+        self._apply_pending()
         average_over_ranks(self._all())
         return state
 
@@ -105,7 +105,7 @@ class LocalSgd(Strategy):
     def close(self) -> None:
         self._drop()
 
-    def _take_up(self) -> None:
+    def _apply_pending(self) -> None:
         if self._pending is not None:
             self._pending.add_to(self._network.parameters())
             self._pending = None

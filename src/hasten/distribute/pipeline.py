@@ -149,7 +149,7 @@ class Pipeline(Strategy):
             for rank in range(self.world.size):
                 payload: list[list[Form]] = [[]]
                 if rank == self.world.rank:
-                    input_forms, output_forms = forms, forms_given(stage, forms, piece.device)
+                    input_forms, output_forms = forms, forms_of_outputs(stage, forms, piece.device)
                     payload = [output_forms]
                 distributed.broadcast_object_list(payload, src=rank)
                 (forms,) = payload
@@ -186,11 +186,11 @@ class Pipeline(Strategy):
         return network
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        return merge_stages(state, self.world, self._layout, self._own_layout(), self._names())
+        return merge_stages(state, self.world, self._layout, self._local_layout(), self._names())
 
     def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         local_names = {name for name in self._names() if self._owns(name)}
-        return split_stages(state, self._layout, self._own_layout(), self._names(), local_names)
+        return split_stages(state, self._layout, self._local_layout(), self._names(), local_names)
 
     def close(self) -> None:
         self._schedules.clear()
@@ -198,7 +198,7 @@ class Pipeline(Strategy):
     def _owns(self, name: str) -> bool:
         return self._stages.owners[name] == self.world.rank
 
-    def _own_layout(self) -> list[list[str]]:
+    def _local_layout(self) -> list[list[str]]:
         return [[name for name in group if self._owns(name)] for group in self._layout]
 
     def _names(self) -> list[str]:
@@ -322,7 +322,7 @@ Form = tuple[tuple[int, ...], torch.dtype, bool]
 """Shape, type and requires_grad of a tensor that is sent."""
 
 
-def forms_given(stage: StageModule, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
+def forms_of_outputs(stage: StageModule, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
     """The forms of a stage's outputs for inputs of these forms, by a forward pass of a copy."""
     clone = copy.copy(stage)
     clone._modules = {"network": copy.deepcopy(stage.network)}

@@ -188,8 +188,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
             if settings.get(name) != saved:
                 difference = f": {saved} there, {settings.get(name)} here" if isinstance(saved, int) else ""
                 raise ValueError(
-                    f"HastenDataModule: {name} is not that of the checkpoint{difference}; its batches would be others. "
-                    "Go on with the same settings and cases, or begin a training of its own from the checkpoint's "
+                    f"HastenDataModule: {name} is not that of the checkpoint{difference}; its batches would differ. "
+                    "Resume with the same settings and cases, or start a new training from the checkpoint's "
                     "weights"
                 )
         self._restored = int(state_dict["position"])

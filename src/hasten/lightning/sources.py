@@ -51,7 +51,7 @@ class StepLoader:
             yield dict(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Lightning takes a loader for one that goes on where it was, if it has this; the data module holds more."""
+        """Lightning treats a loader that has this as resumable; the data module stores more."""
         return {"position": self.position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class CaseLoader:
             yield {**self._case(number), "id": [self._ids[number]]}
 
 
-def dealt(count: int, rank: int, size: int) -> tuple[int, ...]:
+def rank_indices(count: int, rank: int, size: int) -> tuple[int, ...]:
     """Of `count` cases those of one rank: as many for each, as ranks must make the same number of steps.
 
     Where the number is not divisible, the first ones occur twice, as with Lightning's own sampler.
@@ -150,7 +150,7 @@ class PlannedSource:
             label = arena.label(cases[number])[None, None].to(place.device)
             return {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
 
-        return CaseLoader(case, ids, dealt(len(ids), place.rank, place.size))
+        return CaseLoader(case, ids, rank_indices(len(ids), place.rank, place.size))
 
     def close(self) -> None:
         """Release the cases."""
@@ -182,7 +182,7 @@ class ChainSource:
             is_set = isinstance(self.train, ChainDataset)
             self._train_set = self.train if is_set else CacheDataset(self.train, self.compose, progress=False)
         if self._validation_set is None and self.validation_compose is not None:
-            indices = dealt(len(self.validation_rows), place.rank, place.size)
+            indices = rank_indices(len(self.validation_rows), place.rank, place.size)
             rows = [self.validation_rows[number] for number in indices]
             self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
 
@@ -197,7 +197,7 @@ class ChainSource:
         cached = self._validation_set
         if cached is None:
             return None
-        indices = dealt(len(self.validation_rows), place.rank, place.size)
+        indices = rank_indices(len(self.validation_rows), place.rank, place.size)
 
         def case(number: int) -> Batch:
             item = cached[number]

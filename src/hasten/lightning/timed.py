@@ -100,7 +100,7 @@ class Steps:
         return parts
 
 
-class Listening:
+class TimedProfiler:
     """Wraps the Trainer's own profiler and reports the actions that are parts of a step to `steps`."""
 
     def __init__(self, inner: Any, steps: Steps) -> None:

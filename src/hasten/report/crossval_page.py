@@ -20,7 +20,7 @@ from hasten.observe.rundir import RUN_YAML
 from hasten.observe.values import mapping, number
 from hasten.prepare.orient import orient, orientation_of
 from hasten.report import words
-from hasten.report.evaluation_page import cases_section, text_of, titled, with_spread
+from hasten.report.evaluation_page import cases_section, measure_title, text_of, with_spread
 from hasten.report.html import write_page
 from hasten.report.model import Page, Section, Table
 from hasten.report.read import Example
@@ -37,7 +37,7 @@ def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     for measure in whole.measures:
         over_folds = with_spread(*crossval.over_folds(None, measure), measure)
         mean = text_of(whole.mean(measure), measure)
-        cards.append((f"Mean {titled(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
+        cards.append((f"Mean {measure_title(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
     folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
     unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
     page = Page(
@@ -57,7 +57,13 @@ def _folds(crossval: CrossValidation) -> Section:
         in_training = f"{SHOWN.get(metric, metric)} {words.score(number(best.get('value')))}"
         texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
         rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", in_training, *texts))
-    columns = ("Fold", "Cases", "Best step", "In training", *(titled(whole, measure) for measure in whole.measures))
+    columns = (
+        "Fold",
+        "Cases",
+        "Best step",
+        "In training",
+        *(measure_title(whole, measure) for measure in whole.measures),
+    )
     table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
     note = (
         "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, on the "
@@ -74,7 +80,7 @@ def _classes(crossval: CrossValidation) -> Section:
             (name, "cases", *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items())),
             (name, "folds", *(with_spread(*crossval.over_folds(name, measure), measure) for measure in summaries)),
         ]
-    titles = [titled(whole, measure) for measure in whole.measures]
+    titles = [measure_title(whole, measure) for measure in whole.measures]
     empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
     skipped = ", ".join(f"{name} {count}" for name, count in empty if count)
     note = "Mean ± standard deviation over all cases, and over the means of the folds."

@@ -17,7 +17,7 @@ _MOST_ROWS = 500
 def write_evaluation_page(evaluation: Evaluation, out: Path) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError if it cannot be written."""
     cards = tuple(
-        (f"Mean {titled(evaluation, measure)}", text_of(evaluation.mean(measure), measure), "over cases")
+        (f"Mean {measure_title(evaluation, measure)}", text_of(evaluation.mean(measure), measure), "over cases")
         for measure in evaluation.measures
     )
     count, others = len(evaluation.cases), evaluation.num_labelled - len(evaluation.cases)
@@ -31,7 +31,7 @@ def write_evaluation_page(evaluation: Evaluation, out: Path) -> Path:
     return write_page(page, out)
 
 
-def titled(evaluation: Evaluation, measure: str) -> str:
+def measure_title(evaluation: Evaluation, measure: str) -> str:
     """Name and unit of a measure."""
     unit = {"hd95": " (mm)", "nsd": f" at {evaluation.tolerance_mm:g} mm"}.get(measure, "")
     return f"{TITLES[measure]}{unit}"
@@ -54,7 +54,7 @@ def classes_section(evaluation: Evaluation) -> Section:
         texts = [with_spread(each.mean, each.std, measure) for measure, each in summaries.items()]
         infinite = [str(summaries["hd95"].infinite)] if "hd95" in summaries else []
         rows.append((name, *texts, str(first.count), str(first.empty), *infinite))
-    titles = [titled(evaluation, measure) for measure in evaluation.measures]
+    titles = [measure_title(evaluation, measure) for measure in evaluation.measures]
     columns = ("Class", *titles, "Cases", "Empty", *(["Infinite HD95"] if evaluation.surfaces else []))
     table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
     note = (
@@ -80,7 +80,7 @@ def cases_section(evaluation: Evaluation) -> Section:
     for score in sorted(evaluation.scores, key=lambda score: place[score.case]):
         texts = [text_of(getattr(score, measure), measure) for measure in evaluation.measures]
         rows.append((score.case, score.name, *texts, f"{score.labelled:,}", f"{score.predicted:,}"))
-    titles = [titled(evaluation, measure) for measure in evaluation.measures]
+    titles = [measure_title(evaluation, measure) for measure in evaluation.measures]
     note = f"The {_MOST_ROWS} lowest of {len(rows)} rows; evaluation.csv has all." if len(rows) > _MOST_ROWS else ""
     columns = ("Case", "Class", *titles, "Labelled voxels", "Predicted voxels")
     table = Table(columns, rows=tuple(rows[:_MOST_ROWS]), numeric=tuple(range(2, len(columns))))

@@ -59,12 +59,12 @@ def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
                 where.mkdir(parents=True, exist_ok=True)
                 with suppress(FileExistsError):
                     (where / f"fault-{fault.kind}-{fault.rank}-{fault.step}").touch(exist_ok=False)
-                    _befall(fault.kind, step)
+                    _inject(fault.kind, step)
 
     return at
 
 
-def _befall(kind: Kind, step: int) -> None:
+def _inject(kind: Kind, step: int) -> None:
     match kind:
         case "kill" | "stop" | "sigterm":
             numbers = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}

@@ -21,7 +21,7 @@ from hasten.distribute.slurm.jobs import (
     settings_path,
     write_jobs,
 )
-from hasten.distribute.slurm.queue import hand_in, require_sbatch
+from hasten.distribute.slurm.queue import require_sbatch, submit_script
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
 from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.files import replacing
@@ -59,7 +59,7 @@ def submit(
         return
     for place, job in enumerate(jobs):
         try:
-            jobs[place] = dataclasses.replace(job, job_id=hand_in(script_path(out, job.name)))
+            jobs[place] = dataclasses.replace(job, job_id=submit_script(script_path(out, job.name)))
         except ValueError as error:
             raise ValueError(f"{error}{_rest(out, jobs[:place], jobs[place:])}") from None
         # Saved immediately: a job whose number is lost can't be tracked.
