@@ -81,7 +81,7 @@ def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
             yield progress
     finally:
         if progress is not None:
-            progress.stop()  # gives the terminal its cursor back, whatever happened
+            progress.stop()  # restores the terminal's cursor, whatever happened
 
 
 def _train_run(

@@ -20,9 +20,9 @@ from hasten.distribute.world import World
 from hasten.files import first_line
 
 _LONG_TIMEOUT = timedelta(hours=12)
-"""What one process may do before training while the others wait for it: preparing a large data set takes hours."""
+"""Timeout while one process prepares the data and the others wait: a large data set takes hours."""
 _LATE_S = 2.0
-"""By how much torch's own timeouts are given the chance to come first."""
+"""Margin that lets torch's own timeouts expire first."""
 
 
 class RendezvousError(ValueError):
@@ -130,14 +130,14 @@ T = TypeVar("T")
 _AGAIN_S = 0.2
 _TRY_S = 5.0
 _UNKNOWN_HOST_S = 30.0
-"""How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
+"""How long an unknown host is retried: a cluster may publish its names a little after it starts processes."""
 
 
 def why_unreachable(host: str, port: int, *, within_s: float) -> str | None:
     """None once a process listens at host:port; else, after `within_s` seconds, the reason.
 
-    A host that does not exist or has no route is given up sooner; if no process listens there yet, it is retried, as
-    the process may start later.
+    An unknown host or one without a route is given up sooner. A refused connection is retried to the end, as the
+    process may start later.
     """
     begin = time.monotonic()
     while True:

@@ -116,7 +116,7 @@ class LocalSgd(Strategy):
             self._pending = None
 
     def _all(self) -> list[Tensor]:
-        """All tensors that differ between ranks, in the same order on all ranks."""
+        """All tensors that differ between ranks, in an order that is the same on all of them."""
         modules = [module for module in (self._network, self._average) if module is not None]
         tensors: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         state = {name: value for name, value in self._optimizer.state_dict().items() if name != "param_groups"}

@@ -80,7 +80,7 @@ def num_threads(tiles: TilesConfig) -> int:
 
 
 def pick_tiles(cases: Sequence[SlideCase], config: DetectionConfig) -> list[Picked]:
-    """The tiles of each slide with a label that is sure, up to `tiles.per_slide` of each class.
+    """The tiles of each slide whose label is certain, up to `tiles.per_slide` of each class.
 
     The tiles of a slide depend only on the seed and the slide's name. Raises the errors of opening a slide.
     """
@@ -132,7 +132,7 @@ def read_tiles(picked: Sequence[Picked], config: DetectionConfig) -> TileSet:
     """Read all picked tiles once, by threads.
 
     They take size x size x 3 bytes each: 147 KiB at 224 pixels, 14 GiB for 100 000. Above `tiles.ram` they lie in a
-    file of the cache folder that has no name, and whose room is free again when the process ends.
+    unnamed file in the cache folder, whose space is freed when the process ends.
     """
     tiles = config.tiles
     label = np.concatenate([each.labels for each in picked])
@@ -174,7 +174,7 @@ def _mapped(shape: tuple[int, ...]) -> np.ndarray:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            # Without this a full disk would be noticed only on writing to the map, which ends the process.
+            # Without this, a full disk would raise SIGBUS on writing to the map, which kills the process.
             os.posix_fallocate(file.fileno(), 0, int(np.prod(shape, dtype=np.int64)))
             return np.memmap(file, np.uint8, "r+", shape=shape)
     except OSError as error:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about run directories, or about a cross-validation.
 
-    The file is replaced in one move, so a page that is open is never half there.
+    The file is replaced atomically, so a reader never sees half a page.
 
     Args:
         runs: run directories; the first is the one that the others are compared with. The folder of a cross-validation,

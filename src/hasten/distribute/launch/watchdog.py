@@ -26,11 +26,11 @@ VARIABLE = "HASTEN_STALL_SECONDS"
 LAUNCHED = "HASTEN_LAUNCH"
 """Set for ranks that `hasten launch` has started."""
 _POLLS = 8
-"""Looks within the time that a step may take."""
+"""Polls within the time that a step may take."""
 _MAX_POLL_S = 1.0
-"""Seconds between looks, at most."""
+"""Maximum seconds between polls."""
 _HARD_EXIT_S = 5.0
-"""Seconds after which a process that doesn't even let this thread run is ended from outside of Python."""
+"""Further seconds after which a process that blocks even this thread is ended from outside of Python."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

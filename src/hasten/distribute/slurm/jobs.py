@@ -134,7 +134,7 @@ def shape_of(*, nodes: int | None, gpus_per_node: int, tasks_per_node: int | Non
 def sweep_of(text: str, full: Shape, *, most_nodes: int | None = None) -> list[Shape]:
     """One shape for each count of a sweep such as "gpus=1,2,4,8" (or "tasks=1,2" without GPUs), in the order given.
 
-    full: a node as it is filled. most_nodes: what --nodes allows, None for any number.
+    full: the shape of a fully used node. most_nodes: what --nodes allows, None for any number.
     Raises ValueError naming the count that is no number, comes twice, or does not divide into whole nodes.
     """
     unit, each = full.unit, full.tasks_per_node
