@@ -146,7 +146,7 @@ def test_the_command_line(three: Path) -> None:
     assert run("prune", "--max-gib", "0")[1].count("removed") == 5
     result = CliRunner().invoke(app, ["cache", "ls", "--dir", str(three / "nowhere")])
     assert result.exit_code == 2
-    assert "is no folder" in result.output
+    assert "is not a folder" in result.output
 
 
 def test_copies_of_remote_files_are_listed_and_pruned_by_server(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cli.scale_predict import predict
+from hasten.cli.scale import predict
 from tests.study.scale.predict.sources import write_logs, write_run
 
 app = typer.Typer()

@@ -16,7 +16,7 @@ from hasten.augment.presets import default_chain
 from hasten.augment.program import Program, Segment
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
-from hasten.distribute.case_assignment import CaseAssignment, RankCases, copied_from_file, read_from_cache
+from hasten.distribute.case_assignment import CaseAssignment, RankCases, copy_from_file, read_from_cache
 from hasten.feed.feed import Feed
 from hasten.sample.schedule import DealingRounds, PatchStage, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -74,7 +74,7 @@ def of_file(cases: CaseSet, cache: CacheConfig, every: int, share: Share = WHOLE
 
 def sent(cases: CaseSet, cache: CacheConfig, every: int, share: Share, **options: Any) -> RankCases:
     """A rank that gets its cases from the others."""
-    read = partial(copied_from_file, cases, SPEC, cache, torch.device("cpu"))
+    read = partial(copy_from_file, cases, SPEC, cache, torch.device("cpu"))
     return RankCases(assignment(every), share, read, send=True, **options)
 
 

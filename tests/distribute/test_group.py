@@ -14,9 +14,8 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute import connectivity
-from hasten.distribute.connectivity import why_unreachable, with_timeout
-from hasten.distribute.group import RendezvousError, long_timeout_group, process_group
+from hasten.distribute import group as module
+from hasten.distribute.group import RendezvousError, long_timeout_group, process_group, why_unreachable, with_timeout
 from hasten.distribute.world import World
 from tests.cases.servers import free_port
 from tests.processes import Program
@@ -67,7 +66,7 @@ def test_no_route_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
 
-    monkeypatch.setattr(connectivity.socket, "create_connection", unreachable)
+    monkeypatch.setattr(module.socket, "create_connection", unreachable)
     assert "No route to host" in error_of(monkeypatch, 1, "10.9.8.7", 29500)
 
 
@@ -89,9 +88,9 @@ def test_what_cannot_be_reached_is_not_waited_for_as_long_as_what_may_come(
     def refused(*_: Any, **__: Any) -> None:
         raise wrong
 
-    monkeypatch.setattr(connectivity.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(connectivity.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(connectivity.socket, "create_connection", refused)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(module.socket, "create_connection", refused)
     assert why_unreachable("a", 1, within_s=600) is not None
     assert now[0] == pytest.approx(waited, abs=1)
 

@@ -71,7 +71,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(ranks: list[dict
 
 @needs_horovod
 def test_two_launchers_at_once_are_told(ranks: list[dict[str, Any]]) -> None:
-    assert "Horovod has rank 0 of 2, and the launcher (none) told of rank 1 of 2" in ranks[0]["swapped"]
+    assert "Horovod has rank 0 of 2, and the launcher (none) reports rank 1 of 2" in ranks[0]["swapped"]
 
 
 @needs_horovod

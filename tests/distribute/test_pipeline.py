@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hasten.config.schema import DistributeConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.distribute.pipeline import Pipeline, StageModule, keep_stage, named_state, stages_of
+from hasten.distribute.pipeline import Pipeline, StageModule, keep_stage, named_state, split_stages, stages_of
 from hasten.distribute.pipeline_partition import Costs, count_costs, cut_places, flowing, operations_of
-from hasten.distribute.pipeline_state import split_stages
 from hasten.distribute.world import World
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from hasten.cli.main import app
 from hasten.lightning import HastenCallback, HastenDataModule
-from hasten.lightning.timed import Listening, Steps, part_of
+from hasten.lightning.timed import Steps, TimedProfiler, part_of
 from hasten.observe.rundir import read_jsonl
 from hasten.report.read import read_run
 from tests.lightning.parts import TINY, Small, phantoms, trainer
@@ -173,21 +173,21 @@ def test_time_within_a_part_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch
     now = [0.0]
     monkeypatch.setattr("hasten.lightning.timed.time.perf_counter", lambda: now[0])
     steps = Steps()
-    listening = Listening(SimpleProfiler(), steps)
+    timed = TimedProfiler(SimpleProfiler(), steps)
     steps.begin()
-    with listening.profile("[LightningModule]Small.optimizer_step"):
+    with timed.profile("[LightningModule]Small.optimizer_step"):
         now[0] += 1
-        with listening.profile("[Strategy]One.training_step"):
+        with timed.profile("[Strategy]One.training_step"):
             now[0] += 2
-        with listening.profile("[Strategy]One.backward"):
+        with timed.profile("[Strategy]One.backward"):
             now[0] += 4
         now[0] += 8
     now[0] += 16
     steps.end()
-    with listening.profile("save_checkpoint"):
+    with timed.profile("save_checkpoint"):
         now[0] += 32
     steps.cover("validation")
-    with listening.profile("[Strategy]One.batch_to_device"):
+    with timed.profile("[Strategy]One.batch_to_device"):
         now[0] += 64
     steps.cover("")
     steps.end()

@@ -28,7 +28,7 @@ from hasten.engine.job import plan_run
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
-from hasten.lightning.loaders import dealt
+from hasten.lightning.sources import rank_indices
 from hasten.report.read import read_run
 from tests.lightning.parts import TINY, Small, phantoms, trainer
 
@@ -195,11 +195,11 @@ def test_other_wrong_use(data: Path, tmp_path: Path) -> None:
 
 
 def test_each_rank_has_as_many_cases() -> None:
-    assert [dealt(5, rank, 2) for rank in range(2)] == [(0, 2, 4), (1, 3, 0)]
-    assert [dealt(1, rank, 3) for rank in range(3)] == [(0,)] * 3
-    assert dealt(0, 0, 2) == ()
+    assert [rank_indices(5, rank, 2) for rank in range(2)] == [(0, 2, 4), (1, 3, 0)]
+    assert [rank_indices(1, rank, 3) for rank in range(3)] == [(0,)] * 3
+    assert rank_indices(0, 0, 2) == ()
     for count, size in itertools.product(range(1, 7), range(1, 5)):
-        own = [dealt(count, rank, size) for rank in range(size)]
+        own = [rank_indices(count, rank, size) for rank in range(size)]
         assert len({len(each) for each in own}) == 1
         assert {case for each in own for case in each} == set(range(count))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.lightning.framework import lightning_package
+from hasten.lightning.data import lightning_package
 from hasten.report.read import read_run
 from tests.lightning.parts import TINY, phantoms
 

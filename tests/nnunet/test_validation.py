@@ -17,7 +17,7 @@ from hasten.engine.measure import Switch
 from hasten.engine.step import TrainStep
 from hasten.nnunet import validation as module
 from hasten.nnunet.loss import hard_counts, objective
-from hasten.nnunet.step import evaluated, make_step
+from hasten.nnunet.step import evaluate, make_step
 from tests.nnunet.test_loss import default
 from tests.nnunet.test_step import CPU, batch, loss, network, setting, sgd
 
@@ -60,7 +60,7 @@ def single(step: TrainStep) -> list[dict[str, Tensor]]:
     with torch.no_grad():
         for number in range(BATCHES):
             image, target = batch(number)
-            [(value, scores)] = evaluated(step, [(image, target)])
+            [(value, scores)] = evaluate(step, [(image, target)])
             results.append({"loss": value, "counts": COUNTS(scores, target)})
     return results
 
@@ -73,9 +73,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, largest: int = module.PER_PASS) -> 
         passes.append(len(batches))
         if len(batches) > largest:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return evaluated(step, batches)
+        return evaluate(step, batches)
 
-    monkeypatch.setattr(module, "evaluated", observed)
+    monkeypatch.setattr(module, "evaluate", observed)
     return passes
 
 

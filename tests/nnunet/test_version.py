@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from hasten.nnunet.version import check_version
+from hasten.nnunet import check_version
 
 
 @pytest.mark.parametrize("version", ["2.8", "2.8.1"])

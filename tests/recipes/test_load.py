@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hasten.config.load import load_run
-from hasten.recipes.load import is_recipe, load_recipe, overlaid, recipe_names
+from hasten.recipes.load import is_recipe, load_recipe, merge_settings, recipe_names
 
 OWN = """\
 name: own
@@ -120,7 +120,7 @@ def test_a_detection_recipe_hands_its_settings_on(tmp_path: Path) -> None:
 def test_settings_laid_over_others_join_sections_and_replace_values() -> None:
     below = {"train": {"steps": 1, "seed": 2}, "data": {"regions": {"A": [1]}, "split": {"by": "fold", "fold": 1}}}
     above = {"train": {"steps": 3}, "data": {"regions": {"B": [2]}, "split": {"fold": 2}}, "loss": {"name": "dice"}}
-    assert overlaid(below, above) == {
+    assert merge_settings(below, above) == {
         "train": {"steps": 3, "seed": 2},
         "data": {"regions": {"B": [2]}, "split": {"by": "fold", "fold": 2}},
         "loss": {"name": "dice"},
@@ -134,7 +134,7 @@ def test_the_settings_of_a_recipe_and_its_phantoms_are_runs(name: str, tmp_path:
 
     recipe = load_recipe(name)
     for twin in (None, recipe.twin, recipe.reduced):
-        tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+        tree = recipe.run if twin is None else merge_settings(recipe.run, twin.run)
         path = tmp_path / "run.yaml"
         path.write_text(yaml.safe_dump(tree, sort_keys=False))
         assert load_run(path).train.steps == tree["train"]["steps"]

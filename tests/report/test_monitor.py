@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hasten.report.machine import machine_section
-from hasten.report.monitor import read_monitor
 from hasten.report.page import write_report
+from hasten.report.read import read_monitor
 from tests.observe.monitor.series import series, start, write
 
 MakeRun = Callable[..., Path]
@@ -111,7 +111,7 @@ def test_alerts_that_were_raised_while_it_ran_are_listed(make_run: MakeRun, tmp_
 
 
 def test_a_long_run_stays_light(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasten.report.monitor._MAX_SAMPLES", 2000)
+    monkeypatch.setattr("hasten.report.read._MAX_SAMPLES", 2000)
     folder = make_run()
     write(folder / "monitor.jsonl", series(5000, num_gpus=0), before=[start()])
     machine = read_monitor(folder, [])

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import hasten
-from hasten.cli.source import OVERRIDES_HELP
+from hasten.cli.source import Overrides
 
 CHECKOUT = Path(hasten.__file__).resolve().parents[2]
 """The repository, where the package is installed from one with `pip install -e`."""
@@ -37,7 +37,7 @@ def ladder(
         str, typer.Argument(metavar="RECIPE|DATASET", help="A recipe's name, a data set, or a run's YAML.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for ladder.json, ladder.svg and ladder.html.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     phantom: Annotated[bool, typer.Option("--phantom", help="On phantoms of the recipe's size.")] = False,
     reduced: Annotated[bool, typer.Option("--reduced", help="On the recipe's small phantoms.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each rung.")] = 3,

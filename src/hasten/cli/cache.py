@@ -25,13 +25,13 @@ def _folder(path: Path | None) -> Path:
 
     folder = path if path is not None else cache_dir(CacheConfig())
     if path is not None and not path.is_dir():
-        raise ValueError(f"--dir {path}: is no folder; name the one that cache.dir or $HASTEN_CACHE says")
+        raise ValueError(f"--dir {path}: is not a folder; name that of cache.dir or $HASTEN_CACHE")
     return folder
 
 
 @app.command()
 def ls(folder: Folder = None) -> None:
-    """List the entries, the one used last first."""
+    """List the entries, most recently used first."""
     from hasten.cache.entries import list_entries
 
     place = _folder(folder)
@@ -46,7 +46,7 @@ def ls(folder: Folder = None) -> None:
 
 @app.command()
 def du(folder: Folder = None) -> None:
-    """Say how much the cache takes."""
+    """Print the size of the cache."""
     from hasten.cache.entries import list_entries
 
     place = _folder(folder)
@@ -63,14 +63,14 @@ def verify(folder: Folder = None) -> None:
         echo(f"{'damaged' if damage else 'sound':8} {entry.path.name}{f'  {damage}' if damage else ''}")
         wrong += bool(damage)
     if wrong:
-        echo(f"{wrong} damaged: the next run that wants one makes it again; `hasten cache prune --damaged` removes")
+        echo(f"{wrong} damaged: the next run that needs one rebuilds it; `hasten cache prune --damaged` removes")
         raise typer.Exit(1)
 
 
 @app.command()
 def prune(
     folder: Folder = None,
-    unused_days: Annotated[float | None, typer.Option(min=0, help="Remove what was not used for so long.")] = None,
+    unused_days: Annotated[float | None, typer.Option(min=0, help="Remove what was unused for so many days.")] = None,
     max_gib: Annotated[float | None, typer.Option(min=0, help="Keep at most so much, what was used last.")] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove what fails `verify`.")] = False,
 ) -> None:

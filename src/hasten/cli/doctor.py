@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from hasten.cli.source import OVERRIDES_HELP, run_from
+from hasten.cli.source import Overrides, run_from
 from hasten.cli.terminal import echo
 from hasten.observe.rundir import RUN_YAML
 
@@ -42,7 +42,7 @@ def doctor(
             help="A run's YAML, a run's folder or a data set; or `-- COMMAND ...` for a script. Without: the machine.",
         ),
     ] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=2, help="Training steps to time, at most.")] = 20,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds to spend, about, once the training is ready.")] = 60.0,
     out: Annotated[Path | None, typer.Option(help=f"Folder for {PAGE} and {JSON}; made if it is missing.")] = None,

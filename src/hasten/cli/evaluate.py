@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hasten.cli.source import Quiet
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def evaluate(
         typer.Option("--postprocessing", help="Of a run: choose by these cases how its predictions are cleaned."),
     ] = False,
     device: Annotated[str | None, typer.Option(help="Of a run: auto, cpu, cuda or cuda:N; default: the run's.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score predicted label maps: Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
 
@@ -126,11 +127,11 @@ def _show(done: int, total: int, case: str) -> None:
 
 
 def _table(evaluation: Evaluation) -> list[str]:
-    from hasten.report.evaluation_page import text_of, titled, with_spread
+    from hasten.report.evaluation_page import measure_title, text_of, with_spread
     from hasten.report.model import Table
     from hasten.report.terminal import aligned
 
-    columns = ("class", *(titled(evaluation, measure) for measure in evaluation.measures), "cases")
+    columns = ("class", *(measure_title(evaluation, measure) for measure in evaluation.measures), "cases")
     rows: list[tuple[str, ...]] = []
     for name in evaluation.names:
         summaries = {measure: evaluation.summary(name, measure) for measure in evaluation.measures}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.source import TRUST_HELP
+from hasten.cli.source import TrustChangedCode
 from hasten.cli.terminal import echo
 
 
@@ -24,7 +24,7 @@ def export(
     tolerance: Annotated[
         float, typer.Option(help="Largest difference of an ONNX file's scores, relative to scores above 1.")
     ] = 1e-4,
-    trust_changed_code: Annotated[bool, typer.Option("--trust-changed-code", help=TRUST_HELP)] = False,
+    trust_changed_code: TrustChangedCode = False,
 ) -> None:
     """Write a run's best weights for other programs, and check that they give the same scores."""
     from hasten.engine.export import export_weights

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hasten.cli.folds import check_options
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, config_from
 from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 def launch(
     out: Annotated[Path, typer.Option(help="The run's folder, as of `hasten train`.")],
-    source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Not needed with --resume.")
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    source: SourceUnlessResumed = None,
+    overrides: Overrides = None,
     nproc: Annotated[int | None, typer.Option(help="Processes on this host; by default one for each GPU.")] = None,
     nnodes: Annotated[int, typer.Option(help="Hosts. Run the same command on each, with its own --node-rank.")] = 1,
     node_rank: Annotated[int, typer.Option(help="The number of this host, from 0.")] = 0,
@@ -31,23 +29,19 @@ def launch(
         str | None, typer.Option(metavar="HOST:PORT", help="Where the hosts meet: host 0 and a free port there.")
     ] = None,
     max_restarts: Annotated[
-        int, typer.Option(help="How often all processes go on from the last checkpoint after one has failed.")
+        int, typer.Option(help="How often all processes restart from the last checkpoint after one has failed.")
     ] = 0,
     rdzv_id: Annotated[str, typer.Option(help="A name of the job, the same on all hosts.")] = "hasten",
     stall_seconds: Annotated[
         float | None, typer.Option(help="Time without a step after which a process counts as hanging.")
     ] = None,
     join_seconds: Annotated[float, typer.Option(help="How long the hosts wait for one another.")] = 300.0,
-    plan: Annotated[
-        Path | None, typer.Option(help="Take the decisions of this plan, as `hasten plan` wrote it.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
-    ] = False,
+    plan: Plan = None,
+    resume: Resume = False,
     folds: Annotated[
         str | None, typer.Option(metavar="N", help="Train this fold of a cross-validation, in --out/foldN.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
     from hasten.distribute.launch.job import Job

@@ -20,7 +20,7 @@ from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
 from hasten.cli.predict import predict
 from hasten.cli.profile import profile
-from hasten.cli.ranks import leave, told_by_rank
+from hasten.cli.ranks import leave, text_for_rank
 from hasten.cli.recipe import app as recipe
 from hasten.cli.report import report
 from hasten.cli.scale import app as scale
@@ -46,7 +46,7 @@ class _Guarded(TyperGroup):
             text = mistake_text(error)
             if text is None or os.environ.get("HASTEN_DEBUG") == "1":
                 raise
-            echo(f"error: {told_by_rank(error, text)}", fg=typer.colors.RED, err=True)
+            echo(f"error: {text_for_rank(error, text)}", fg=typer.colors.RED, err=True)
             raise typer.Exit(2) from None
 
 

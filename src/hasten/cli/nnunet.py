@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.terminal import echo
-from hasten.nnunet.version import check_version
+from hasten.nnunet import check_version
 
 _VARIABLE = "nnUNet_extTrainer"
 _TRAINER = "nnUNetTrainerHasten"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import echo
 
 _WIDTH = 120
@@ -19,9 +19,9 @@ _VALUE = 32
 
 
 def plan(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    source: Source,
     out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("plan.json"),
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a plan that exists already.")] = False,
 ) -> None:
     """Write what a training run would decide from the data set, and why, without training."""

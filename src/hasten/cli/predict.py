@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasten.cli.source import TRUST_HELP
+from hasten.cli.source import Quiet, TrustChangedCode
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def predict(
             "--postprocessing/--no-postprocessing", help="Clean label maps as a cross-validation found to be better."
         ),
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    trust_changed_code: Annotated[bool, typer.Option("--trust-changed-code", help=TRUST_HELP)] = False,
+    quiet: Quiet = False,
+    trust_changed_code: TrustChangedCode = False,
 ) -> None:
     """Segment images with a trained run's best weights; label maps lie on the images' own voxels.
 

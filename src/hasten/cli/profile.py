@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, run_from
+from hasten.cli.source import Overrides, run_from
 from hasten.cli.terminal import echo
 
 
@@ -16,7 +16,7 @@ def profile(
     source: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's YAML, a data set, or the folder of a run, which is only read.")
     ],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Folder for the profile; new or empty.")] = Path("profile"),
     reports: Annotated[
         str, typer.Option(help="Of summary, phases, transforms, ops and kernels: the tables to write, with commas.")

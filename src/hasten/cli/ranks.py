@@ -13,7 +13,7 @@ _GRACE_SECONDS = 10.0
 """Longer than a launcher takes to end the other ranks once one has reported the error."""
 
 
-def told_by_rank(error: Exception, text: str) -> str:
+def text_for_rank(error: Exception, text: str) -> str:
     """Return `text`, which describes the error; on ranks that need not report it, only after a delay.
 
     All ranks detect a mistake in the settings: rank 0 reports it, and the launcher then ends the others. A mistake that
@@ -30,8 +30,8 @@ def told_by_rank(error: Exception, text: str) -> str:
 def leave(code: str | int | None) -> None:
     """Exit a rank of several immediately; a single process exits as usual.
 
-    When the interpreter takes gloo's threads down, torch 2.13 aborts now and then, and a job that is through would be
-    called failed.
+    When the interpreter takes gloo's threads down, torch 2.13 aborts now and then, and a finished job would
+    count as failed.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or detect_world().size == 1:

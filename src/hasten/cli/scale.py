@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from hasten.cli.scale_predict import predict
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hasten.config.schema import RunConfig
+    from hasten.study.scale.predict.links import Network
     from hasten.study.scale.study import Wanted
 
 _HELP = ("-h", "--help")
@@ -34,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Drop = Annotated[float, typer.Option(min=0, help="Tell a fall of the metric that is larger than this.")]
+Drop = Annotated[float, typer.Option(min=0, help="Report a fall of the metric that is larger than this.")]
 Epoch = Annotated[
     str | None,
     typer.Option(
@@ -47,20 +49,33 @@ Target = Annotated[
     float | None,
     typer.Option(help="Compare the time to this Dice; without it the highest that every run reached."),
 ]
+COUNTS = "8,16,32,64,128,256,512,1024"
+_Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SOURCE", help="A folder of scaling logs, one that `hasten scale` wrote, or the run of one process."
+    ),
+]
+_Mode = Annotated[
+    Literal["weak", "strong"] | None,
+    typer.Option(help="Each worker keeps its batch, or the batch is split. Default: as in the logs, else weak."),
+]
 
 
 @app.command()
 def run(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    source: Source,
     worlds: Annotated[str, typer.Option(help="Counts of workers, such as 1,2,4.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     mode: Annotated[
         Literal["strong", "weak"],
         typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),
     ] = "strong",
     strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,zero1.")] = "ddp",
-    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; with 3 a fall can be told from noise.")] = "0",
-    out: Annotated[Path | None, typer.Option(help="Folder of the study; default NAME-scale. Goes on with it.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; 3 tell a fall from noise.")] = "0",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the study; default NAME-scale. Resumes the study in it.")
+    ] = None,
     target: Target = None,
     drop: Drop = 0.05,
     warmup: Annotated[
@@ -122,7 +137,64 @@ def analyse(
         echo(f"page       {write(analysis, out)}")
 
 
-app.command()(predict)
+@app.command()
+def predict(
+    source: _Source,
+    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = COUNTS,
+    link: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Run: what joins all workers: a name (default ib200) or a JSON file."),
+    ] = None,
+    inter: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run: what joins nodes, in place of --link.")
+    ] = None,
+    intra: Annotated[
+        str, typer.Option(metavar="NAME", help="With --inter: what joins the GPUs of a node.")
+    ] = "nvlink3",
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="With --inter: GPUs of a node.")] = 8,
+    adapters: Annotated[int, typer.Option(min=1, help="With --inter: network adapters of a node.")] = 1,
+    mode: _Mode = None,
+    strategy: Annotated[str | None, typer.Option(metavar="NAME", help="Logs: which of several strategies.")] = None,
+    gradient_mib: Annotated[
+        float | None, typer.Option(min=0, help="Run: MiB of gradients of a step, in place of its checkpoint's.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Run: epochs of the training, which share its start-up; default the run's own.")
+    ] = None,
+    imbalance: Annotated[
+        float, typer.Option(min=0, help="Run: the largest part of the data over the mean one, less 1.")
+    ] = 0.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for prediction.json and prediction.html.")] = None,
+) -> None:
+    """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
+    counts = _counts(workers)
+    if epochs is not None and epochs <= 0:
+        raise ValueError(f"--epochs {epochs:g}: give more than 0")
+
+    from hasten.report.terminal import print_table
+    from hasten.study.scale.predict.fit import predictions
+    from hasten.study.scale.predict.page import table_of, verdict, write
+    from hasten.study.scale.predict.source import source_of
+
+    network = _network(link, inter, intra, gpus_per_node, adapters)
+    data = source_of(
+        source,
+        network=network,
+        mode=mode,
+        strategy=strategy,
+        gradient_mib=gradient_mib,
+        epochs=epochs,
+        imbalance=imbalance,
+    )
+    if data.mode == "strong" and data.batch is not None:
+        counts = _within_batch(counts, data.batch, explicit=workers != COUNTS)
+    forecast = predictions(data.fitted, counts, data.mode)
+    print_table(table_of(forecast, data))
+    for line in (verdict(forecast, data), *data.fitted.notes):
+        echo(line)
+    if out is not None:
+        for path in write(out, forecast, data):
+            echo(f"wrote      {path}")
 
 
 def _config(source: str, overrides: list[str], warmup: str | None, schedule: str | None) -> RunConfig:
@@ -163,3 +235,38 @@ def _whole(option: str, text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{option}: {text!r} is no whole number")
     return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    parts = _split(text)
+    if not parts or not all(part.isdecimal() and 1 <= int(part) <= 10**6 for part in parts):
+        raise ValueError(f"--workers {text}: give whole numbers from 1 to 1000000 with commas, such as {COUNTS}")
+    return sorted({int(part) for part in parts})
+
+
+def _network(link: str | None, inter: str | None, intra: str, per_node: int, adapters: int) -> Network | None:
+    from hasten.study.scale.predict.links import Network, link_of
+
+    if link is not None and inter is not None:
+        raise ValueError(f"--link {link}: joins all workers, and --inter {inter} only nodes; give one of them")
+    if link is not None:
+        return Network(between=link_of(link))
+    if inter is None:
+        return None
+    return Network(
+        between=link_of(inter, "--inter"), inside=link_of(intra, "--intra"), per_node=per_node, adapters=adapters
+    )
+
+
+def _within_batch(counts: Sequence[int], batch: int, *, explicit: bool) -> list[int]:
+    """The worker counts for which each worker gets at least one sample of the batch."""
+    fits = [count for count in counts if count <= batch]
+    if len(fits) < len(counts) and (explicit or not fits):
+        wrong = next(count for count in counts if count > batch)
+        raise ValueError(
+            f"--workers {wrong}: a batch of {batch} can't be dealt to {wrong} workers; give fewer by --workers, or "
+            "leave out --mode strong"
+        )
+    if len(fits) < len(counts):
+        echo(f"left out   more than {batch} workers: the batch holds {batch} samples", err=True)
+    return fits

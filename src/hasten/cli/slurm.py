@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from hasten.distribute.slurm.follow import Standing
-    from hasten.distribute.slurm.jobs import SlurmJob
-    from hasten.distribute.slurm.shape import Shape
+    from hasten.distribute.slurm.jobs import Shape, SlurmJob
+    from hasten.distribute.slurm.status import JobStatus
 
 app = typer.Typer(
     help="Train on a SLURM cluster: submit jobs, look at them, collect their results.", no_args_is_help=True
@@ -51,9 +50,9 @@ Requeues = Annotated[int, typer.Option(help="How often in a row a job may queue 
 
 @app.command()
 def submit(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    source: Source,
     out: Annotated[Path, typer.Option(help="Folder for scripts and logs (slurm/) and a run's folder for each job.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overrides: Overrides = None,
     nodes: Nodes = None,
     gpus_per_node: Gpus = 0,
     tasks_per_node: Tasks = None,
@@ -73,8 +72,8 @@ def submit(
     max_requeues: Requeues = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the files, submit nothing.")] = False,
 ) -> None:
-    """Write batch scripts that train, save before the time limit and go on by themselves; submit them."""
-    from hasten.distribute.slurm.shape import shape_of, sweep_of
+    """Write batch scripts that train, save before the time limit and requeue themselves; submit them."""
+    from hasten.distribute.slurm.jobs import shape_of, sweep_of
 
     full = shape_of(nodes=nodes, gpus_per_node=gpus_per_node, tasks_per_node=tasks_per_node)
     shapes = [full] if sweep is None else sweep_of(sweep, full, most_nodes=nodes)
@@ -114,7 +113,7 @@ def submit(
 
 @app.command()
 def status(out: Submission) -> None:
-    """Say how the jobs of a submission stand."""
+    """Show the status of a submission's jobs."""
     from hasten.distribute.slurm.jobs import script_path
 
     for each in _show_status(out):
@@ -127,34 +126,34 @@ def status(out: Submission) -> None:
 
 @app.command()
 def collect(out: Submission) -> None:
-    """Gather what the jobs of a sweep gave; write DIR/scale.json for `hasten scale analyse`."""
-    from hasten.distribute.slurm.follow import collected, is_active
+    """Collect the results of a sweep's jobs; write DIR/scale.json for `hasten scale analyse`."""
+    from hasten.distribute.slurm.status import is_active, scale_json
     from hasten.observe.rundir import write_json
     from hasten.study.scale.run_logs import RUNS_JSON
 
-    standing = _show_status(out)
-    write_json(out / RUNS_JSON, collected(standing))
-    complete = [each for each in standing if each.is_done]
-    active = [each.job.name for each in standing if not each.is_done and is_active(each.state)]
-    lost = [each.job.name for each in standing if not each.is_done and not is_active(each.state)]
+    statuses = _show_status(out)
+    write_json(out / RUNS_JSON, scale_json(statuses))
+    complete = [each for each in statuses if each.is_done]
+    active = [each.job.name for each in statuses if not each.is_done and is_active(each.state)]
+    lost = [each.job.name for each in statuses if not each.is_done and not is_active(each.state)]
     if active:
         echo(f"still going: {', '.join(active)}; collect again when they are through")
     if lost:
         echo(f"without a result: {', '.join(lost)}; their logs are in {out / 'slurm'}")
-    echo(f"wrote      {out / RUNS_JSON} ({len(complete)} of {len(standing)} runs are complete)")
+    echo(f"wrote      {out / RUNS_JSON} ({len(complete)} of {len(statuses)} runs are complete)")
     if complete:
         echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 
-def _show_status(out: Path) -> list[Standing]:
-    from hasten.distribute.slurm.follow import standings
+def _show_status(out: Path) -> list[JobStatus]:
     from hasten.distribute.slurm.jobs import read_jobs
+    from hasten.distribute.slurm.status import job_statuses
 
-    standing, answer = standings(out, read_jobs(out))
-    echo(_table(standing))
+    statuses, answer = job_statuses(out, read_jobs(out))
+    echo(_table(statuses))
     for note in answer.notes:
         echo(f"note: {note}")
-    return standing
+    return statuses
 
 
 def _job_line(job: SlurmJob) -> str:
@@ -177,13 +176,13 @@ def _next(out: Path, shapes: list[Shape], jobs: list[SlurmJob]) -> list[str]:
     return lines
 
 
-def _table(standing: list[Standing]) -> str:
+def _table(statuses: list[JobStatus]) -> str:
     from hasten.report.model import Table
     from hasten.report.terminal import aligned
 
     rows = []
     columns = ("run", "job", "processes", "state", "step", "samples/s", "best score", "time")
-    for each in standing:
+    for each in statuses:
         state = f"{each.state} ({each.reason})" if each.reason and each.reason != "None" else each.state
         view = each.view
         step, rate, best, time = (view.steps, view.samples_per_s, view.best, view.time_s) if view else (None,) * 4

@@ -1,4 +1,4 @@
-"""The SOURCE argument: a data set, a YAML file that describes a run, or a recipe."""
+"""Arguments and options that several commands share, above all SOURCE: a data set, a run's YAML, or a recipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML
 
@@ -18,8 +20,27 @@ SOURCE_HELP = (
     "A data set (folder, dataset.json, .json or .csv list, or a URL of one), a run's YAML, or a recipe "
     "(`hasten recipe list`)."
 )
-TRUST_HELP = "Build a network of your own from its code as it is now, though it has changed since the training."
-OVERRIDES_HELP = "Settings as section.field=value, with the value in YAML; they win over the YAML file."
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)]
+SourceUnlessResumed = Annotated[
+    str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Not needed with --resume.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="a.b=value",
+        help="Settings as section.field=value, with the value in YAML; they win over the YAML file.",
+    ),
+]
+Plan = Annotated[Path | None, typer.Option(help="Use the decisions of this plan, as `hasten plan` wrote it.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out with its own settings.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+TrustChangedCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-changed-code",
+        help="Build a network of your own from its code as it is now, though it has changed since the training.",
+    ),
+]
 
 
 def config_from(source: str, overrides: Sequence[str]) -> RunConfig:

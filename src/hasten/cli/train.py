@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.cli.folds import check_options, refuse_fraction, train_all
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, resumed_from, settings_from
+from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
 from hasten.observe.clock import process_start, process_start_seconds
@@ -30,23 +30,17 @@ _REPORT_SHARE = 1.5
 
 def train(
     out: Annotated[Path, typer.Option(help="The run's folder; new or empty, unless --resume is given.")],
-    source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Not needed with --resume.")
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="Take the decisions of this plan, as `hasten plan` wrote it.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
-    ] = False,
+    source: SourceUnlessResumed = None,
+    overrides: Overrides = None,
+    plan: Plan = None,
+    resume: Resume = False,
     folds: Annotated[
         str | None,
         typer.Option(
             metavar="all|0,1,2", help="Train these folds of a cross-validation, each in --out/foldN; resumes by itself."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train on a data set; write checkpoints, metrics and a report to --out.
 
@@ -87,7 +81,7 @@ def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
             yield progress
     finally:
         if progress is not None:
-            progress.stop()  # gives the terminal its cursor back, whatever happened
+            progress.stop()  # restores the terminal's cursor, whatever happened
 
 
 def _train_run(

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, run_from
+from hasten.cli.source import SOURCE_HELP, Overrides, run_from
 from hasten.cli.terminal import echo
 
 
 def tune(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Or the folder of a run.")],
-    out: Annotated[Path, typer.Option(help="Where tuned.yaml, tune.json and tune.html go; new or empty.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
-    seconds: Annotated[float, typer.Option(help="Time for everything; longer tries more.")] = 300.0,
+    out: Annotated[Path, typer.Option(help="Folder for tuned.yaml, tune.json and tune.html; new or empty.")],
+    overrides: Overrides = None,
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds; a longer search tries more.")] = 300.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier search on this machine has measured.")
     ] = False,
@@ -23,7 +23,7 @@ def tune(
         bool,
         typer.Option("--larger-batch", help="Take another batch size too if it gains much; it changes the training."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not say what is being compared.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print what is being compared.")] = False,
 ) -> None:
     """Search for the fastest settings of a run on this machine; write them as a run's YAML."""
     config = run_from(source, overrides or [])

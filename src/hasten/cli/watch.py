@@ -11,10 +11,10 @@ import typer
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a training run writes, its --out.")],
-    once: Annotated[bool, typer.Option("--once", help="Print how it stands and stop.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and stop.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
 ) -> None:
-    """Show a run as it goes, by the files in its folder alone; it may run elsewhere, or be over."""
+    """Show a run's progress from the files in its folder; it may run elsewhere, or have ended."""
     from rich.console import Console
     from rich.live import Live
 

@@ -129,7 +129,7 @@ def _side(side: int, unit: int, spread: float) -> int:
 
 
 def balance_sentence(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> str:
-    """A log message with the load of the largest part over the mean, and what it were cut by count in order."""
+    """A log message with the load of the largest part over the mean, here and if cases were split by count in order."""
     before, after = (imbalance(loads_of(costs, each)) for each in (in_order(len(costs), len(parts)), parts))
     return (
         f"{len(costs)} cases in {len(parts)} parts: the largest has {after:.3f} times the mean "

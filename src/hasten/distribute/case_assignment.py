@@ -171,7 +171,7 @@ def rank_cases(
         every=settings.exchange_every,
     )
     if send:
-        read = partial(copied_from_file, case_set, config.prepare, config.cache, device)
+        read = partial(copy_from_file, case_set, config.prepare, config.cache, device)
     else:
         read = partial(read_from_cache, case_set, config.prepare, cache_of_rank(config.cache, local_size), device)
     return RankCases(assignment, share, read, send=send)
@@ -191,7 +191,7 @@ def read_from_cache(
     return get_arena(case_set, prepare, cache, device=str(device), first=ids, only=True)
 
 
-def copied_from_file(
+def copy_from_file(
     case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
 ) -> Arena:
     """Cases in memory, from a cache entry of their own.

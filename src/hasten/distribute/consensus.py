@@ -39,7 +39,7 @@ def run_on_all_ranks(world: World, work: Callable[[], T], *, group: distributed.
     try:
         messages = _gather(None if failure is None else str(failure), group)
     except RuntimeError:
-        # The other ranks are gone, or wait elsewhere until they time out: raise the error that they would have got.
+        # The other ranks have ended, or wait elsewhere until they time out: raise the error that they would have got.
         if failure is not None:
             raise failure from None
         raise

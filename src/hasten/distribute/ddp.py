@@ -17,7 +17,7 @@ from hasten.distribute.strategy import Strategy
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _TOGETHER = 64 * 2**20
-"""Bytes of weights that travel together, when a rank gives its own to all."""
+"""Bytes of weights per message when a rank broadcasts its own."""
 _ONE_BUCKET_MB = 2.0**20
 _NAMED = 5
 _SYNC_BUFFERS = (
@@ -41,7 +41,7 @@ class Ddp(Strategy):
     _checked_unused = False
 
     def mistakes(self, config: RunConfig) -> list[str]:
-        """torch's reducer can't put off the first exchange of a graph that it takes for static."""
+        """torch's reducer can't skip the first exchange of a graph that is declared static."""
         if config.distribute.static_graph and config.train.accumulate > 1:
             return [
                 f"distribute.static_graph: can't be promised with train.accumulate={config.train.accumulate}, as only "
@@ -58,16 +58,16 @@ class Ddp(Strategy):
 
     def wrap(self, network: nn.Module) -> nn.Module:
         device, config = next(network.parameters()).device, self.config
-        # Buffers are equal without it, but for a batch norm's, which may differ while training.
+        # Buffers are equal without it, except a batch norm's, which may differ during training.
         options: dict[str, Any] = {_SYNC_BUFFERS: False}
         wrapped = DistributedDataParallel(
             network,
             device_ids=[device.index] if device.type == "cuda" else None,
-            # A bucket that is never full before the end is sent after the backward pass.
+            # A bucket that never fills is sent after the backward pass.
             bucket_cap_mb=config.bucket_mb if config.overlap else _ONE_BUCKET_MB,
             gradient_as_bucket_view=True,
             static_graph=config.static_graph,
-            # `place` has done it.
+            # `place` has already broadcast the weights.
             init_sync=False,
             **options,
         )
@@ -75,7 +75,7 @@ class Ddp(Strategy):
             case "fp16":
                 wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
             case "bf16":
-                # Under its own name torch refuses it without NCCL, though gloo sends bf16 too.
+                # torch refuses the hook itself without NCCL, though gloo sends bf16 too.
                 wrapped.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
         return wrapped
 

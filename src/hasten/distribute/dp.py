@@ -1,4 +1,4 @@
-"""One process, several GPUs, a thread for each: torch's DataParallel, kept to be compared with."""
+"""torch's DataParallel (one process, a thread for each GPU), as a baseline for comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dp(Strategy):
     name = "dp"
 
     def mistakes(self, config: RunConfig) -> list[str]:
-        """What threads of one process can't share."""
+        """Settings that don't work with threads of one process."""
         messages = []
         if self.world.size > 1:
             messages.append(

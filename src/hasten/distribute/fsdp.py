@@ -30,7 +30,7 @@ _REDUCED = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Fsdp(Strategy):
-    """A share of the batch and a share of the state for each process.
+    """Each process has a share of the batch and a shard of the state.
 
     The whole network is in each process's memory until `place` has sharded it, and while a module that `whole` gave is
     kept. Weights are laid out contiguously, as FSDP2 takes no others: a channels-last image then goes through
@@ -40,7 +40,7 @@ class Fsdp(Strategy):
     name = "fsdp"
     splits_batch = True
     whole_network = False
-    """What `place` returns runs where all ranks call it together."""
+    """What `place` returns can only be called by all ranks together."""
 
     def __init__(self, world: World, config: DistributeConfig) -> None:
         super().__init__(world, config)
@@ -110,7 +110,7 @@ class Fsdp(Strategy):
     def whole(self, module: nn.Module) -> nn.Module:
         """Another module at each call, whose weights take memory until it is dropped."""
         assert self._skeleton is not None
-        return filled(self._skeleton, module)
+        return fill(self._skeleton, module)
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """On rank 0 in host memory. Tensors are gathered one by one."""
@@ -122,7 +122,7 @@ class Fsdp(Strategy):
         return _converted(state, self._scattered_weights, self._rows)
 
     def _gathered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
-        # What has two names is gathered once and stays one tensor.
+        # A tied weight is gathered once and stays one tensor.
         by_tensor: dict[int, Any] = {}
         gathered = {}
         for name, value in weights.items():
@@ -292,7 +292,7 @@ def skeleton_of(network: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def filled(skeleton: nn.Module, module: nn.Module) -> nn.Module:
+def fill(skeleton: nn.Module, module: nn.Module) -> nn.Module:
     """A plain module with the weights of the sharded `module` in the memory format of the skeleton.
 
     Its buffers are those of `module`. Every rank calls it.

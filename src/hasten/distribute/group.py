@@ -1,26 +1,28 @@
-"""Joining the process group of a job, with clear errors if that fails."""
+"""The process group of a job: its rendezvous, with clear errors if an address can't be reached, and its timeouts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
-from hasten.distribute.connectivity import why_unreachable, with_timeout
 from hasten.distribute.world import World
 from hasten.files import first_line
 
-_PATIENT = timedelta(hours=12)
-"""What one process may do before training while the others wait for it: preparing a large data set takes hours."""
-
-
+_LONG_TIMEOUT = timedelta(hours=12)
+"""Timeout while one process prepares the data and the others wait: a large data set takes hours."""
 _LATE_S = 2.0
-"""By how much torch's own timeouts are given the chance to come first."""
+"""Margin that lets torch's own timeouts expire first."""
 
 
 class RendezvousError(ValueError):
@@ -38,9 +40,9 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
         yield
         return
     if world.launcher == "horovod" and "MASTER_ADDR" not in os.environ:
-        from hasten.distribute.horovod import meet_by_horovod
+        from hasten.distribute.horovod import rendezvous_by_horovod
 
-        meet_by_horovod(world)
+        rendezvous_by_horovod(world)
     _default_address(world)
     backend = config.backend if config.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
@@ -64,7 +66,7 @@ def long_timeout_group() -> Iterator[distributed.ProcessGroup | None]:
     if not distributed.is_initialized():
         yield None
         return
-    group = distributed.new_group(backend="gloo", timeout=_PATIENT)
+    group = distributed.new_group(backend="gloo", timeout=_LONG_TIMEOUT)
     try:
         yield group
     finally:
@@ -121,3 +123,55 @@ def _rendezvous_error(world: World, reason: str) -> RendezvousError:
         f"{world} could not meet the others at {where} ({reason}); check that rank 0 runs on the host of MASTER_ADDR, "
         "that MASTER_PORT is free there and no firewall lies between, and that all ranks were started"
     )
+
+
+T = TypeVar("T")
+
+_AGAIN_S = 0.2
+_TRY_S = 5.0
+_UNKNOWN_HOST_S = 30.0
+"""How long an unknown host is retried: a cluster may publish its names a little after it starts processes."""
+
+
+def why_unreachable(host: str, port: int, *, within_s: float) -> str | None:
+    """None once a process listens at host:port; else, after `within_s` seconds, the reason.
+
+    An unknown host or one without a route is given up sooner. A refused connection is retried to the end, as the
+    process may start later.
+    """
+    begin = time.monotonic()
+    while True:
+        remaining_s, waits_s = begin + within_s - time.monotonic(), within_s
+        try:
+            socket.create_connection((host, port), timeout=max(0.1, min(_TRY_S, remaining_s))).close()
+            return None
+        except ConnectionRefusedError:
+            reason = "nobody listens there"
+        except TimeoutError:
+            reason = "no answer"
+        except OSError as error:
+            reason, waits_s = error.strerror or str(error), min(within_s, _UNKNOWN_HOST_S)
+            if isinstance(error, socket.gaierror):
+                reason = f"no host of that name: {error.strerror}"
+        if time.monotonic() - begin + _AGAIN_S >= waits_s:
+            return reason
+        time.sleep(_AGAIN_S)
+
+
+def with_timeout(call: Callable[[], T], seconds: float) -> T:
+    """Return or raise what `call` does; TimeoutError after `seconds`, while it continues in a daemon thread.
+
+    For calls without a timeout, such as torch's stores if the program at the address is not a store.
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    if not wait([future], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return future.result()

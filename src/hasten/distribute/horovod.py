@@ -164,17 +164,17 @@ def start(world: World) -> ModuleType:
     hvd = load()
     if not hvd.is_initialized():
         if "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ and world.size > 1:
-            os.environ.update(_meeting(world))
+            os.environ.update(_rendezvous_variables(world))
         _initialise(hvd)
     if (hvd.rank(), hvd.size()) != (world.rank, world.size):
         raise ValueError(
             f"distribute.strategy=horovod: Horovod has rank {hvd.rank()} of {hvd.size()}, and the launcher "
-            f"({world.launcher}) told of {world}; start the job by `hasten launch`, torchrun or horovodrun alone"
+            f"({world.launcher}) reports {world}; start the job by `hasten launch`, torchrun or horovodrun alone"
         )
     return hvd
 
 
-def meet_by_horovod(world: World) -> None:
+def rendezvous_by_horovod(world: World) -> None:
     """Under `horovodrun`, which sets no MASTER_ADDR: rank 0 chooses one and broadcasts it by Horovod."""
     hvd = load()
     if not hvd.is_initialized():
@@ -183,7 +183,7 @@ def meet_by_horovod(world: World) -> None:
     if world.first:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind(("", 0))
-            endpoint = (_own_address(), probe.getsockname()[1])
+            endpoint = (_local_address(), probe.getsockname()[1])
     address, port = hvd.broadcast_object(endpoint, root_rank=0, name="meeting")
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
     interface = os.environ.get("HOROVOD_GLOO_IFACE")
@@ -202,7 +202,7 @@ def _initialise(hvd: ModuleType) -> None:
         ) from error
 
 
-def _meeting(world: World) -> dict[str, str]:
+def _rendezvous_variables(world: World) -> dict[str, str]:
     """The environment variables that `horovodrun` would have set for this rank, with the rendezvous on rank 0."""
     if not distributed.is_initialized():
         raise ValueError(f"distribute.strategy=horovod: {world} has joined no process group, by which ranks meet")
@@ -233,7 +233,7 @@ def _meeting(world: World) -> dict[str, str]:
     return variables | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
 
 
-def _own_address() -> str:
+def _local_address() -> str:
     """The address of this host on the network that horovodrun's server is reached by."""
     server = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

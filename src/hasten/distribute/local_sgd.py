@@ -81,7 +81,7 @@ class LocalSgd(Strategy):
         if steps % every == 0:
             self._pending = _Mean(self._network.parameters())
         if (steps + 1) % every == 0 or every == 1:
-            self._take_up()
+            self._apply_pending()
 
     @torch.no_grad()
     def whole(self, module: nn.Module) -> nn.Module:
@@ -93,7 +93,7 @@ class LocalSgd(Strategy):
     @torch.no_grad()
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The means over ranks, which this process adopts too: the tensors of `state` are the live ones."""
-        self._take_up()
+        self._apply_pending()
         average_over_ranks(self._all())
         return state
 
@@ -105,7 +105,7 @@ class LocalSgd(Strategy):
     def close(self) -> None:
         self._drop()
 
-    def _take_up(self) -> None:
+    def _apply_pending(self) -> None:
         if self._pending is not None:
             self._pending.add_to(self._network.parameters())
             self._pending = None
@@ -116,7 +116,7 @@ class LocalSgd(Strategy):
             self._pending = None
 
     def _all(self) -> list[Tensor]:
-        """All tensors that differ between ranks, in the same order on all ranks."""
+        """All tensors that differ between ranks, in an order that is the same on all of them."""
         modules = [module for module in (self._network, self._average) if module is not None]
         tensors: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         state = {name: value for name, value in self._optimizer.state_dict().items() if name != "param_groups"}

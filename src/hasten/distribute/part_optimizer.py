@@ -13,7 +13,7 @@ from torch import Tensor
 class PartOptimizer(torch.optim.Optimizer):
     """Has the groups of all parameters; `inner`, whose groups it cuts, keeps moments of this process's part alone.
 
-    own: by the number of a parameter (counted through all groups) the tensor that is updated here in its place, which
+    local: by the number of a parameter (counted through all groups) the tensor that is updated here in its place, which
     may be the parameter itself. `state_dict` holds the values of this part under these numbers; `load_state_dict`
     takes from a state of all parameters what belongs to this part.
 
@@ -21,17 +21,17 @@ class PartOptimizer(torch.optim.Optimizer):
     rate) is passed to `inner` at every step.
     """
 
-    def __init__(self, inner: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> None:
+    def __init__(self, inner: torch.optim.Optimizer, local: Mapping[int, Tensor]) -> None:
         assert not inner.state, "moments of all parameters would be kept"
         super().__init__([dict(group) for group in inner.param_groups], inner.defaults)
         self.inner = inner
-        self.numbers = sorted(own)
+        self.numbers = sorted(local)
         """Numbers of the parameters that are updated here."""
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
         self._ranges = number_ranges([len(group["params"]) for group in self.param_groups])
         """Numbers of each group's parameters."""
         for group, whole in zip(inner.param_groups, self._ranges, strict=True):
-            group["params"] = [own[number] for number in whole if number in own]
+            group["params"] = [local[number] for number in whole if number in local]
 
     def before(self) -> None:
         """Called before the step of `inner`; for subclasses to override."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, fx, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_map_only
 
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.ddp import broadcast_tensors, broadcast_weights
+from hasten.distribute.part_optimizer import flat_state, nested_state, number_ranges, renumbered
 from hasten.distribute.pipeline_partition import (
     Costs,
     Operations,
@@ -31,7 +34,6 @@ from hasten.distribute.pipeline_partition import (
     operations_of,
     state_used,
 )
-from hasten.distribute.pipeline_state import merge_stages, split_stages
 from hasten.distribute.strategy import Step, Strategy
 from hasten.distribute.world import World
 
@@ -147,7 +149,7 @@ class Pipeline(Strategy):
             for rank in range(self.world.size):
                 payload: list[list[Form]] = [[]]
                 if rank == self.world.rank:
-                    input_forms, output_forms = forms, forms_given(stage, forms, piece.device)
+                    input_forms, output_forms = forms, forms_of_outputs(stage, forms, piece.device)
                     payload = [output_forms]
                 distributed.broadcast_object_list(payload, src=rank)
                 (forms,) = payload
@@ -184,11 +186,11 @@ class Pipeline(Strategy):
         return network
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        return merge_stages(state, self.world, self._layout, self._own_layout(), self._names())
+        return merge_stages(state, self.world, self._layout, self._local_layout(), self._names())
 
     def scatter_state(self, state: dict[str, Any]) -> dict[str, Any]:
         local_names = {name for name in self._names() if self._owns(name)}
-        return split_stages(state, self._layout, self._own_layout(), self._names(), local_names)
+        return split_stages(state, self._layout, self._local_layout(), self._names(), local_names)
 
     def close(self) -> None:
         self._schedules.clear()
@@ -196,7 +198,7 @@ class Pipeline(Strategy):
     def _owns(self, name: str) -> bool:
         return self._stages.owners[name] == self.world.rank
 
-    def _own_layout(self) -> list[list[str]]:
+    def _local_layout(self) -> list[list[str]]:
         return [[name for name in group if self._owns(name)] for group in self._layout]
 
     def _names(self) -> list[str]:
@@ -320,7 +322,7 @@ Form = tuple[tuple[int, ...], torch.dtype, bool]
 """Shape, type and requires_grad of a tensor that is sent."""
 
 
-def forms_given(stage: StageModule, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
+def forms_of_outputs(stage: StageModule, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
     """The forms of a stage's outputs for inputs of these forms, by a forward pass of a copy."""
     clone = copy.copy(stage)
     clone._modules = {"network": copy.deepcopy(stage.network)}
@@ -331,3 +333,59 @@ def forms_given(stage: StageModule, input_forms: Sequence[Form], device: torch.d
         outputs = clone(*inputs)
     tensors = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     return [(tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for tensor in tensors]
+
+
+Layout = Sequence[Sequence[str]]
+"""Names of the parameters in each group of an optimizer."""
+
+
+def merge_stages(
+    state: dict[str, Any], world: World, whole: Layout, local: Layout, names: Sequence[str]
+) -> dict[str, Any]:
+    """The state of a single process, complete on rank 0. All ranks call it.
+
+    whole, local: the optimizer's parameters in a single process and here. names: of the network's state, in order.
+    """
+    local_state = {
+        "network": state["network"],
+        "average": state["average"],
+        "optimizer": _renumbered(state["optimizer"], local, whole),
+    }
+    states: list[Any] | None = [None] * world.size if world.first else None
+    distributed.gather_object(tree_map_only(Tensor, lambda value: value.detach().cpu(), local_state), states, dst=0)
+    if states is None:
+        return state
+    # In the order of a single process's, so that the same state makes the same file.
+    networks = {}
+    for kind in ("network", "average"):
+        if state[kind] is not None:
+            merged = {name: value for one in states for name, value in one[kind].items()}
+            networks[kind] = {name: merged[name] for name in names}
+    values = {place: value for one in states for place, value in flat_state(one["optimizer"]).items()}
+    return {**state, **networks, "optimizer": nested_state(states[0]["optimizer"], values)}
+
+
+def split_stages(
+    state: dict[str, Any], whole: Layout, local: Layout, names: Sequence[str], local_names: Collection[str]
+) -> dict[str, Any]:
+    """This stage's part of a single process's state. The state of another network or optimizer is returned as it is.
+
+    Restoring then refuses it. local_names: those of `names` that this stage holds.
+    """
+    optimizer = state["optimizer"]
+    fits = [len(group["params"]) for group in optimizer["param_groups"]] == [len(group) for group in whole]
+    if not fits or set(state["network"]) != set(names):
+        return state
+    networks = {
+        kind: {name: value for name, value in state[kind].items() if name in local_names}
+        for kind in ("network", "average")
+        if state[kind]
+    }
+    return {**state, **networks, "optimizer": _renumbered(optimizer, whole, local)}
+
+
+def _renumbered(optimizer: dict[str, Any], before: Layout, after: Layout) -> dict[str, Any]:
+    """An optimizer's state in another layout, without the parameters that it lacks."""
+    numbers = {name: number for number, name in enumerate(chain.from_iterable(after))}
+    old_to_new = {old: numbers[name] for old, name in enumerate(chain.from_iterable(before)) if name in numbers}
+    return renumbered(optimizer, old_to_new, number_ranges([len(group) for group in after]))

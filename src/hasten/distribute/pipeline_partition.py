@@ -31,11 +31,11 @@ _FLOPS_PER_NUMBER = 200
 """Time cost of writing one number, in FLOPs: about its cost on CPUs, and enough that the memory of activations is
 balanced too."""
 _LOSS = 5
-"""Times that the loss goes over the network's output, which costs the last stage."""
+"""Passes of the loss over the network's output, a cost of the last stage."""
 _NETWORKS = (nnunet.__name__, unet.__name__)
 """Hasten's modules that are traced into; its other ones, such as fused layers, are single operations."""
 _EVEN = 1.05
-"""Stages may be this much slower than the best cut makes them, where less has to be sent then."""
+"""Stages may be this much slower than with the best cut if less has to be sent."""
 
 
 @dataclass(frozen=True, slots=True)

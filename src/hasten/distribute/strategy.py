@@ -1,4 +1,4 @@
-"""What a strategy is: how processes share a network's training. The class itself is that of a single process."""
+"""The base class of strategies, which define how processes share a training; itself the one of a single process."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Step(Protocol):
 
 
 class Strategy:
-    """One process. The others change what they must; `engine` calls the methods in this order.
+    """A single process. Subclasses override what differs; `engine` calls the methods in this order.
 
     `mistakes`, `place` (network and its average, before the optimizer is built), `share_optimizer`, `wrap` (after
     compiling). Each step: `sync` around each piece with `run_piece` in it, `total_norm` once, `after_step` after the
-    optimizer. Now and then: `whole`, `gather_state`, `scatter_state`.
+    optimizer. At validations and checkpoints: `whole`, `gather_state`, `scatter_state`.
     """
 
     name = "single"
@@ -121,7 +121,7 @@ class Strategy:
         return state
 
     def close(self) -> None:
-        """Give back what the strategy holds. Called once, also after an error."""
+        """Release resources. Called once, also after an error."""
 
 
 def alone() -> Strategy:
@@ -149,7 +149,7 @@ def build_strategy(config: DistributeConfig, world: World) -> Strategy:
             "use ddp, or start one"
         )
     if world.size == 1 and name not in ("single", "dp"):
-        # What a run of one process is in any strategy: the script and its settings stay as they are.
+        # A run of one process is the same in any strategy, so scripts and settings need no change.
         name = "single"
     match name:
         case "single":

@@ -46,7 +46,7 @@ class World:
 def detect_world(environment: Mapping[str, str] | None = None) -> World:
     """The world that the launcher's environment variables describe (by default those of this process).
 
-    Raises ValueError naming a variable that is no number or out of range.
+    Raises ValueError naming a variable that is not a number or is out of range.
     """
     variables = os.environ if environment is None else environment
     host = socket.gethostname()

@@ -24,7 +24,7 @@ from hasten.optim.layout import innermost
 
 
 class Zero1(Ddp):
-    """Gradients as in DDP; after each step the owners send their parameters to all."""
+    """Gradients as in DDP; after each step the owners broadcast their parameters."""
 
     name = "zero1"
 

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from hasten.engine.train_log import TrainLog
-from hasten.lightning.data import HastenDataModule
+from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
-from hasten.lightning.framework import lightning_package
-from hasten.lightning.records import TrainerStats, record_of
-from hasten.lightning.timed import Listening, Steps
+from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of
 from hasten.observe.clock import process_start_seconds
 from hasten.observe.load import LoadMeter
 from hasten.observe.monitor import Monitor
@@ -81,7 +79,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            trainer.profiler = Listening(trainer.profiler, self._steps)
+            trainer.profiler = TimedProfiler(trainer.profiler, self._steps)
 
     def state_dict(self) -> dict[str, Any]:
         return {"time_s": self.time_s()}
@@ -194,8 +192,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
 
     def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
         """Write summary and diagnosis once, however the training ended."""
-        if isinstance(trainer.profiler, Listening):
-            trainer.profiler, listening = trainer.profiler.inner, trainer.profiler
+        if isinstance(trainer.profiler, TimedProfiler):
+            trainer.profiler, timed = trainer.profiler.inner, trainer.profiler
         else:
             return
         if not self._goes:
@@ -216,7 +214,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 total_s=self.time_s(),
                 world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
             )
-            record = record_of(trainer, pl_module, self._steps, self._stats, listening.inner)
+            record = record_of(trainer, pl_module, self._steps, self._stats, timed.inner)
             command = tuple(sys.argv)
             run = ScriptRun(command=command, exit_code=0, ended="finished", records=[record], seconds=seconds)
             diagnosis = judge(run, others=others)

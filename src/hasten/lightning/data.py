@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.engine.job import RunPlan, pick_device
-from hasten.lightning.framework import lightning_package
-from hasten.lightning.loaders import CaseLoader, StepLoader
-from hasten.lightning.sources import ChainSource, PlannedSource, RankDevice, Source
+from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""The same code under two names, whose classes don't know each other."""
+
+
+def lightning_package() -> ModuleType:
+    """The one that the script has imported; else the first that is installed.
+
+    Raises ImportError naming the extra where there is none.
+    """
+    for name in _PACKAGES:
+        imported = sys.modules.get(name)
+        if imported is not None:
+            return imported
+    for name in _PACKAGES:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in (name, name.partition(".")[0]):
+                raise
+    raise ImportError("hasten.lightning needs Lightning: pip install 'hasten[lightning]' (or pytorch-lightning)")
 
 
 class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore[misc]
@@ -166,8 +188,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
             if settings.get(name) != saved:
                 difference = f": {saved} there, {settings.get(name)} here" if isinstance(saved, int) else ""
                 raise ValueError(
-                    f"HastenDataModule: {name} is not that of the checkpoint{difference}; its batches would be others. "
-                    "Go on with the same settings and cases, or begin a training of its own from the checkpoint's "
+                    f"HastenDataModule: {name} is not that of the checkpoint{difference}; its batches would differ. "
+                    "Resume with the same settings and cases, or start a new training from the checkpoint's "
                     "weights"
                 )
         self._restored = int(state_dict["position"])

@@ -52,7 +52,7 @@ class RunFolder:
         existing = [name for name in (METRICS_JSONL, SUMMARY_JSON, RUN_YAML) if (self.path / name).exists()]
         if existing and not resumed:
             raise ValueError(
-                f"{self.path}: holds a run already ({', '.join(existing)}); name another folder, or go on with that "
+                f"{self.path}: holds a run already ({', '.join(existing)}); name another folder, or resume that "
                 "run by Trainer.fit(..., ckpt_path=...)"
             )
 
@@ -109,7 +109,7 @@ class RunFolder:
         except OSError as error:
             if not self._warned:
                 log.warning(
-                    "%s: cannot be written to (%s); the training goes on without its records",
+                    "%s: cannot be written to (%s); the training continues without its records",
                     self.path, error.strerror or error,
                 )  # fmt: skip
             self._warned = True

@@ -1,9 +1,9 @@
-"""Sources of a data module: a data set that Hasten prepares, or files with MONAI transforms."""
+"""Sources of a data module and their loaders: a data set that Hasten prepares, or files with MONAI transforms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,65 @@ from hasten.engine.cases import arena_of
 from hasten.engine.job import RunPlan, plan_run, with_train
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
-from hasten.lightning.loaders import Batch, CaseLoader, Feeding, dealt
 from hasten.sample.share import Share
+
+Batch = dict[str, Tensor]
+Feeding = Callable[[int, int], Iterable[Mapping[str, Tensor]]]
+"""The batches of steps `first` ... `last` - 1."""
+
+
+class StepLoader:
+    """An epoch is the next `length` batches of a stream that any step of can be the first one.
+
+    `position` is the number of batches that were given out: the step that comes next. What is left of an epoch that
+    the Trainer ends early is the beginning of the next one. is_fixed: every epoch has the batches of the first.
+    """
+
+    def __init__(self, feed: Feeding, length: int, *, position: int = 0, is_fixed: bool = False) -> None:
+        self._feed, self._length = feed, length
+        self._fixed = position if is_fixed else None
+        self.position = position
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Generator[Batch, None, None]:
+        # A generator reads the position when its first batch is requested: iterators are created earlier than that.
+        first = self.position = self.position if self._fixed is None else self._fixed
+        for batch in self._feed(first, first + self._length):
+            self.position += 1
+            yield dict(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lightning treats a loader that has this as resumable; the data module stores more."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: the data module has restored the position already."""
+
+
+class CaseLoader:
+    """Whole cases one by one, as batches of one: tensors by key, and the case's name as `id`, a list of one."""
+
+    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], indices: Sequence[int]) -> None:
+        """case: the tensors (1, C, ...) of a case. indices: those of this process."""
+        self._case, self._ids, self._indices = case, ids, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in self._indices:
+            yield {**self._case(number), "id": [self._ids[number]]}
+
+
+def rank_indices(count: int, rank: int, size: int) -> tuple[int, ...]:
+    """Of `count` cases those of one rank: as many for each, as ranks must make the same number of steps.
+
+    Where the number is not divisible, the first ones occur twice, as with Lightning's own sampler.
+    """
+    each = -(-count // size)
+    return tuple((number * size + rank) % count for number in range(each)) if count else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +150,7 @@ class PlannedSource:
             label = arena.label(cases[number])[None, None].to(place.device)
             return {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
 
-        return CaseLoader(case, ids, dealt(len(ids), place.rank, place.size))
+        return CaseLoader(case, ids, rank_indices(len(ids), place.rank, place.size))
 
     def close(self) -> None:
         """Release the cases."""
@@ -125,7 +182,7 @@ class ChainSource:
             is_set = isinstance(self.train, ChainDataset)
             self._train_set = self.train if is_set else CacheDataset(self.train, self.compose, progress=False)
         if self._validation_set is None and self.validation_compose is not None:
-            indices = dealt(len(self.validation_rows), place.rank, place.size)
+            indices = rank_indices(len(self.validation_rows), place.rank, place.size)
             rows = [self.validation_rows[number] for number in indices]
             self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
 
@@ -140,7 +197,7 @@ class ChainSource:
         cached = self._validation_set
         if cached is None:
             return None
-        indices = dealt(len(self.validation_rows), place.rank, place.size)
+        indices = rank_indices(len(self.validation_rows), place.rank, place.size)
 
         def case(number: int) -> Batch:
             item = cached[number]

@@ -134,12 +134,12 @@ def with_masks(batches: Iterator[Batch], stage: FirstStage, *, first: int, threa
             }
             waiting.append((copied, masks, futures))
             if len(waiting) > _AHEAD:
-                yield _joined(*waiting.popleft())
+                yield _with_result(*waiting.popleft())
         while waiting:
-            yield _joined(*waiting.popleft())
+            yield _with_result(*waiting.popleft())
 
 
-def _joined(batch: Batch, masks: Tensor, changed: dict[int, Future[Tensor]]) -> Batch:
+def _with_result(batch: Batch, masks: Tensor, changed: dict[int, Future[Tensor]]) -> Batch:
     for row, future in changed.items():
         masks[row] = future.result().to(masks.device)
     image = batch["image"]

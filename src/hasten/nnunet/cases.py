@@ -82,7 +82,7 @@ def read_cases(
 
 
 def placed(store: Store, device: torch.device) -> Store:
-    """The cases on the GPU where they take less than half of its free memory, else where they are."""
+    """The cases, moved to the GPU if they take less than half of its free memory."""
     if device.type != "cuda":
         return store
     size = sum(value.nbytes for value in store.values.values())

@@ -31,7 +31,7 @@ class GraphedStep:
 
     def __init__(self, step: TrainStep, setting: StepSetting) -> None:
         self._step, self._reason = step, why_not_captured(step, setting)
-        self._given: tuple[Tensor, ...] = ()
+        self._inputs: tuple[Tensor, ...] = ()
         self._static: tuple[Tensor, ...] = ()
         self._captured = None if self._reason else CapturedStep(step=step, load=self._load, batch=self._batch)
 
@@ -43,11 +43,11 @@ class GraphedStep:
 
     def __call__(self, image: Tensor, target: Tensor) -> Tensor:
         """() float32 loss on the device."""
-        self._given = image, target
+        self._inputs = image, target
         if self._captured is not None and not self._static:
             self._static = image.clone(), target.clone()
         if self._captured is None or any(
-            each.shape != other.shape for each, other in zip(self._given, self._static, strict=True)
+            each.shape != other.shape for each, other in zip(self._inputs, self._static, strict=True)
         ):
             return self._step(image, target, 0)
         return self._captured(0)
@@ -58,8 +58,8 @@ class GraphedStep:
             self._captured.close()
 
     def _load(self, index: int) -> None:
-        for static, given in zip(self._static, self._given, strict=True):
-            static.copy_(given)
+        for static, value in zip(self._static, self._inputs, strict=True):
+            static.copy_(value)
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         image, target = self._static

@@ -88,7 +88,7 @@ def make_step(
     scaler: nnU-Net's, which is used where the step runs in fp16, as nnU-Net's does on a GPU.
     """
     bare = unwrapped(network)
-    engaged = {"fused norms": _operated(bare, setting)}
+    engaged = {"fused norms": _fuse_norms(bare, setting)}
     probe = Probe(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
         shape=(1 if device.type == "cpu" else min(2, setting.shape[0]), *setting.shape[1:]),
@@ -131,7 +131,7 @@ def is_idle(device: torch.device) -> bool:
     return device.type != "cpu" or other_cores() <= BUSY
 
 
-def evaluated(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+def evaluate(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """() loss and (B, K, ...) scores of the finest output of each batch, as the step computes them, from one pass.
 
     batches: image and target as of the step.
@@ -172,7 +172,7 @@ def muon(network: nn.Module, weight_decay: float) -> Muon:
     )  # fmt: skip
 
 
-def _operated(network: nn.Module, setting: StepSetting) -> Switch:
+def _fuse_norms(network: nn.Module, setting: StepSetting) -> Switch:
     """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
     device = next(network.parameters()).device
     try:

@@ -10,7 +10,7 @@ from torch import Tensor
 from hasten.engine.batch_size import release_memory
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.engine.step import TrainStep
-from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting, evaluated
+from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting, evaluate
 
 PER_PASS = 4
 """Batches that go through the network together, or one by one."""
@@ -54,12 +54,12 @@ class Validation:
         self._batches, self._results = [], []
 
     def _one_by_one(self) -> list[tuple[Tensor, Tensor]]:
-        return [value for batch in self._batches for value in evaluated(self._step, [batch])]
+        return [value for batch in self._batches for value in evaluate(self._step, [batch])]
 
     def _together(self) -> list[tuple[Tensor, Tensor]] | None:
         """None where memory is short, as it then is for good."""
         try:
-            return evaluated(self._step, self._batches)
+            return evaluate(self._step, self._batches)
         except torch.OutOfMemoryError:
             self.switch = Switch(False, f"memory is short for {PER_PASS} batches")
         release_memory()  # only here: the traceback keeps the tensors of the pass alive

@@ -78,7 +78,7 @@ def major_axes(labels: np.ndarray, number: int) -> np.ndarray:
 def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.ndarray, list[int], float]:
     """As `lesions_of` of a slide's mask, and how many pixels of level 0 a pixel of it is long.
 
-    Raises ValueError where nobody knows how large the slide's pixels are.
+    Raises ValueError if the pixel size of the slide is not known.
     """
     level = slide.level_near(detect.mask_downsample)
     pyramid_level = slide.levels[level]

@@ -58,7 +58,7 @@ class SlideResult:
 
 
 def evaluate_tiles(scorer: Scorer, tiles: TileSet) -> TileResult:
-    """AUC, balanced accuracy and mean loss of all tiles, unchanged."""
+    """AUC, balanced accuracy and mean loss of all tiles, without augmentation."""
     chance = scorer(tiles.image).double()
     label = tiles.label
     metric = ROCAUCMetric()
@@ -69,9 +69,9 @@ def evaluate_tiles(scorer: Scorer, tiles: TileSet) -> TileResult:
     return TileResult(auc=float(metric.aggregate()), accuracy=float(accuracy), loss=float(loss))
 
 
-def stride_of(config: DetectionConfig) -> int:
-    """Pixels between values of a heat map."""
-    return config.detect.stride or max(1, config.tiles.size // 2)
+def heat_map_grid(slide: Slide, config: DetectionConfig) -> Grid:
+    """The cells of a slide's heat map. Raises ValueError as `tissue_grid`."""
+    return tissue_grid(slide, config.tiles, config.detect.stride or max(1, config.tiles.size // 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ class Scan:
 
 def scan(slide: Slide, name: str, scorer: Scorer, config: DetectionConfig, folder: Path) -> Scan:
     """The heat map of a slide, written into `folder`, and its detections."""
-    grid = tissue_grid(slide, config.tiles, stride_of(config))
+    grid = heat_map_grid(slide, config)
     heat = heat_map(slide, grid, scorer)
     write_heat_map(folder, name, heat, slide, grid)
     scores, cells = suppress(heat, threshold=config.detect.threshold, box=config.detect.box)
@@ -104,7 +104,7 @@ def heat_map_cells(cases: Sequence[SlideCase], config: DetectionConfig) -> int:
     cells = 0
     for case in cases:
         with open_case(case, config.data) as slide:
-            cells += len(tissue_grid(slide, config.tiles, stride_of(config)).cells)
+            cells += len(heat_map_grid(slide, config).cells)
     return cells
 
 

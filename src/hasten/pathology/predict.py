@@ -13,10 +13,10 @@ from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.pathology.compose import scorer_of
 from hasten.pathology.config import DetectionConfig, is_detection_run, load
 from hasten.pathology.detect import Detection, write_detections
-from hasten.pathology.evaluate import DETECTIONS_CSV, scan, stride_of
+from hasten.pathology.evaluate import DETECTIONS_CSV, heat_map_grid, scan
 from hasten.pathology.heatmap import HEAT_MAP_ENDINGS, Scorer
 from hasten.pathology.network import build_classifier
-from hasten.pathology.tiles import open_case, tissue_grid
+from hasten.pathology.tiles import open_case
 
 
 def predict_slides(
@@ -43,7 +43,7 @@ def predict_slides(
         raise ValueError(f"{existing}: exists; add --overwrite to replace it, or choose another --out")
     for path in paths:
         with open_case(path, config.data) as slide:
-            tissue_grid(slide, config.tiles, stride_of(config))
+            heat_map_grid(slide, config)  # a slide without the level is refused before anything is written
     rows: list[Detection] = []
     for path, name in zip(paths, names, strict=True):
         with open_case(path, config.data) as slide:

@@ -68,17 +68,11 @@ def open_case(case: SlideCase | Path, data: SlidesConfig) -> Slide:
     return slide
 
 
-def level_for(slide: Slide, tiles: TilesConfig) -> int:
-    """The level that tiles are read from. Raises ValueError, naming the levels, where the slide has it not."""
-    return slide.level_of(tiles.mpp) if tiles.mpp is not None else slide.level(tiles.level or 0)
-
-
 def tissue_grid(slide: Slide, tiles: TilesConfig, stride: int) -> Grid:
-    """The cells with tissue of a slide."""
+    """The cells with tissue of a slide. Raises ValueError that names its levels if it lacks the one to read from."""
+    level = slide.level_of(tiles.mpp) if tiles.mpp is not None else slide.level(tiles.level or 0)
     tissue = tissue_of(slide, downsample=tiles.tissue_downsample, min_pixels=tiles.min_tissue_pixels)
-    return grid_of(
-        slide, tissue, level=level_for(slide, tiles), tile=tiles.size, stride=stride, min_tissue=tiles.min_tissue
-    )
+    return grid_of(slide, tissue, level=level, tile=tiles.size, stride=stride, min_tissue=tiles.min_tissue)
 
 
 def num_threads(tiles: TilesConfig) -> int:
@@ -86,7 +80,7 @@ def num_threads(tiles: TilesConfig) -> int:
 
 
 def pick_tiles(cases: Sequence[SlideCase], config: DetectionConfig) -> list[Picked]:
-    """The tiles of each slide with a label that is sure, up to `tiles.per_slide` of each class.
+    """The tiles of each slide whose label is certain, up to `tiles.per_slide` of each class.
 
     The tiles of a slide depend only on the seed and the slide's name. Raises the errors of opening a slide.
     """
@@ -134,16 +128,16 @@ def require_both(picked: Sequence[Picked], what: str) -> None:
         )
 
 
-def read_tiles(picked: Sequence[Picked], config: DetectionConfig, *, in_memory: bool = False) -> TileSet:
+def read_tiles(picked: Sequence[Picked], config: DetectionConfig) -> TileSet:
     """Read all picked tiles once, by threads.
 
     They take size x size x 3 bytes each: 147 KiB at 224 pixels, 14 GiB for 100 000. Above `tiles.ram` they lie in a
-    file of the cache folder that has no name, and whose room is free again when the process ends.
+    unnamed file in the cache folder, whose space is freed when the process ends.
     """
     tiles = config.tiles
     label = np.concatenate([each.labels for each in picked])
     shape = (len(label), 3, tiles.size, tiles.size)
-    home = "ram" if in_memory else _home(tiles, int(np.prod(shape, dtype=np.int64)))
+    home = _home(tiles, int(np.prod(shape, dtype=np.int64)))
     image = np.empty(shape, np.uint8) if home == "ram" else _mapped(shape)
     with ThreadPoolExecutor(num_threads(tiles)) as pool:
         first = 0
@@ -180,7 +174,7 @@ def _mapped(shape: tuple[int, ...]) -> np.ndarray:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            # Without this a full disk would be noticed only on writing to the map, which ends the process.
+            # Without this, a full disk would raise SIGBUS on writing to the map, which kills the process.
             os.posix_fallocate(file.fileno(), 0, int(np.prod(shape, dtype=np.int64)))
             return np.memmap(file, np.uint8, "r+", shape=shape)
     except OSError as error:

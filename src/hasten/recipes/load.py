@@ -69,13 +69,13 @@ def source_folder(name: str | Path) -> Path:
     return path.parent if path.suffix.lower() in YAMLS else Path()
 
 
-def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def merge_settings(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """Settings merged with `top`: sections are merged, other values replaced."""
     joined = dict(base)
     for name, value in top.items():
         below = joined.get(name)
         if isinstance(value, dict) and isinstance(below, dict) and name not in _MAPPINGS:
-            joined[name] = overlaid(below, value)
+            joined[name] = merge_settings(below, value)
         else:
             joined[name] = value
     return joined
@@ -139,7 +139,7 @@ def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
         part = recipe if at[0] == "run" else getattr(recipe, str(at[0]))
         if part is None:
             continue
-        tree = part.run if at[0] == "run" else overlaid(recipe.run, part.run)
+        tree = part.run if at[0] == "run" else merge_settings(recipe.run, part.run)
         config, mistakes = checked_as(RunConfig, tree, at)
         dotted, located = ".".join(map(str, at)), range_mistakes(check_run(config), mistakes)
         ranges = [((*at, *key), f"{dotted}.{message}") for key, message in located]

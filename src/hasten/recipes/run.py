@@ -16,7 +16,7 @@ from hasten.config.check import check_run
 from hasten.config.load import load_as
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url, shown
-from hasten.recipes.load import overlaid
+from hasten.recipes.load import merge_settings
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def run_of(
     """
     if recipe.kind != "segmentation":
         raise ValueError(f"{recipe.name}: is a recipe for detection on slides, which only `hasten train` takes")
-    tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+    tree = recipe.run if twin is None else merge_settings(recipe.run, twin.run)
     train = tree.get("train") or {}
     target = recipe.target if twin is None or twin.target is None else twin.target
-    tree = overlaid(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
+    tree = merge_settings(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
     if _is_overridden("augment.preset", overrides) or _is_overridden("augment.chain", overrides):
         # Drop the recipe's augmentation, which the override replaces.
         sample = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
@@ -66,7 +66,7 @@ def detection_of(
     from hasten.pathology.config import load
 
     assert recipe.kind == "detection"
-    tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+    tree = recipe.run if twin is None else merge_settings(recipe.run, twin.run)
     config = load(tree, overrides)
     source = _source(recipe, tree, config.data.source, overrides, base)
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
@@ -78,14 +78,16 @@ def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
     if not outside:
         return
     known = ", ".join(f"{value} ({name})" for value, name in recipe.labels.items())
-    where = f"{case_set.source}: declares the label values" if case_set.source.is_file() else _holder(case_set, outside)
+    where = (
+        f"{case_set.source}: declares the label values" if case_set.source.is_file() else _location(case_set, outside)
+    )
     raise ValueError(
         f"{where} {', '.join(map(str, outside))}, but the recipe {recipe.name} has only the classes {known}; map those "
         "values to the recipe's, or train without it: name the data set in the recipe's place"
     )
 
 
-def _holder(case_set: CaseSet, outside: Iterable[int]) -> str:
+def _location(case_set: CaseSet, outside: Iterable[int]) -> str:
     """The first label map with one of the values; if there is none, the labels.json that declares them."""
     from hasten.cases.formats import read_file
 

@@ -30,7 +30,7 @@ def twin_of(recipe: Recipe, *, reduced: bool = False, cases: int | None = None) 
 def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int = 2) -> Path:
     """Write the phantoms into `to`, new or empty, and the YAML to train on them, which is returned.
 
-    The same settings give the same files. Raises ValueError: `to` is in use, or phantoms that can't be so.
+    The same settings give the same files. Raises ValueError if `to` is in use or the phantoms' settings are invalid.
     """
     empty_folder(to, "--to")
     last = recipe.last_of(twin)

@@ -26,7 +26,7 @@ NUM_COLORS = 8
 MAX_POINTS = 300
 """Points of one line; a longer line is averaged in equal bins, for the weight of the page."""
 
-# Placeholder colours, all distinct and none that matplotlib writes by itself.
+# Placeholder colours, all distinct and none that matplotlib uses by itself.
 _VARIABLES = {
     "--ink": "#010203",
     "--muted": "#010204",

@@ -10,7 +10,7 @@ from hasten.observe.monitor.sample import Gpu, Sample
 from hasten.report import words
 from hasten.report.figures import NUM_COLORS, Line, color, line_chart
 from hasten.report.model import Chart, Key, Note, Section, Table
-from hasten.report.monitor import Machine
+from hasten.report.read import Machine
 
 PERCENT = (0.0, 103.0)
 """Axis limits, with a margin so that a line at 100 is fully visible."""
@@ -132,9 +132,9 @@ def _steps(machine: Machine) -> tuple[str, list[Curve]]:
 def _memory(machine: Machine, host: Sequence[Sample]) -> list[Curve]:
     used = _of(host, lambda sample: sample.host.ram_used, GIB)
     total = _of(host, lambda sample: sample.host.ram_total, GIB)
-    own = _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
+    ranks = _of_ranks(machine, lambda sample: sample.host.rss, "this process", GIB)
     detail = f"of {total[-1][1]:.1f} GiB" if total else ""
-    return [(Key("all programs", "--c1", detail), used), *_curves(own)[: NUM_COLORS - 1]]
+    return [(Key("all programs", "--c1", detail), used), *_curves(ranks)[: NUM_COLORS - 1]]
 
 
 def _traffic(host: Sequence[Sample]) -> list[Curve]:

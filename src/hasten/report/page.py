@@ -11,7 +11,7 @@ from hasten.engine.crossval import summarise
 from hasten.observe.folds import is_cross_validation
 from hasten.report import words
 from hasten.report.compare import KIND, comparison_page
-from hasten.report.crossval_page import write_crossval_page
+from hasten.report.evaluation_page import write_crossval_page
 from hasten.report.html import write_page
 from hasten.report.model import Note, Page, Section
 from hasten.report.read import Run, read_run
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about run directories, or about a cross-validation.
 
-    The file is replaced in one move, so a page that is open is never half there.
+    The file is replaced atomically, so a reader never sees half a page.
 
     Args:
         runs: run directories; the first is the one that the others are compared with. The folder of a cross-validation,

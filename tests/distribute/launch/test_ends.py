@@ -104,7 +104,7 @@ def test_a_rank_that_did_not_end_when_told_to(tmp_path: Path) -> None:
     stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=100, step=7, collectives=3))))
     failures = {0: failure(tmp_path, 0, STALLED), 1: failure(tmp_path, 1, -9, at=41)}
     first = first_of(ends_of_job(tmp_path, failures))
-    assert (first.rank, first.in_words) == (1, "did not answer, nor end when it was told to")
+    assert (first.rank, first.in_words) == (1, "neither answered nor ended when asked to")
     assert exit_code_of(first) == STALLED
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
-from hasten.distribute.slurm.follow import collected, standings
-from hasten.distribute.slurm.jobs import read_jobs
+from hasten.distribute.slurm.jobs import read_jobs, shape_of, sweep_of
 from hasten.distribute.slurm.script import Request
-from hasten.distribute.slurm.shape import shape_of, sweep_of
+from hasten.distribute.slurm.status import job_statuses, scale_json
 from hasten.distribute.slurm.submit import submit
 from hasten.observe.rundir import write_json
 from hasten.study.scale.log_folder import read_logs
@@ -67,12 +66,12 @@ def log(out: Path, name: str) -> str:
 
 
 def test_a_sweep_is_trained_and_collected(swept: Path) -> None:
-    standing, message = standings(swept, read_jobs(swept))
+    standing, message = job_statuses(swept, read_jobs(swept))
 
     assert [each.state for each in standing] == ["finished", "finished"], log(swept, "tasks-2")
     assert [each.view.steps for each in standing if each.view] == [STEPS, STEPS]
     assert not [note for note in message.notes if "squeue" in note]
-    write_json(swept / RUNS_JSON, collected(standing))
+    write_json(swept / RUNS_JSON, scale_json(standing))
     study = read_logs(swept)
     assert [(each.strategy, each.world, each.mode) for each in study.logs] == [
         ("ddp", 2, "strong"),
@@ -136,7 +135,7 @@ def test_a_partition_that_is_not_there(slurm: Slurm, config: RunConfig, tmp_path
 
     assert job.job_id is not None
     assert slurm.wait_for_end(job.job_id) == "failed"
-    (standing,), _ = standings(out, read_jobs(out))
+    (standing,), _ = job_statuses(out, read_jobs(out))
     assert standing.state == "failed"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hasten.distribute.slurm.jobs import Shape
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
-from hasten.distribute.slurm.shape import Shape
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
 TWO_NODES = Shape(nodes=2, tasks_per_node=4, gpus_per_node=4)

@@ -10,9 +10,8 @@ import pytest
 
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.distribute.slurm.jobs import SlurmJob, read_jobs, script_path, settings_path
+from hasten.distribute.slurm.jobs import Shape, SlurmJob, read_jobs, script_path, settings_path, shape_of, sweep_of
 from hasten.distribute.slurm.script import Request
-from hasten.distribute.slurm.shape import Shape, shape_of, sweep_of
 from hasten.distribute.slurm.submit import settings_at, submit
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 

@@ -25,15 +25,15 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from hasten.distribute.launch import parent
 from hasten.distribute.launch.ends import End, ends_of
 from hasten.distribute.launch.job import Job
-from hasten.distribute.launch.meet import Meeting
 from hasten.distribute.launch.record import RankRecord, read_record
+from hasten.distribute.launch.rendezvous import Rendezvous
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
 from hasten.observe.env import usable_cores
 from hasten.observe.rundir import RANKS
 
 _GRACE_S = 120
 """Seconds that ranks may take to finish a step and save it when the job is asked to stop."""
-_TALKER = "torch.distributed"
+_TORCH_LOGGERS = "torch.distributed"
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
 
@@ -149,19 +149,19 @@ class Outcome:
 
 
 def run_ranks(
-    meeting: Meeting, command: Sequence[str], folder: Path, *, again: Callable[[Sequence[End], int, int], None]
+    rendezvous: Rendezvous, command: Sequence[str], folder: Path, *, again: Callable[[Sequence[End], int, int], None]
 ) -> Outcome:
     """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended.
 
     folder: of the logs. again: called before a restart with how the ranks ended, the restart's number and the maximum.
     Raises torch's SignalException when this process got a signal to stop, after it has forwarded it to the ranks.
     """
-    job = meeting.job
-    logs = RankLogs(folder, _environment(meeting))
+    job = rendezvous.job
+    logs = RankLogs(folder, _environment(rendezvous))
     ends: list[End] = []
 
     def failed(result: RunResult, restarts_left: int) -> None:
-        host = meeting.hosts[job.node_rank]
+        host = rendezvous.hosts[job.node_rank]
         attempt = logs.attempt
         ends[:] = ends_of(result.failures, host=host, logs=attempt.logs, where=job.out / RANKS, stopped=attempt.stopped)
         _write_ends(ends)
@@ -171,7 +171,7 @@ def run_ranks(
     spec = WorkerSpec(
         role="",
         local_world_size=job.nproc,
-        rdzv_handler=FreshStoreRendezvous(meeting),
+        rdzv_handler=FreshStoreRendezvous(rendezvous),
         entrypoint=sys.executable,
         args=tuple(command),
         max_restarts=job.max_restarts,
@@ -193,7 +193,7 @@ def quiet(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / "launcher.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(_TALKER)]
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(_TORCH_LOGGERS)]
     before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
     for logger in loggers:
         logger.handlers, logger.propagate = [handler], False
@@ -212,9 +212,9 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-def _environment(meeting: Meeting) -> dict[str, str]:
-    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // meeting.job.nproc)))
-    return {**rank_variables(meeting.job), LAUNCHED: meeting.name, "OMP_NUM_THREADS": threads}
+def _environment(rendezvous: Rendezvous) -> dict[str, str]:
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // rendezvous.job.nproc)))
+    return {**rank_variables(rendezvous.job), LAUNCHED: rendezvous.name, "OMP_NUM_THREADS": threads}
 
 
 def rank_variables(job: Job) -> dict[str, str]:
@@ -237,10 +237,10 @@ def _write_ends(ends: Sequence[End]) -> None:
 class FreshStoreRendezvous(StaticTCPRendezvous):
     """torch's static rendezvous, with a fresh store each time. Its port is shared through the launchers' store."""
 
-    def __init__(self, meeting: Meeting) -> None:
-        job = meeting.job
-        super().__init__(meeting.host, 0, job.node_rank, job.nnodes, job.rdzv_id, math.ceil(job.join_s))
-        self.launchers, self.number = meeting.store, 0
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        job = rendezvous.job
+        super().__init__(rendezvous.host, 0, job.node_rank, job.nnodes, job.rdzv_id, math.ceil(job.join_s))
+        self.launchers, self.number = rendezvous.store, 0
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Raises RuntimeError if another host does not join."""

@@ -1,4 +1,4 @@
-"""One host's part of a launch, from meeting the others to the report of what went wrong."""
+"""One host's part of a launch, from the rendezvous of the hosts to the report of what went wrong."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from hasten.distribute.launch.agent import rank_variables, run_ranks
 from hasten.distribute.launch.ends import End, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job
-from hasten.distribute.launch.meet import Meeting, meet
 from hasten.distribute.launch.record import FOLDER, RankRecord, read_record
+from hasten.distribute.launch.rendezvous import Rendezvous, join
 from hasten.files import first_line, printable
 from hasten.observe.rundir import LOGS
 
@@ -34,32 +34,32 @@ def launch(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
     """
     if warning := job.warning():
         print_error(f"warning: {warning}")
-    meeting = meet(job)
-    folder = job.out / LOGS / meeting.name
+    rendezvous = join(job)
+    folder = job.out / LOGS / rendezvous.name
 
-    def once_more(ends: Sequence[End], number: int, of: int) -> None:
+    def warn_restart(ends: Sequence[End], number: int, of: int) -> None:
         first = first_of(ends)
         print_error(
             f"warning: rank {first.rank} on {first.host} {first.in_words}; all ranks start again ({number} of {of})"
         )
 
     try:
-        outcome = run_ranks(meeting, command, folder, again=once_more)
+        outcome = run_ranks(rendezvous, command, folder, again=warn_restart)
     except SignalException as stop:
         return _STOP_CODES.get(stop.sigval.name, 128 + stop.sigval)
     if outcome.lost is not None and not outcome.ends:
-        print_error(_lost_meeting(meeting, outcome.lost))
+        print_error(_lost_rendezvous(rendezvous, outcome.lost))
         return 1
     if not outcome.ends:
         return stop_code(outcome.records)
-    ends, lost = meeting.exchange(outcome.ends)
+    ends, lost = rendezvous.exchange(outcome.ends)
     text = report_of(
         ends, job.nproc * job.nnodes, lost=lost, restarts=outcome.restarts, logs=folder, out=job.out,
         again=again, resume=resume,
     )  # fmt: skip
     (folder / _REPORT).write_text(text + "\n")
     first = first_of(ends)
-    if first.how != "mistake" or job.node_rank == 0 or first.host == meeting.hosts[job.node_rank]:
+    if first.how != "mistake" or job.node_rank == 0 or first.host == rendezvous.hosts[job.node_rank]:
         print_error(text)
     return exit_code_of(first)
 
@@ -69,10 +69,10 @@ def stop_code(records: Mapping[int, RankRecord]) -> int:
     return max((record.exit_code for record in records.values() if record.kind in ("stopped", "other")), default=0)
 
 
-def _lost_meeting(meeting: Meeting, error: RuntimeError) -> str:
-    who = "another host" if meeting.job.node_rank == 0 else f"{meeting.hosts[0]} (node 0)"
+def _lost_rendezvous(rendezvous: Rendezvous, error: RuntimeError) -> str:
+    who = "another host" if rendezvous.job.node_rank == 0 else f"{rendezvous.hosts[0]} (node 0)"
     return (
-        f"error: lost {who} at {meeting.host}:{meeting.port}: {first_line(error)}\n"
+        f"error: lost {who} at {rendezvous.host}:{rendezvous.port}: {first_line(error)}\n"
         "check that host, then start the job again with --resume on all of them"
     )
 

@@ -53,7 +53,7 @@ class End:
             case "stalled" if self.step >= 0:
                 return f"made no step after step {self.step}"
             case "stalled":
-                return "did not answer, nor end when it was told to"
+                return "neither answered nor ended when asked to"
             case "stopped":
                 return "was stopped (SIGSTOP) and not continued"
             case "memory":
@@ -61,7 +61,7 @@ class End:
             case "killed":
                 return f"was killed by {_signal_name(-self.exit_code)}"
             case "silent":
-                return f"ended with exit code {self.exit_code} and told no reason"
+                return f"ended with exit code {self.exit_code} and gave no reason"
             case "gone":
                 return "lost another rank"
             case "ended":

@@ -16,7 +16,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import RunConfig
 
 _DIGITS = 12
-_OWN_TO_A_HOST = (
+_HOST_SETTINGS = (
     ("data", "source"),
     ("cache", "dir"),
     ("cache", "device"),
@@ -51,7 +51,7 @@ def code_hash(folder: Path | None = None) -> str:
 def settings_hash(config: RunConfig) -> str:
     """Hash of all settings except those that may differ between hosts."""
     tree = dataclasses.asdict(config)
-    for section, name in _OWN_TO_A_HOST:
+    for section, name in _HOST_SETTINGS:
         del tree[section][name]
     del tree["observe"]
     return digest(tree)[:_DIGITS]

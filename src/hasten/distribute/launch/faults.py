@@ -21,7 +21,7 @@ VARIABLE = "HASTEN_FAULT"
 Kind = Literal["kill", "stop", "hang", "oom", "sigterm", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _ROOM = 1 << 28
-"""Bytes that a process may still take before an `oom` asks for more."""
+"""Bytes that a process may still allocate before `oom` exceeds the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def read_faults(text: str) -> tuple[Fault, ...]:
 
 
 def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
-    """What to call with the number of each finished step, or None where no fault is to befall this rank.
+    """What to call with the number of each finished step, or None if no fault is set for this rank.
 
-    where: folder that outlives a restart, in which a fault that has happened is noted, so that it happens once.
+    where: folder that survives a restart, where each injected fault is recorded, so that it happens once.
     """
     rank_faults = tuple(fault for fault in read_faults(os.environ.get(VARIABLE, "")) if fault.rank == world.rank)
     if not rank_faults:
@@ -59,12 +59,12 @@ def faults_of(world: World, where: Path) -> Callable[[int], None] | None:
                 where.mkdir(parents=True, exist_ok=True)
                 with suppress(FileExistsError):
                     (where / f"fault-{fault.kind}-{fault.rank}-{fault.step}").touch(exist_ok=False)
-                    _befall(fault.kind, step)
+                    _inject(fault.kind, step)
 
     return at
 
 
-def _befall(kind: Kind, step: int) -> None:
+def _inject(kind: Kind, step: int) -> None:
     match kind:
         case "kill" | "stop" | "sigterm":
             numbers = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
@@ -79,7 +79,7 @@ def _befall(kind: Kind, step: int) -> None:
 
 
 def _run_out_of_memory() -> None:
-    """Ask the system for more than it may give, so that the error is the real one."""
+    """Allocate more than the limit allows, so that the error is a real one."""
     if torch.cuda.is_available():
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -25,7 +25,7 @@ FOLDER = "HASTEN_RECORDS"
 STOPPED = (130, 143, 75)
 """Exit codes of a run that was asked to stop and has saved its state."""
 Kind = Literal["error", "memory", "mistake", "gone", "stopped", "other"]
-_OF_PEERS = ("gloo/transport", "closed by peer", "reset by peer", "nccl", "horovod has been shut down")
+_COLLECTIVE_ERRORS = ("gloo/transport", "closed by peer", "reset by peer", "nccl", "horovod has been shut down")
 """Lower-case substrings of the errors of failed collectives."""
 
 
@@ -57,7 +57,7 @@ def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException]
     elif isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         kind = "stopped" if code in STOPPED else "mistake" if code == 2 else "error"
-    elif _of_peers(error):
+    elif _is_peer_failure(error):
         kind = "gone"
     elif isinstance(error, ValueError):
         kind, code = "mistake", 2
@@ -111,12 +111,12 @@ def _is_frame_of_command(frames: TracebackType) -> bool:
     return path == Path(__file__) or "typer" in path.parts or path.parts[-2:-1] == ("cli",)
 
 
-def _of_peers(error: BaseException) -> bool:
+def _is_peer_failure(error: BaseException) -> bool:
     """Whether a rank ended because of another, so that its own error is of no help."""
     if isinstance(error, RendezvousError | distributed.DistError):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(part in text for part in _OF_PEERS)
+    return isinstance(error, RuntimeError) and any(part in text for part in _COLLECTIVE_ERRORS)
 
 
 def _record_file() -> Path | None:

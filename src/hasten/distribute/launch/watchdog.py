@@ -25,12 +25,12 @@ STALLED = 124
 VARIABLE = "HASTEN_STALL_SECONDS"
 LAUNCHED = "HASTEN_LAUNCH"
 """Set for ranks that `hasten launch` has started."""
-_LOOKS = 8
-"""Looks within the time that a step may take."""
-_LONGEST = 1.0
-"""Seconds between looks, at most."""
-_LATER = 5.0
-"""Seconds after which a process that doesn't even let this thread run is ended from outside of Python."""
+_POLLS = 8
+"""Polls within the time that a step may take."""
+_MAX_POLL_S = 1.0
+"""Maximum seconds between polls."""
+_HARD_EXIT_S = 5.0
+"""Further seconds after which a process that blocks even this thread is ended from outside of Python."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +121,7 @@ class Watchdog:
             stack_file(self.where, self.rank).unlink(missing_ok=True)
 
     def _watch(self) -> None:
-        every = min(_LONGEST, self.stall_s / _LOOKS)
+        every = min(_MAX_POLL_S, self.stall_s / _POLLS)
         while not self._ended.wait(every):
             if self.look():
                 self._end()
@@ -131,7 +131,7 @@ class Watchdog:
             elif self._stack is not None:
                 # Runs outside of Python, for code that never releases the GIL.
                 remaining_s = self.stall_s - (time.monotonic() - self._last_step[1])
-                faulthandler.dump_traceback_later(remaining_s + _LATER, exit=True, file=self._stack)
+                faulthandler.dump_traceback_later(remaining_s + _HARD_EXIT_S, exit=True, file=self._stack)
 
     def _stall(self) -> Stall:
         return Stall(rank=self.rank, pid=os.getpid(), step=self._step or 0, collectives=_collectives())

@@ -38,7 +38,7 @@ def require_sbatch() -> None:
         )
 
 
-def hand_in(script: Path) -> str:
+def submit_script(script: Path) -> str:
     """Submit a batch script; the job's number. Raises ValueError naming the script with sbatch's own message."""
     process = _run("sbatch", "--parsable", str(script))
     # "123", or "123;cluster" of several clusters.
@@ -49,7 +49,7 @@ def hand_in(script: Path) -> str:
     raise ValueError(f"{script}: sbatch refused it: {message.removeprefix('sbatch: ').removeprefix('error: ')}")
 
 
-def ask(ids: Sequence[str]) -> JobStates:
+def query(ids: Sequence[str]) -> JobStates:
     """The states of jobs: of the queue, and of the accounting for those that have left it, where there is one."""
     if not ids:
         return JobStates()
@@ -72,7 +72,7 @@ def ask(ids: Sequence[str]) -> JobStates:
             # "CANCELLED by 1000"
             states.setdefault(number, state.split()[0].lower() if state.split() else "unknown")
         if past.returncode:
-            notes.append(f"sacct: {_first(past.stderr)}; jobs that have left the queue are told by their files.")
+            notes.append(f"sacct: {_first(past.stderr)}; jobs that have left the queue are judged by their files.")
     return JobStates(states=states, reasons=reasons, notes=tuple(notes))
 
 

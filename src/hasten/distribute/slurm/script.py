@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hasten.distribute.slurm.shape import Shape
+from hasten.distribute.slurm.jobs import Shape
 
 _PLAIN = re.compile(r"[\w.,:/@=+-]+")
 _CLOSING_S = 300

@@ -11,10 +11,18 @@ from typing import Literal
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.config.user_code import digest_of
-from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, SlurmJob, read_jobs, script_path, settings_path, write_jobs
-from hasten.distribute.slurm.queue import hand_in, require_sbatch
+from hasten.distribute.slurm.jobs import (
+    FOLDER,
+    JOBS_JSON,
+    Shape,
+    SlurmJob,
+    read_jobs,
+    script_path,
+    settings_path,
+    write_jobs,
+)
+from hasten.distribute.slurm.queue import require_sbatch, submit_script
 from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
-from hasten.distribute.slurm.shape import Shape
 from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.files import replacing
 from hasten.sample.share import share_mistake
@@ -51,7 +59,7 @@ def submit(
         return
     for place, job in enumerate(jobs):
         try:
-            jobs[place] = dataclasses.replace(job, job_id=hand_in(script_path(out, job.name)))
+            jobs[place] = dataclasses.replace(job, job_id=submit_script(script_path(out, job.name)))
         except ValueError as error:
             raise ValueError(f"{error}{_rest(out, jobs[:place], jobs[place:])}") from None
         # Saved immediately: a job whose number is lost can't be tracked.
@@ -123,11 +131,9 @@ def _write_scripts(
                     file.write(content.encode())
             jobs.append(
                 SlurmJob(
+                    **dataclasses.asdict(shape),
                     name=shape.name,
                     world=shape.world,
-                    nodes=shape.nodes,
-                    tasks_per_node=shape.tasks_per_node,
-                    gpus_per_node=shape.gpus_per_node,
                     strategy=_strategy(config, shape.world),
                     seed=config.train.seed,
                     mode=mode,

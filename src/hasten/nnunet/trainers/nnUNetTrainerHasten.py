@@ -31,6 +31,7 @@ from hasten.engine.measure import Switch
 from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.wrappers import unwrapped
+from hasten.nnunet import check_version
 from hasten.nnunet.batches import Augmentation, Batches, chain_of
 from hasten.nnunet.cascade import FirstStage
 from hasten.nnunet.cases import placed, read_cases
@@ -47,7 +48,6 @@ from hasten.nnunet.step import (
     muon,
 )
 from hasten.nnunet.validation import Validation
-from hasten.nnunet.version import check_version
 
 _CUDA = torch.device("cuda")
 

@@ -14,7 +14,7 @@ import pytest
 
 from hasten.distribute.launch.ends import End
 from hasten.distribute.launch.job import Job
-from hasten.distribute.launch.meet import Meeting, meet
+from hasten.distribute.launch.rendezvous import Rendezvous, join
 
 OUT = Path("out")
 
@@ -39,12 +39,12 @@ def node(rank: int, port: int, **fields: Any) -> Job:
     return Job(node_rank=rank, master=f"127.0.0.1:{port}", **(given | fields))
 
 
-def met(*jobs: Job) -> list[Meeting | ValueError]:
+def met(*jobs: Job) -> list[Rendezvous | ValueError]:
     """What each launcher finds, all at once."""
 
-    def one(job: Job) -> Meeting | ValueError:
+    def one(job: Job) -> Rendezvous | ValueError:
         try:
-            return meet(job)
+            return join(job)
         except ValueError as error:
             return error
 
@@ -80,10 +80,10 @@ def test_more_processes_than_cores_are_no_mistake() -> None:
 
 
 def test_one_host_needs_no_address() -> None:
-    meeting = meet(Job(nproc=2, out=OUT))
-    assert meeting.port > 0
-    assert len(meeting.hosts) == 1
-    assert meeting.exchange([]) == ([], [])
+    rendezvous = join(Job(nproc=2, out=OUT))
+    assert rendezvous.port > 0
+    assert len(rendezvous.hosts) == 1
+    assert rendezvous.exchange([]) == ([], [])
 
 
 def test_a_port_that_is_taken() -> None:
@@ -91,19 +91,19 @@ def test_a_port_that_is_taken() -> None:
         listening() as port,
         pytest.raises(ValueError, match=rf"port {port} of .* is taken .* port \d+ is free"),
     ):
-        meet(node(0, port))
+        join(node(0, port))
 
 
 def test_a_host_of_no_name() -> None:
     job = Job(nproc=1, out=OUT, nnodes=2, node_rank=1, master="no-such-host.invalid:29500", join_s=1.0)
     with pytest.raises(ValueError, match=r"no-such-host\.invalid:29500: cannot be reached .no host of that name"):
-        meet(job)
+        join(job)
 
 
 def test_nobody_at_the_address() -> None:
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"cannot be reached .* the launcher of --node-rank 0 runs on"):
-        meet(node(1, free_port(), join_s=1.0))
+        join(node(1, free_port(), join_s=1.0))
     assert time.monotonic() - began < 30
 
 
@@ -112,19 +112,19 @@ def test_something_else_at_the_address() -> None:
         listening() as port,
         pytest.raises(ValueError, match="no launcher answers there; check that the one of --node-rank 0"),
     ):
-        meet(node(1, port, join_s=2.0))
+        join(node(1, port, join_s=2.0))
 
 
 def test_a_node_that_does_not_come() -> None:
     with pytest.raises(ValueError, match="--nnodes 3: node 1, 2 did not come within 1 s"):
-        meet(node(0, free_port(), nnodes=3, join_s=1.0))
+        join(node(0, free_port(), nnodes=3, join_s=1.0))
 
 
 def test_nodes_meet_and_tell_how_their_ranks_ended() -> None:
     port = free_port()
     both = met(node(1, port), node(0, port))
-    assert all(isinstance(meeting, Meeting) for meeting in both)
-    assert len({meeting.name for meeting in both if isinstance(meeting, Meeting)}) == 1
+    assert all(isinstance(rendezvous, Rendezvous) for rendezvous in both)
+    assert len({rendezvous.name for rendezvous in both if isinstance(rendezvous, Rendezvous)}) == 1
     ends = [
         End(rank=rank, host=f"h{rank}", how="gone", exit_code=1, message="", traceback="", log="", time=1.0)
         for rank in (1, 0)
@@ -137,7 +137,7 @@ def test_nodes_meet_and_tell_how_their_ranks_ended() -> None:
 def test_a_node_that_says_no_more_is_lost() -> None:
     port = free_port()
     _, first = met(node(1, port), node(0, port, join_s=1.5))
-    assert isinstance(first, Meeting)
+    assert isinstance(first, Rendezvous)
     _, lost = first.exchange([])
     assert [name.endswith("(node 1)") for name in lost] == [True]
 
@@ -164,6 +164,6 @@ def test_a_number_given_twice() -> None:
 def test_a_used_port_of_a_job_that_ended_is_free_again() -> None:
     port = free_port()
     first, second = met(node(0, port), node(1, port))
-    assert isinstance(first, Meeting)
+    assert isinstance(first, Rendezvous)
     del first, second
-    assert all(isinstance(meeting, Meeting) for meeting in met(node(0, port), node(1, port)))
+    assert all(isinstance(rendezvous, Rendezvous) for rendezvous in met(node(0, port), node(1, port)))

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from hasten.distribute.connectivity import why_unreachable, with_timeout
+from hasten.distribute.group import why_unreachable, with_timeout
 from hasten.distribute.launch.ends import End
 from hasten.distribute.launch.job import Job
 
@@ -28,7 +28,7 @@ _PARTING_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meeting:
+class Rendezvous:
     """The hosts of a job, after all of them have joined."""
 
     job: Job
@@ -79,7 +79,7 @@ class Meeting:
             self._answer(f"read/{node}", until)
 
 
-def meet(job: Job) -> Meeting:
+def join(job: Job) -> Rendezvous:
     """Wait for the launchers of the other hosts, for at most `job.join_s`.
 
     Raises ValueError naming the port that is taken, the host that can't be reached, the nodes that did not come, or
@@ -103,7 +103,7 @@ def meet(job: Job) -> Meeting:
         hosts = _hosts(job, store, until)
     except RuntimeError as error:
         raise ValueError(f"--master {host}:{port}: the launcher of --node-rank 0 does not answer any more") from error
-    return Meeting(job=job, host=host, port=server.port, name=name, hosts=hosts, store=store)
+    return Rendezvous(job=job, host=host, port=server.port, name=name, hosts=hosts, store=store)
 
 
 def _store(host: str, port: int, until: float, *, first: bool) -> TCPStore:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hasten.distribute.slurm.follow import Standing, collected, is_active, standings
 from hasten.distribute.slurm.jobs import SlurmJob
-from hasten.distribute.slurm.queue import ask
+from hasten.distribute.slurm.queue import query
+from hasten.distribute.slurm.status import JobStatus, is_active, job_statuses, scale_json
 from hasten.study.scale.run_logs import RUNS_JSON, listed
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
@@ -38,14 +38,14 @@ def ran(out: Path, status: str | None, *, steps: int = 20, name: str = JOB.name)
         (folder / "summary.json").write_text(json.dumps({"status": status, "steps": steps}))
 
 
-def standing_of(out: Path, job: SlurmJob = JOB) -> Standing:
-    return standings(out, [job])[0][0]
+def standing_of(out: Path, job: SlurmJob = JOB) -> JobStatus:
+    return job_statuses(out, [job])[0][0]
 
 
 def test_a_job_in_the_queue(bin_: Path, tmp_path: Path) -> None:
     fake(bin_, "squeue", 'echo "12|PENDING|Priority"; echo "13|RUNNING|None"')
 
-    waiting, going = standings(tmp_path, [JOB, dataclasses.replace(JOB, name="gpus-8", job_id="13")])[0]
+    waiting, going = job_statuses(tmp_path, [JOB, dataclasses.replace(JOB, name="gpus-8", job_id="13")])[0]
 
     assert (waiting.state, waiting.reason, waiting.view) == ("pending", "Priority", None)
     assert (going.state, going.reason) == ("running", "")
@@ -78,14 +78,14 @@ def test_a_run_that_is_through_needs_no_slurm(bin_: Path, tmp_path: Path) -> Non
     standing = standing_of(tmp_path)
 
     assert (standing.state, standing.is_done) == ("finished", True)
-    assert ask(["12"]).notes == ("squeue is not on PATH, so that only what the runs wrote themselves is known.",)
+    assert query(["12"]).notes == ("squeue is not on PATH, so that only what the runs wrote themselves is known.",)
 
 
 def test_jobs_that_left_the_queue_are_asked_of_the_accounting(bin_: Path, tmp_path: Path) -> None:
     fake(bin_, "squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     fake(bin_, "sacct", 'echo "12|CANCELLED by 1000"; echo "12.batch|CANCELLED"')
 
-    standing, message = standings(tmp_path, [JOB])
+    standing, message = job_statuses(tmp_path, [JOB])
 
     assert standing[0].state == "cancelled"
     assert message.notes == ()
@@ -96,11 +96,11 @@ def test_a_cluster_without_accounting(bin_: Path, tmp_path: Path) -> None:
     fake(bin_, "sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
     ran(tmp_path, "interrupted")
 
-    standing, message = standings(tmp_path, [JOB])
+    standing, message = job_statuses(tmp_path, [JOB])
 
     assert standing[0].state == "interrupted"
     assert message.notes == (
-        "sacct: Slurm accounting storage is disabled; jobs that have left the queue are told by their files.",
+        "sacct: Slurm accounting storage is disabled; jobs that have left the queue are judged by their files.",
     )
     assert standing_of(tmp_path / "elsewhere").state == "unknown"
 
@@ -110,7 +110,7 @@ def test_a_controller_that_is_away(bin_: Path, tmp_path: Path) -> None:
         bin_, "squeue", 'echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
     )
 
-    standing, message = standings(tmp_path, [JOB])
+    standing, message = job_statuses(tmp_path, [JOB])
 
     assert "Unable to contact slurm controller" in message.notes[0]
     assert standing[0].state == "unknown"
@@ -132,7 +132,9 @@ def test_fruitless_starts_are_told(bin_: Path, tmp_path: Path) -> None:
 
 def test_what_is_collected_is_what_the_study_reads(bin_: Path, tmp_path: Path) -> None:
     ran(tmp_path, "finished")
-    content = collected(standings(tmp_path, [JOB, dataclasses.replace(JOB, name="gpus-8", world=8, job_id=None)])[0])
+    content = scale_json(
+        job_statuses(tmp_path, [JOB, dataclasses.replace(JOB, name="gpus-8", world=8, job_id=None)])[0]
+    )
     (tmp_path / RUNS_JSON).write_text(json.dumps(content))
 
     first, second = listed(tmp_path)
@@ -146,4 +148,4 @@ def test_squeue_that_cannot_be_started(bin_: Path) -> None:
     path = fake(bin_, "squeue", "true")
     path.write_text("#!/no/such/shell\n")
 
-    assert "can't be started" in ask(["12"]).notes[0]
+    assert "can't be started" in query(["12"]).notes[0]

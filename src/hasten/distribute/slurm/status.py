@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.distribute.slurm.jobs import FOLDER, SlurmJob
-from hasten.distribute.slurm.queue import ACTIVE, JobStates, ask
+from hasten.distribute.slurm.queue import ACTIVE, JobStates, query
 from hasten.observe.monitor.watch import View, Watch
 
 DONE = ("finished", "target_reached", "time_up")
@@ -16,8 +16,8 @@ DONE = ("finished", "target_reached", "time_up")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """A job and the progress of its run."""
+class JobStatus:
+    """A job, its state and the progress of its run."""
 
     job: SlurmJob
     state: str
@@ -34,13 +34,13 @@ class Standing:
         return self.state in DONE
 
 
-def standings(out: Path, jobs: Sequence[SlurmJob]) -> tuple[list[Standing], JobStates]:
-    """The standing of every job in the order of `jobs`, and SLURM's answer."""
-    answer = ask([job.job_id for job in jobs if job.job_id is not None])
-    return [_standing(out, job, answer) for job in jobs], answer
+def job_statuses(out: Path, jobs: Sequence[SlurmJob]) -> tuple[list[JobStatus], JobStates]:
+    """The status of every job in the order of `jobs`, and SLURM's answer."""
+    answer = query([job.job_id for job in jobs if job.job_id is not None])
+    return [_job_status(out, job, answer) for job in jobs], answer
 
 
-def collected(standing: Sequence[Standing]) -> dict[str, Any]:
+def scale_json(statuses: Sequence[JobStatus]) -> dict[str, Any]:
     """The content of scale.json: the runs for `hasten scale analyse`, folders relative to the submission's."""
     return {
         "runs": [
@@ -54,20 +54,20 @@ def collected(standing: Sequence[Standing]) -> dict[str, Any]:
                 "nodes": each.job.nodes,
                 "job_id": each.job.job_id,
             }
-            for each in standing
+            for each in statuses
         ]
     }
 
 
 def is_active(state: str) -> bool:
-    """Whether a job in that state may still go on by itself."""
+    """Whether a job in that state may still run without further action."""
     return state in ACTIVE or state == "silent"
 
 
-def _standing(out: Path, job: SlurmJob, answer: JobStates) -> Standing:
-    view = _view(out / job.name)
+def _job_status(out: Path, job: SlurmJob, answer: JobStates) -> JobStatus:
+    view = _read_view(out / job.name)
     state = _state(job, view, answer)
-    return Standing(
+    return JobStatus(
         job=job,
         state=state,
         reason=answer.reasons.get(job.job_id or "", "") if state == "pending" else "",
@@ -89,7 +89,7 @@ def _state(job: SlurmJob, view: View | None, answer: JobStates) -> str:
     return view.state if view is not None else "unknown"
 
 
-def _view(folder: Path) -> View | None:
+def _read_view(folder: Path) -> View | None:
     try:
         return Watch(folder).poll()
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.distribute.slurm.shape import Shape, shape_of, sweep_of
+from hasten.distribute.slurm.jobs import Shape, shape_of, sweep_of
 
 FOUR = shape_of(nodes=None, gpus_per_node=4, tasks_per_node=None)
 
