@@ -9,10 +9,10 @@ from torch import nn
 
 from hasten.config.schema import OptimizerName
 from hasten.config.settled import PlannedTrain
+from hasten.optim.base import lay_out_moments
 from hasten.optim.groups import delay_rates, exempt_parameters, param_groups, scale_rates, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
-from hasten.optim.layout import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
