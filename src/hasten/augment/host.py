@@ -29,15 +29,13 @@ from hasten.sample.host import READ, cut, places_at
 class Kernels:
     """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
 
-    apply: Mapping[int, Callable[..., Tensor]]
-    """By position in the chain."""
-    fused: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """By the position of the first operation: how many operations one kernel fuses, and the kernel."""
+    apply: Mapping[int, tuple[int, Callable[..., Tensor]]]
+    """By the position of the first operation: how many operations the kernel fuses, and the kernel."""
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
     """By stage and first key of a group; each reads all keys of its group."""
 
 
-NOTHING_COMPILED = Kernels(apply={}, fused={}, read={})
+NOTHING_COMPILED = Kernels(apply={}, read={})
 
 
 def render_on_host(
@@ -103,20 +101,20 @@ def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str,
             before = value = image[row : row + 1]
             at = 0
             while at < len(run):
-                stage, (count, fused) = run[at], kernels.fused.get(run[at].position, (1, None))
+                stage, (count, kernel) = run[at], kernels.apply.get(run[at].position, (1, None))
                 if uses[at][row] and key in stage.op.keys:
-                    numbers_of_row = _numbers_of_row(numbers[at : at + count], row, many=fused is not None)
-                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, numbers_of_row)
+                    row_numbers = _row_numbers(numbers[at : at + count], row, prefix=kernel is not None)
+                    value = (kernel or stage.op.apply)(value, row_numbers)
                 at += count
             if value is not before:
                 before.copy_(value)
     return result
 
 
-def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
-    """The draws of one sample; of several operations with the number of each as a prefix."""
+def _row_numbers(numbers: Sequence[Mapping[str, Tensor]], row: int, *, prefix: bool) -> Drawn:
+    """The draws of one sample. prefix: name them as a kernel takes them, by the number of their operation."""
     return {
-        f"{number}.{name}" if many else name: each[row : row + 1]
+        f"{number}.{name}" if prefix else name: each[row : row + 1]
         for number, drawn in enumerate(numbers)
         for name, each in drawn.items()
         if name != "use"
@@ -125,7 +123,7 @@ def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: 
 
 def kernel_length(kernels: Kernels, stage: Stage) -> int:
     """Number of stages that run as one kernel from this one on."""
-    return kernels.fused.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
+    return kernels.apply.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
 
 
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:

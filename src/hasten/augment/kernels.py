@@ -75,12 +75,10 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:
                 list(pool.map(lambda row: _build(*row), missing))
-        applied, fused, reads = {}, {}, {}
+        applied, reads = {}, {}
         for (place, spec), path in zip(specs, paths, strict=True):
-            if isinstance(place, int) and len(spec.what) > 1:
-                fused[place] = (len(spec.what), _applied(opened(path)))
-            elif isinstance(place, int):
-                applied[place] = _applied(opened(path))  # its numbers sort alike without a prefix
+            if isinstance(place, int):
+                applied[place] = (len(spec.what), _applied(opened(path)))
             else:
                 reads[place] = _read(opened(path))
     except (OSError, RuntimeError) as error:
@@ -89,7 +87,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
     summary = f"{len(missing)} of {len(specs)} kernels built" if missing else f"{len(specs)} kernels from disk"
-    return Built(Kernels(apply=applied, fused=fused, read=reads), bool(specs), f"{summary} in {seconds:.1f} s", seconds)
+    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {seconds:.1f} s", seconds)
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:

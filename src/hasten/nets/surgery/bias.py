@@ -13,16 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils._pytree import tree_leaves
 
 from hasten.nets.surgery.dataflow import Call, Flow, Probe, copied, run, see_flow
-from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
+from hasten.nets.surgery.reclass import Mixed, become
 
 _CHANGED = 1e-3
 """How much of an output's largest value a bias may change by rounding, and still be called cancelled."""
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,40 @@ def _close(one: Tensor, other: Tensor) -> bool:
 def _running_mean(norm: nn.Module) -> Tensor | None:
     value = getattr(norm, "running_mean", None)
     return value if isinstance(value, Tensor) else None
+
+
+class _Unbiased(Mixed):
+    def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(image, weight, None)  # type: ignore[misc]
+
+
+class _UnbiasedTransposed(Mixed):
+    def forward(self: Any, image: Tensor, output_size: list[int] | None = None) -> Tensor:
+        dims = len(self.kernel_size)
+        padding = self._output_padding(
+            image, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+        )
+        convolve = getattr(functional, f"conv_transpose{dims}d")
+        return convolve(image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation)
+
+
+class _UnbiasedLinear(Mixed):
+    def forward(self: Any, image: Tensor) -> Tensor:
+        return functional.linear(image, self.weight)
+
+
+def to_unbiased(layer: nn.Module) -> bool:
+    """Make the layer add no bias, in place. False if its forward is not torch's own, so that this can't be done."""
+    forward = type(layer).forward
+    if forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward):
+        return become(layer, _Unbiased)
+    if any(forward is kind.forward for kind in _TRANSPOSED):
+        return become(layer, _UnbiasedTransposed)
+    return forward is nn.Linear.forward and become(layer, _UnbiasedLinear)
+
+
+def is_unbiased(layer: nn.Module) -> bool:
+    return isinstance(layer, _Unbiased | _UnbiasedTransposed | _UnbiasedLinear)
 
 
 def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, ...]:
