@@ -173,12 +173,12 @@ class _Reader:
                 continue
             volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
             out = [batch[key][row] for key in keys]
-            whole = None
+            copied = None
             if not uses[row]:
-                whole = _whole(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
-            if whole is not None:
+                copied = _copy_of(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
+            if copied is not None:
                 for volume, target in zip(volumes, out, strict=True):
-                    target.copy_(whole.of(volume))
+                    target.copy_(copied.of(volume))
                 continue
             sample_map = Map(affine.linear[row : row + 1], affine.shift[row : row + 1])
             if kernel is not None and not uses[row]:
@@ -191,9 +191,9 @@ class _Reader:
                 continue
             displaced = None
             if uses[row]:
-                assert reading.bends is not None
+                assert reading.displacing is not None
                 numbers = {name: value[row : row + 1] for name, value in grid.numbers[keys[0]].items()}
-                displaced = reading.bends.displacement(numbers, self.warp.out, self.spatial_dims)
+                displaced = reading.displacing.displacement(numbers, self.warp.out, self.spatial_dims)
             coordinates = coordinates_of(sample_map, self.warp.size, self.warp.out, displaced)
             self._between(keys, volumes, start[row], coordinates, out)
 
@@ -217,7 +217,7 @@ def _volume(cases: PackedCases, offset: int, shape: list[int]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _Copy:
     """Whole voxels of a case: a box, axes turned backward, and their order in the output."""
 
     lows: list[int]
@@ -231,9 +231,9 @@ class _Whole:
         return (torch.flip(box, self.backward) if self.backward else box).permute(0, *self.order)
 
 
-def _whole(
+def _copy_of(
     shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
-) -> _Whole | None:
+) -> _Copy | None:
     """The box that a map copies; None if it interpolates, or reads outside and padding is not zeros.
 
     linear of a flip, a quarter turn or a swap has one 1 or -1 in each row; all else needs interpolation.
@@ -259,4 +259,4 @@ def _whole(
     if outside and reading.padding_mode != "zeros":
         return None
     backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
-    return _Whole(lows, sides, backward, [order.index(axis) + 1 for axis in range(3)])
+    return _Copy(lows, sides, backward, [order.index(axis) + 1 for axis in range(3)])

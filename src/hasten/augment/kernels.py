@@ -40,9 +40,9 @@ from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)
 
-PAYS = (GaussianNoise, RicianNoise, ColorJitter)
+WORTH_COMPILING = (GaussianNoise, RicianNoise, ColorJitter)
 """Operations that take several times less when compiled; for the others it does not pay for the 15 s of compiling."""
-ALONE = (GibbsNoise, KSpaceSpikeNoise)
+NOT_FUSED = (GibbsNoise, KSpaceSpikeNoise)
 """Operations that are mostly a Fourier transform."""
 _SECONDS = 300
 """A compiler that takes longer hangs."""
@@ -109,27 +109,27 @@ def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[
                 key: dtypes[key] if reading.is_label else torch.float32 for key, reading in stage.readings.items()
             }
         elif number not in covered:
-            run = _always_from(stages, number)
+            run = _unconditional_run(stages, number)
             covered.update(range(number, number + len(run)))
-            if len(run) > 1 or isinstance(stage.op, PAYS):
-                ops = tuple(_bare(each.op) for each in run) or (_bare(stage.op),)
+            if len(run) > 1 or isinstance(stage.op, WORTH_COMPILING):
+                ops = tuple(_without_draws(each.op) for each in run) or (_without_draws(stage.op),)
                 shape = (store.channels[stage.op.keys[0]], *size[3 - dims :])
                 yield stage.position, Spec(kind="apply", what=ops, shape=shape, spatial_dims=dims)
 
 
-def _always_from(stages: Sequence[Stage], at: int) -> list[Placed]:
+def _unconditional_run(stages: Sequence[Stage], at: int) -> list[Placed]:
     """Operations on values from here on that every sample goes through, of the same keys: one pass, once compiled."""
     run: list[Placed] = []
     for stage in stages[at:]:
         if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp) or stage.op.prob < 1:
             break
-        if isinstance(stage.op, ALONE) or (run and stage.op.keys != run[0].op.keys):
+        if isinstance(stage.op, NOT_FUSED) or (run and stage.op.keys != run[0].op.keys):
             break
         run.append(stage)
     return run
 
 
-def _bare(op: Any) -> Any:
+def _without_draws(op: Any) -> Any:
     """The operation without the fields that only affect its draws, which are not compiled in."""
     changes: dict[str, Any] = {"keys": (), "prob": 1.0}
     if isinstance(op, GaussianNoise | RicianNoise):

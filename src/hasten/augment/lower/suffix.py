@@ -28,14 +28,14 @@ def lower_suffix(transform: Any, context: Context) -> Lowered | None:
         case mt.Identityd():
             return Lowered(note="nothing to do")
         case mt.SelectItemsd():
-            present = context.keys + context.made
+            present = context.keys + context.created
             remaining = tuple(key for key in keys_of(transform) if key in present)
             if set(remaining) == set(present):
                 return Lowered(note="the batch holds nothing else")
             return Lowered(ops=(build(transform, suffix.select, keys=remaining),))
         case mt.DeleteItemsd():
             deleted = tuple(
-                key for key in context.keys + context.made
+                key for key in context.keys + context.created
                 if any(_names(key, pattern, use) for pattern, use in zip(transform.keys, transform.use_re, strict=True))
             )  # fmt: skip
             if not deleted:
@@ -63,7 +63,7 @@ def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
 
     ops: list[Fixed] = []
     for key, dtype in zip(keys_of(transform), dtypes, strict=True):
-        if dtype is None or key not in context.keys + context.made:
+        if dtype is None or key not in context.keys + context.created:
             continue
         target = get_equivalent_dtype(dtype, torch.Tensor)
         # Everything except labels is float32 already.

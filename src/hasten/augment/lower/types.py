@@ -31,7 +31,7 @@ class Context:
     label_keys: tuple[str, ...]
     named: tuple[str, ...] = ()
     """The label keys that the user named."""
-    made: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
     """Entries of the batch that the chain itself makes."""
     dims: int = 3
     size: Triple | None = None

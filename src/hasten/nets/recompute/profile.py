@@ -72,7 +72,7 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
         network.train()
     try:
         with _state_restored(network), random_state_kept(device), torch.enable_grad():
-            watch = _watched(network, probe, device)
+            watch = _record(network, probe, device)
             rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
     finally:
         for module, mode in modes.items():
@@ -150,12 +150,12 @@ class _Watch:
         self._alive.clear()
 
 
-def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
+def _record(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
     existing = [*network.parameters(), *network.buffers(), *_tensors(probe)]
     watch = _Watch(existing)
     modules = dict(network.named_modules())
     for name, module in modules.items():
-        reason = _unfit(module)
+        reason = _why_not(module)
         if reason:
             watch.left_out[name] = reason
 
@@ -211,7 +211,7 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
     return {name: sum(end - begin for begin, end in pairs) for name, pairs in spans.items()}
 
 
-def _unfit(module: nn.Module) -> str | None:
+def _why_not(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "is compiled by TorchScript"
     if "forward" in vars(module):

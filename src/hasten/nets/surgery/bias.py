@@ -54,14 +54,14 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
         bias = module._parameters.get("bias") if isinstance(module, _ConvNd | nn.Linear) else None
         if bias is None or owners[id(bias)] > 1 or is_unbiased(module):
             continue
-        norms = _norms_behind(name, module, flow)
+        norms = _norms_after(name, module, flow)
         if norms:
             tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
             candidates.append(Cancelled(name, len(bias), tracked))
-    return _proved(copied(network), probe, _untangled(candidates, flow))
+    return _verified(copied(network), probe, _independent(candidates, flow))
 
 
-def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
+def _norms_after(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
     """The norms that are the only consumers of the layer's outputs, if each of them cancels its bias."""
     norms: dict[str, None] = {}
     for call in flow.calls_of(name):
@@ -87,7 +87,7 @@ def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
     return isinstance(norm, _BatchNorm | _InstanceNorm)
 
 
-def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
+def _independent(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
     """Drop candidates whose running mean also includes another layer's bias."""
     independent = []
     for each in candidates:
@@ -99,7 +99,7 @@ def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
 
 
 @torch.no_grad()
-def _proved(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
+def _verified(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
     """The candidates that don't affect the output; `network` is modified."""
     if not candidates:
         return ()
@@ -195,7 +195,7 @@ def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, 
         if each.tracked:
             _shift(network, each.tracked, bias)
             bias.data.zero_()
-            _shift_what_is_loaded(network, each)
+            _shift_loaded_biases(network, each)
         names.append(each.layer)
     return tuple(names)
 
@@ -208,7 +208,7 @@ def _shift(network: nn.Module, norms: Iterable[str], bias: Tensor) -> None:
         mean.sub_(bias.to(mean))
 
 
-def _shift_what_is_loaded(network: nn.Module, each: Cancelled) -> None:
+def _shift_loaded_biases(network: nn.Module, each: Cancelled) -> None:
     """Hooks the innermost module that contains layer and norms, so that loading a part of a network works, too."""
     paths = [name.split(".")[:-1] for name in (each.layer, *each.tracked)]
     depth = 0
