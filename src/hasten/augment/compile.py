@@ -52,12 +52,12 @@ class TransformProgram:
 
     @property
     def label_keys(self) -> tuple[str, ...]:
-        """Those that hold classes."""
+        """The entries of a batch that hold classes."""
         return self.context.label_keys
 
     @property
     def chain(self) -> Chain:
-        """Hasten's operations."""
+        """Hasten's operations, with the crop."""
         return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
 
     def explain(self) -> str:

@@ -41,11 +41,11 @@ from hasten.sample import constant, gather, random
 log = logging.getLogger(__name__)
 
 WORTH_COMPILING = (GaussianNoise, RicianNoise, ColorJitter)
-"""Operations that take several times less when compiled; for the others it does not pay for the 15 s of compiling."""
+"""Operations that run several times faster when compiled; others do not earn back the 15 s of compiling."""
 NOT_FUSED = (GibbsNoise, KSpaceSpikeNoise)
 """Operations that are mostly a Fourier transform."""
 _SECONDS = 300
-"""A compiler that takes longer hangs."""
+"""Timeout of the compiler."""
 
 
 class Built(NamedTuple):
@@ -118,7 +118,7 @@ def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[
 
 
 def _unconditional_run(stages: Sequence[Stage], at: int) -> list[Placed]:
-    """Operations on values from here on that every sample goes through, of the same keys: one pass, once compiled."""
+    """Consecutive operations from `at` on that change every sample, on the same keys: one pass when compiled."""
     run: list[Placed] = []
     for stage in stages[at:]:
         if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp) or stage.op.prob < 1:

@@ -80,7 +80,7 @@ def run_chain(
         digest = code.digest
         require_same_source(code, augment.digest, setting=setting)
         with _naming(setting):
-            plan = plan_of(code.value, patch, spatial_dims)
+            plan = _plan_of(code.value, patch, spatial_dims)
             _check_own_crop(plan, sample)
     else:
         if augment.preset == "default":
@@ -90,7 +90,7 @@ def run_chain(
                 augment.preset, crop=crop, foreground_prob=sample.foreground_prob, spatial_dims=spatial_dims,
                 num_channels=num_channels,
             )  # fmt: skip
-        plan = of_ops(None if chain.crop == crop else chain.crop, chain.ops)
+        plan = _plan_of_ops(None if chain.crop == crop else chain.crop, chain.ops)
     plan = _overridden(plan, augment)
     if plan.crop is None and not plan.source:
         first = ChainStep(transform=crop, how=FUSED, why="sample.patch, sample.foreground_prob", ops=(crop,))
@@ -173,7 +173,7 @@ def _chain_of(plan: LoweredChain, patch: Triple, spatial_dims: int, num_channels
     """The operations, checked. Raises ValueError, naming the operation, where they don't fit a run."""
     for op in (*(() if plan.crop is None else (plan.crop,)), *plan.ops):
         needed = (getattr(op, "centred_on", None), getattr(op, "image_key", None))
-        check_keys(name_of(op), [*getattr(op, "keys", ()), *(key for key in needed if key is not None)], KEYS)
+        _check_keys(name_of(op), [*getattr(op, "keys", ()), *(key for key in needed if key is not None)], KEYS)
         if isinstance(op, MixUp):
             raise ValueError(
                 "MixUp: makes shares of classes, and the losses of a run take one class a voxel; use CutMix instead"
@@ -183,7 +183,7 @@ def _chain_of(plan: LoweredChain, patch: Triple, spatial_dims: int, num_channels
     chain = Chain(crop=plan.crop, ops=plan.ops, keys=KEYS, label_keys=LABEL_KEYS)
     final = _final_size(chain, patch if plan.crop is None else plan.crop.size)
     if final != patch:
-        raise ValueError(wrong_size(final, patch))
+        raise ValueError(_wrong_size(final, patch))
     _check_draws(plan.ops, patch[3 - spatial_dims :], num_channels)
     if plan.source or any(isinstance(op, Fixed | PerSample) for op in plan.ops):
         check = partial(_check_batch, size=patch[3 - spatial_dims :], num_channels=num_channels)
@@ -239,7 +239,7 @@ def _sized_check(op: Any, patch: Triple) -> Any:
     return replace(op, apply=partial(apply.func, **{**apply.keywords, "size": size}))
 
 
-def plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
+def _plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
     """Whatever a chain file may hold, as operations: a Chain, a list of operations, or MONAI's transforms.
 
     patch: (D, H, W) that the run crops to where there is no crop. Raises ValueError for anything else.
@@ -252,7 +252,7 @@ def plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
                 f"is a Chain with keys={value.keys}, label_keys={value.label_keys}; a run needs keys={KEYS}, "
                 f"label_keys={LABEL_KEYS}"
             )
-        return of_ops(value.crop, value.ops)
+        return _plan_of_ops(value.crop, value.ops)
     members = value.transforms if isinstance(value, Compose) else value
     if not isinstance(members, list | tuple):
         raise ValueError(
@@ -267,7 +267,7 @@ def plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
             raise ValueError(f"holds a {type(member).__name__}, which is no operation of Hasten and no transform")
     of_hasten = [_is_op(member) for member in members]
     if not any(of_hasten):
-        return _of_monai(value, patch, spatial_dims)
+        return _plan_of_monai(value, patch, spatial_dims)
     if not all(of_hasten):
         raise ValueError(
             f"mixes Hasten's {name_of(members[of_hasten.index(True)])} with the transform "
@@ -278,21 +278,21 @@ def plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
     for op in ops:
         if isinstance(op, CropOp):
             raise ValueError(f"{name_of(op)} must come first, and be the only crop")
-    return of_ops(crop, ops)
+    return _plan_of_ops(crop, ops)
 
 
 def _is_op(value: Any) -> bool:
     return isinstance(value, CropOp | MapOp | ValueOp | BatchOp | Fixed | PerSample)
 
 
-def of_ops(crop: CropOp | None, ops: Sequence[Any]) -> LoweredChain:
+def _plan_of_ops(crop: CropOp | None, ops: Sequence[Any]) -> LoweredChain:
     """Operations as they are."""
     first = () if crop is None else (ChainStep(transform=crop, how=FUSED, ops=(crop,)),)
     steps = (ChainStep(transform=op, how=FUSED, ops=(op,), positions=(place,)) for place, op in enumerate(ops))
     return LoweredChain(steps=(*first, *steps), source=(), crop=crop, ops=tuple(ops))
 
 
-def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
+def _plan_of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
     """Random dictionary transforms lowered, those before a late crop left to run on whole cases."""
     cached = split_chain(list(transforms) if isinstance(transforms, list | tuple) else transforms)
     if cached.fixed:
@@ -313,7 +313,7 @@ def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> LoweredChain
     except NotLowered:
         lowered = None  # checked with the first batch
     if lowered is not None and lowered.crop is not None and lowered.crop.size != patch:
-        raise ValueError(wrong_size(lowered.crop.size, patch))
+        raise ValueError(_wrong_size(lowered.crop.size, patch))
     return plan_steps(cached, context, size=patch, least=len(plan.source))
 
 
@@ -329,13 +329,13 @@ def _check_transforms(transforms: Sequence[Any], before: Collection[str] = ()) -
             )
         needed = () if getattr(each, "allow_missing_keys", False) else keys_of(each)
         others = (getattr(each, name, None) for name in _NEEDED)
-        check_keys(name_of(each), [*needed, *(key for key in others if key is not None)], {*KEYS, *created})
+        _check_keys(name_of(each), [*needed, *(key for key in others if key is not None)], {*KEYS, *created})
         created |= set(created_keys(each))
         if isinstance(each, Compose):  # OneOf and the like
             _check_transforms(each.transforms, created)
 
 
-def check_keys(name: str, keys: Sequence[str], there: Collection[str]) -> None:
+def _check_keys(name: str, keys: Sequence[str], there: Collection[str]) -> None:
     """Raises ValueError for a key of the operation or transform `name` that is not among those that are there."""
     absent = [key for key in keys if key not in there]
     if absent:
@@ -345,7 +345,7 @@ def check_keys(name: str, keys: Sequence[str], there: Collection[str]) -> None:
         )
 
 
-def wrong_size(size: Triple, patch: Triple) -> str:
+def _wrong_size(size: Triple, patch: Triple) -> str:
     return (
         f"makes patches of {list(size)}, and sample.patch is {list(patch)}; set sample.patch={list(size)}, or let the "
         "chain end with that size"

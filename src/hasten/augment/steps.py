@@ -185,7 +185,7 @@ def _reshapes(transform: Any) -> bool:
 
 
 def _needed(steps: Sequence[ChainStep], count: int) -> int:
-    """How many transforms must run on whole cases, so that what follows knows the size of its input."""
+    """How many transforms must run on whole cases, so that those after them know the size of their input."""
     needed = count
     for number, step in enumerate(steps):
         if number < count or step.how != PER_SAMPLE or step.ops:

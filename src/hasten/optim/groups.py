@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from hasten.config.patterns import fitting
 
@@ -15,7 +16,6 @@ NORMS = (
     nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
 )  # fmt: skip
 """Whose parameters do not decay, of however many dimensions they are."""
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -103,4 +103,4 @@ def _divide(
 
 def transposed_filters(network: nn.Module) -> list[Tensor]:
     """The filters of transposed convolutions, whose first axis is the input's (as Muon must know)."""
-    return [module.weight for module in network.modules() if isinstance(module, _TRANSPOSED)]
+    return [module.weight for module in network.modules() if isinstance(module, _ConvTransposeNd)]

@@ -32,7 +32,7 @@ class Context:
     named: tuple[str, ...] = ()
     """The label keys that the user named."""
     created: tuple[str, ...] = ()
-    """Entries of the batch that the chain itself makes."""
+    """Entries of the batch that the chain itself creates."""
     dims: int = 3
     size: Triple | None = None
     """(D, H, W) of the input, None until data are bound."""

@@ -27,7 +27,7 @@ class ModuleCall(NamedTuple):
     """One call of a module in the probe."""
 
     begin: int
-    """Number of saves before it."""
+    """Number of tensors saved before it."""
     end: int
     inputs: tuple[int, ...]
     """Storages of its arguments, which are kept where the module is recomputed."""
@@ -47,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """A forward pass as a row of saves."""
+    """A forward pass as a sequence of tensors saved for the backward pass."""
 
     sizes: tuple[int, ...]
     """Bytes of each storage; 0 if the network or the caller holds it anyway."""

@@ -1,7 +1,7 @@
 """A norm's output whose computation waits until its consumer is known.
 
-An activation computes it as one operation with the norm. Any other operation gets the plain norm output: unexpected
-control flow costs time and changes no result.
+An activation computes it as one operation with the norm. Any other operation gets the plain norm output, so that
+unexpected control flow costs time but changes no result.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Deferred(Tensor):
         pass
 
     def value(self) -> Tensor:
-        """The norm's output, computed once, with a graph if there was to be one when the norm was called."""
+        """The norm's output, computed once, with an autograd graph if gradients were enabled at the call of the norm."""
         if self._value is None:
             with torch.set_grad_enabled(self._graph):
                 self._value = self._finish(None, False)

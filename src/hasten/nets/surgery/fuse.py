@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
@@ -31,7 +31,7 @@ class Surgery:
     pairs: tuple[str, ...] = ()
     """Norms that are fused with the activation after them."""
     unbiased: tuple[str, ...] = ()
-    """Layers that no longer add their bias, as the norm after them cancels it."""
+    """Layers that no longer add their bias, because the norm after them cancels it."""
     norms: tuple[str, ...] = ()
     """Norms that keep the memory format of their input, those of `pairs` included."""
     activations: tuple[str, ...] = ()

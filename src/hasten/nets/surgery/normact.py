@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import handle_torch_function, has_torch_function
 
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, activate_, gradient_before, gradient_of_slope
 from hasten.nets.surgery.moments import (
     backward_in_groups,
