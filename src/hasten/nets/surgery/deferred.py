@@ -56,7 +56,7 @@ class Deferred(Tensor):
         pass
 
     def value(self) -> Tensor:
-        """The norm's output, computed once, with an autograd graph if gradients were enabled at the call of the norm."""
+        """The norm's output, computed once, with an autograd graph if gradients were enabled when the norm ran."""
         if self._value is None:
             with torch.set_grad_enabled(self._graph):
                 self._value = self._finish(None, False)
