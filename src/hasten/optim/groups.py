@@ -7,15 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from hasten.config.patterns import fitting
 
-NORMS = (
-    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d,
-    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
-)  # fmt: skip
-"""Whose parameters do not decay, of however many dimensions they are."""
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Their parameters do not decay, whatever their number of dimensions."""
 
 
 def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -41,7 +39,7 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
     norms = {
         id(parameter)
         for module in network.modules()
-        if isinstance(module, NORMS)
+        if isinstance(module, _NORMS)
         for parameter in module.parameters(recurse=False)
     }
     return [
