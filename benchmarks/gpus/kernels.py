@@ -24,7 +24,7 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import turns
 from benchmarks.gpus.written_out import written_out
 from benchmarks.harness import Claim, median_ratio
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.losses import DiceCELoss, fused_loss
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.normact import group_norm_act

@@ -58,7 +58,7 @@ def test_a_sample_is_the_same_whichever_came_before(num_samples: int) -> None:
     own = source(RandLambdad("image", func=lambda x: x + 1, prob=0.5), crop(num_samples), Touchy())
     whole = own.samples(range(9))
     for number in (0, 4, 5, 8):
-        assert equal(own.sample(number), whole[number])
+        assert equal(own.samples([number])[0], whole[number])
         assert equal(own.samples([number, number])[1], whole[number])
     assert not equal(whole[0], whole[1])
 
@@ -73,10 +73,10 @@ def test_samples_of_one_case_follow_each_other() -> None:
 
 def test_a_second_crop_of_one_sample_is_taken_as_it_is() -> None:
     own = source(crop(2), RandSpatialCropSamplesd(KEYS, roi_size=6, num_samples=1))
-    assert own.sample(1)["image"].shape == (2, 6, 6, 6)
+    assert own.samples([1])[0]["image"].shape == (2, 6, 6, 6)
     twice = source(crop(2), RandSpatialCropSamplesd(KEYS, roi_size=6, num_samples=2), Touchy())
     with pytest.raises(ValueError, match="RandSpatialCropSamplesd: gives several samples of a sample"):
-        twice.sample(0)
+        twice.samples([0])
 
 
 def test_what_goes_wrong_names_the_item_and_the_transform() -> None:
@@ -84,11 +84,11 @@ def test_what_goes_wrong_names_the_item_and_the_transform() -> None:
         raise KeyError("scanner")
 
     with pytest.raises(RuntimeError, match=r"item \d: broken failed: KeyError: 'scanner'"):
-        source(broken).sample(0)
+        source(broken).samples([0])
     with pytest.raises(ValueError, match=r'gives no "weight", only \[\'image\', \'label\'\]'):
-        source(crop(), keys=("image", "weight")).sample(0)
+        source(crop(), keys=("image", "weight")).samples([0])
     with pytest.raises(ValueError, match="gives 2 samples of a case where 1 are expected"):
-        source(lambda row: [row, row]).sample(0)
+        source(lambda row: [row, row]).samples([0])
 
 
 def test_sizes_are_set_by_what_follows_a_crop_of_any_size() -> None:
@@ -100,7 +100,7 @@ def test_writing_transforms_do_not_touch_their_neighbours() -> None:
     """Crops of one case overlap in memory."""
     own = source(crop(3), RandStdShiftIntensityd("image", factors=(3, 3), prob=1))
     together = own.samples(range(3))
-    assert all(equal(own.sample(number), together[number]) for number in range(3))
+    assert all(equal(own.samples([number])[0], together[number]) for number in range(3))
 
 
 def test_batches_go_through_the_operations_by_sample_number() -> None:

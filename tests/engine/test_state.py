@@ -19,7 +19,7 @@ from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.optim.average import average_of
-from hasten.optim.layout import lay_out_moments
+from hasten.optim.base import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from tests.engine.runs import assert_equal

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig
+from hasten.kernels.use import kernels_take
 from hasten.nets.build import build_loss
-from hasten.nets.kernels import kernels_take
 from hasten.nets.losses import DiceCELoss, DiceLoss, TverskyCELoss, fused_loss
 
 pytestmark = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gpus.written_out import written_out
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.surgery import fused_norms, operate
 from hasten.nets.surgery.normact import group_norm_act
 from tests.nets.examples import image_of, laid_out, network_of

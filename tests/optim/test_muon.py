@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hasten.optim.muon import Muon, is_filter_bank, orthogonal
+from hasten.optim.muon import Muon, is_filter_bank, orthogonal_factors
 
 
 def published(matrix: Tensor) -> Tensor:
@@ -23,6 +23,14 @@ def published(matrix: Tensor) -> Tensor:
         gram = result @ result.T
         result = 3.4445 * result + (-4.7750 * gram + 2.0315 * gram @ gram) @ result
     return result.T if tall else result
+
+
+def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
+    """The directions that Muon steps along, of gradients that are matrices."""
+    return [
+        factor @ matrix if factor.shape[0] == matrix.shape[0] else matrix @ factor.mT
+        for matrix, factor in zip(matrices, orthogonal_factors(matrices), strict=True)
+    ]
 
 
 @given(rows=st.integers(8, 40), columns=st.integers(8, 90), seed=st.integers(0, 99))

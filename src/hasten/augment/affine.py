@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.augment.maps import Interpolation, Map, columns, compose, moving, multiply, rotation, scaling, triple
+from hasten.augment.maps import Interpolation, Map, columns, compose, moving, multiply, rotation, scaling
 from hasten.augment.op import Drawn, Prob, Range, RangeAbove0, Ranges, check_range, uniform_between
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
@@ -143,7 +143,7 @@ class Spatial(Interpolation):
         scales = uniform(key, _TRANSLATE, 1) < self.scale_prob
         angle = _between(key, _ROTATE, (self.rotate,) * (3 if dims == 3 else 1), 3)
         factor = _between(key, _SCALE, (self.scale,), 1)
-        flat = constant(triple((0.0,) * dims, dims, 1.0), key.device) > 0  # D stays
+        flat = constant((float(dims == 2), 0.0, 0.0), key.device) > 0  # D stays
         scale = torch.where(scales & ~flat, factor, torch.ones_like(factor))
         return {"rotate": torch.where(turns, angle, torch.zeros_like(angle)), "scale": scale}
 

@@ -65,7 +65,7 @@ class Reading:
     ops: tuple[Placed, ...]
     mode: str
     padding_mode: str
-    bends: DisplacingOp | None
+    displacing: DisplacingOp | None
     """The last of `ops` where it displaces voxels one by one."""
     is_label: bool
     """Kept in its stored type; all else becomes float32."""
@@ -179,9 +179,9 @@ def _warp(group: Sequence[Placed], chain: Chain, size: Triple) -> Warp:
         mine = tuple(each for each in group if key in each.op.keys)
         ways = [way for way in (_how(each.op, key) for each in mine) if way is not None]
         mode, padding = ways[0] if ways else ("nearest", "zeros")
-        bends = mine[-1].op if mine and isinstance(mine[-1].op, DisplacingOp) else None
+        displacing = mine[-1].op if mine and isinstance(mine[-1].op, DisplacingOp) else None
         readings[key] = Reading(
-            ops=mine, mode=mode, padding_mode=padding, bends=bends, is_label=key in chain.label_keys
+            ops=mine, mode=mode, padding_mode=padding, displacing=displacing, is_label=key in chain.label_keys
         )
     return Warp(readings=readings, size=size, out=next(iter(sizes.values())) if sizes else size)
 

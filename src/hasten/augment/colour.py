@@ -82,7 +82,7 @@ class ColorJitter(Operation):
         # it, with a factor of 1, which changes nothing, where it is not their turn.
         for blend in blends:
             image = self._blended(image, blend, torch.where(blend.before_hue, blend.factor, 1.0))
-        image = _turned(image, drawn["hue"])
+        image = _rotate_hue(image, drawn["hue"])
         for blend in blends:
             image = self._blended(image, blend, torch.where(blend.before_hue, 1.0, blend.factor))
         return image
@@ -144,7 +144,7 @@ def _grey(image: Tensor) -> Tensor:
     return grey.add_(image[:, 1:2], alpha=_GREY[1]).add_(image[:, 2:3], alpha=_GREY[2])
 
 
-def _turned(image: Tensor, hue: Tensor) -> Tensor:
+def _rotate_hue(image: Tensor, hue: Tensor) -> Tensor:
     """The colours turned on the wheel: through HSV and back, as one piece. image: (B, 3, *S); hue: (B,) turns."""
     red, green, blue = image[:, 0:1], image[:, 1:2], image[:, 2:3]
     high = torch.maximum(torch.maximum(red, green), blue)

@@ -20,7 +20,7 @@ from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.make_program import CaseSource, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
 from hasten.augment.program import Program
-from hasten.augment.steps import PER_SAMPLE, LoweredChain, alone, plan_steps, size_setting
+from hasten.augment.steps import PER_SAMPLE, LoweredChain, eager, plan_steps, size_setting
 from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
@@ -52,12 +52,12 @@ class TransformProgram:
 
     @property
     def label_keys(self) -> tuple[str, ...]:
-        """Those that hold classes."""
+        """The entries of a batch that hold classes."""
         return self.context.label_keys
 
     @property
     def chain(self) -> Chain:
-        """Hasten's operations."""
+        """Hasten's operations, with the crop."""
         return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
 
     def explain(self) -> str:
@@ -103,12 +103,12 @@ class TransformProgram:
             "batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device, "compile": compile,
             "share": share, "spans": spans,
         }  # fmt: skip
-        apart = here._apart(items, seed, cases)
-        if apart is None:
-            return here._bound(items, arena, numbers, options)
+        per_sample = here._per_sample_source(items, seed, cases)
+        if per_sample is None:
+            return here._bind_items(items, arena, numbers, options)
         why = "the chain gives entries of several sizes"
-        if not here._of_several_sizes(apart, items.get(0)):
-            program = here._bound(items, arena, numbers, options)
+        if not here._changes_sizes(per_sample, items.get(0)):
+            program = here._bind_items(items, arena, numbers, options)
             try:
                 program(0)
                 return program
@@ -117,9 +117,11 @@ class TransformProgram:
                 reason = str(error.__cause__ or error)
             why = f"a transform fails on what batches hold ({reason})"
         log.warning("%s: all that is random runs sample by sample", why)
-        return here._made_of(apart, (), options)
+        return here._program_after(per_sample, (), options)
 
-    def _bound(self, items: Items, arena: Arena | None, numbers: tuple[str, ...], options: dict[str, Any]) -> Program:
+    def _bind_items(
+        self, items: Items, arena: Arena | None, numbers: tuple[str, ...], options: dict[str, Any]
+    ) -> Program:
         here, device = self, options["device"]
         if not here.plan.source:
             bound = (
@@ -136,7 +138,7 @@ class TransformProgram:
             transforms=here.plan.source, keys=here.context.keys, seed=options["seed"], items=items,
             train_cases=options["train_cases"], numbers=numbers,
         )  # fmt: skip
-        return here._sampled(source, options)
+        return here._lower_after(source, options)
 
     def __call__(self, batch: Mapping[str, Tensor], *, seed: int, first: int = 0) -> Batch:
         """The random part on a batch (B, C, *S) by key that a loader gave: samples `first` ... `first` + B - 1.
@@ -203,35 +205,35 @@ class TransformProgram:
         rows = ((items.name(number), items.get(number)) for number in range(items.count))
         return store_of_items(rows, keys, [key for key in numbers if key not in keys])
 
-    def _sampled(self, source: WholeCases, options: dict[str, Any]) -> Program:
+    def _lower_after(self, source: WholeCases, options: dict[str, Any]) -> Program:
         """A program whose operations are lowered for the output of the transforms on whole cases."""
         batch, _ = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
         if len(plan.source) > len(source.transforms):
-            return self._sampled(replace(source, transforms=plan.source), options)
+            return self._lower_after(replace(source, transforms=plan.source), options)
         here = replace(self, plan=_checked(plan, self.strict), context=context)
-        return here._made_of(source, plan.ops, options)
+        return here._program_after(source, plan.ops, options)
 
-    def _apart(self, items: Items, seed: int, cases: tuple[int, ...]) -> WholeCases | None:
+    def _per_sample_source(self, items: Items, seed: int, cases: tuple[int, ...]) -> WholeCases | None:
         """All that is random as transforms on whole cases; None where none runs sample by sample, or it is strict."""
         if self.strict or all(step.how != PER_SAMPLE for step in self.plan.steps):
             return None
         rest = self.cached.compose.transforms[self.cached.fixed :]
-        source = WholeCases(transforms=tuple(map(alone, rest)), keys=(), seed=seed, items=items, train_cases=cases)
+        source = WholeCases(transforms=tuple(map(eager, rest)), keys=(), seed=seed, items=items, train_cases=cases)
         example = source.example()
         images = [key for key in self.context.keys if _is_image(example.get(key))]
         same = [key for key in images if _size(example[key]) == _size(example[images[0]])]
         numbers = [] if self.only_keys else number_keys(example, same)[0]
         return replace(source, keys=tuple(same), numbers=tuple(numbers)) if same else None
 
-    def _of_several_sizes(self, apart: WholeCases, item: Mapping[str, Any]) -> bool:
+    def _changes_sizes(self, per_sample: WholeCases, item: Mapping[str, Any]) -> bool:
         """Whether the chain gives images of another size than the first has, or makes arrays that it does not name."""
-        keys, created = self.context.keys, self.context.made
-        new = [key for key in apart.numbers if key not in item and key not in created]
-        return any(key in keys for key in apart.numbers) or any(np.ndim(apart.example()[key]) for key in new)
+        keys, created = self.context.keys, self.context.created
+        new = [key for key in per_sample.numbers if key not in item and key not in created]
+        return any(key in keys for key in per_sample.numbers) or any(np.ndim(per_sample.example()[key]) for key in new)
 
-    def _made_of(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
+    def _program_after(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
         """A program of transforms on whole cases, followed by these operations."""
         batch, _ = source.batch([0])
         labels = tuple(key for key in self.context.label_keys if key in source.keys)
@@ -342,7 +344,7 @@ def _items_of(data: Any, cached: SplitCompose) -> tuple[Items, Arena | None]:
                 f"data is a {type(data).__name__}; give rows, one of Hasten's cached data sets, or an arena"
             )
         data = CacheDataset(data, cached.compose, progress=False)
-    elif not _same(data.chain, cached):
+    elif not _same_chain(data.chain, cached):
         raise ValueError(
             f"the {type(data).__name__} was made with another chain: its deterministic part differs from that of the "
             "program; make both from the same Compose"
@@ -355,7 +357,7 @@ def _items_of(data: Any, cached: SplitCompose) -> tuple[Items, Arena | None]:
     return Items(count=len(data), get=data.prepared, name=lambda case: f"item {data.source(case)}"), None
 
 
-def _same(one: SplitCompose, other: SplitCompose) -> bool:
+def _same_chain(one: SplitCompose, other: SplitCompose) -> bool:
     if one.fixed != other.fixed:
         return False
     pairs = zip(one.fixed_transforms, other.fixed_transforms, strict=True)

@@ -48,7 +48,7 @@ def draw_stages(
     words = _words(stages, key)
     for stage in stages:
         if isinstance(stage, Warp):
-            draws.append(_bent(stage, words, spatial_dims))
+            draws.append(_sampling_grid(stage, words, spatial_dims))
             size = stage.out
         else:
             draws.append(_numbers(stage, words, size, channels, spatial_dims))
@@ -72,16 +72,16 @@ def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
     return _Words(keys, chances(keys))
 
 
-def _bent(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:
+def _sampling_grid(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:
     maps: dict[tuple[int, ...], Map] = {}
     grid = SamplingGrid({}, {}, {})
     for name, reading in warp.readings.items():
         positions = tuple(each.position for each in reading.ops)
         if positions not in maps:
-            maps[positions] = _merged(reading, words, warp.size, spatial_dims)
+            maps[positions] = _composed_map(reading, words, warp.size, spatial_dims)
         grid.maps[name] = maps[positions]
-        if reading.bends is not None:
-            key, op = words.key[positions[-1]], reading.bends
+        if reading.displacing is not None:
+            key, op = words.key[positions[-1]], reading.displacing
             use = words.chance[positions[-1]] < op.prob
             drawn = op.draw(key, warp.out, spatial_dims)
             grid.uses[name] = use
@@ -89,7 +89,7 @@ def _bent(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid:
     return grid
 
 
-def _merged(reading: Reading, words: _Words, size: Triple, spatial_dims: int) -> Map:
+def _composed_map(reading: Reading, words: _Words, size: Triple, spatial_dims: int) -> Map:
     nothing = identity(words.key.shape[1], words.key.device)
     merged: Map | None = None
     for placed in reading.ops:

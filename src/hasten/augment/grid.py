@@ -23,6 +23,12 @@ def _axis(axis: int, spatial_dims: int) -> int:
     return axis % spatial_dims + 3 - spatial_dims
 
 
+def _lengths(size: Triple, axes: tuple[int, ...]) -> list[int]:
+    """Voxels along spatial axes; of a flat image, D is not among them unless one of the axes can only be 3-D's."""
+    dims = 2 if size[0] == 1 and max(axes) < 2 else 3
+    return [size[_axis(axis, dims)] for axis in axes]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flip(SpatialOperation):
     """MONAI's RandFlip: all the axes together (None: every axis). `drawn` is empty."""
@@ -71,11 +77,10 @@ class Rotate90(SpatialOperation):
     spatial_axes: tuple[int, int] = (0, 1)
 
     def out_size(self, size: Triple) -> Triple:
-        dims = 2 if size[0] == 1 and max(self.spatial_axes) < 2 else 3
-        first, second = (_axis(axis, dims) for axis in self.spatial_axes)
-        if size[first] != size[second]:
+        first, second = _lengths(size, self.spatial_axes)
+        if first != second:
             raise ValueError(
-                f"Rotate90: spatial_axes={self.spatial_axes} are {size[first]} and {size[second]} voxels long; a "
+                f"Rotate90: spatial_axes={self.spatial_axes} are {first} and {second} voxels long; a "
                 "quarter turn would change the shape of some samples and not of others; crop these axes to one length"
             )
         return size
@@ -114,8 +119,7 @@ class AxisSwap(SpatialOperation):
             raise ValueError(f"AxisSwap: spatial_axes={self.spatial_axes}; two different axes are needed")
 
     def out_size(self, size: Triple) -> Triple:
-        dims = 2 if size[0] == 1 and max(self.spatial_axes) < 2 else 3
-        lengths = {size[_axis(axis, dims)] for axis in self.spatial_axes}
+        lengths = set(_lengths(size, self.spatial_axes))
         if len(lengths) > 1:
             raise ValueError(
                 f"AxisSwap: spatial_axes={self.spatial_axes} are {sorted(lengths)} voxels long; swapping them would "

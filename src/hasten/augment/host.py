@@ -29,15 +29,13 @@ from hasten.sample.host import READ, cut, places_at
 class Kernels:
     """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
 
-    apply: Mapping[int, Callable[..., Tensor]]
-    """By position in the chain."""
-    fused: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """By the position of the first operation: how many operations one kernel fuses, and the kernel."""
+    apply: Mapping[int, tuple[int, Callable[..., Tensor]]]
+    """By the position of the first operation: how many operations the kernel fuses, and the kernel."""
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
     """By stage and first key of a group; each reads all keys of its group."""
 
 
-NOTHING_COMPILED = Kernels(apply={}, fused={}, read={})
+NOTHING_COMPILED = Kernels(apply={}, read={})
 
 
 def render_on_host(
@@ -103,20 +101,20 @@ def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str,
             before = value = image[row : row + 1]
             at = 0
             while at < len(run):
-                stage, (count, fused) = run[at], kernels.fused.get(run[at].position, (1, None))
+                stage, (count, kernel) = run[at], kernels.apply.get(run[at].position, (1, None))
                 if uses[at][row] and key in stage.op.keys:
-                    numbers_of_row = _numbers_of_row(numbers[at : at + count], row, many=fused is not None)
-                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, numbers_of_row)
+                    row_numbers = _row_numbers(numbers[at : at + count], row, prefix=kernel is not None)
+                    value = (kernel or stage.op.apply)(value, row_numbers)
                 at += count
             if value is not before:
                 before.copy_(value)
     return result
 
 
-def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
-    """The draws of one sample; of several operations with the number of each as a prefix."""
+def _row_numbers(numbers: Sequence[Mapping[str, Tensor]], row: int, *, prefix: bool) -> Drawn:
+    """The draws of one sample. prefix: name them as a kernel takes them, by the number of their operation."""
     return {
-        f"{number}.{name}" if many else name: each[row : row + 1]
+        f"{number}.{name}" if prefix else name: each[row : row + 1]
         for number, drawn in enumerate(numbers)
         for name, each in drawn.items()
         if name != "use"
@@ -125,7 +123,7 @@ def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: 
 
 def kernel_length(kernels: Kernels, stage: Stage) -> int:
     """Number of stages that run as one kernel from this one on."""
-    return kernels.fused.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
+    return kernels.apply.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
 
 
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:
@@ -175,12 +173,12 @@ class _Reader:
                 continue
             volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
             out = [batch[key][row] for key in keys]
-            whole = None
+            copied = None
             if not uses[row]:
-                whole = _whole(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
-            if whole is not None:
+                copied = _copy_of(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
+            if copied is not None:
                 for volume, target in zip(volumes, out, strict=True):
-                    target.copy_(whole.of(volume))
+                    target.copy_(copied.of(volume))
                 continue
             sample_map = Map(affine.linear[row : row + 1], affine.shift[row : row + 1])
             if kernel is not None and not uses[row]:
@@ -193,9 +191,9 @@ class _Reader:
                 continue
             displaced = None
             if uses[row]:
-                assert reading.bends is not None
+                assert reading.displacing is not None
                 numbers = {name: value[row : row + 1] for name, value in grid.numbers[keys[0]].items()}
-                displaced = reading.bends.displacement(numbers, self.warp.out, self.spatial_dims)
+                displaced = reading.displacing.displacement(numbers, self.warp.out, self.spatial_dims)
             coordinates = coordinates_of(sample_map, self.warp.size, self.warp.out, displaced)
             self._between(keys, volumes, start[row], coordinates, out)
 
@@ -219,7 +217,7 @@ def _volume(cases: PackedCases, offset: int, shape: list[int]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _Copy:
     """Whole voxels of a case: a box, axes turned backward, and their order in the output."""
 
     lows: list[int]
@@ -233,9 +231,9 @@ class _Whole:
         return (torch.flip(box, self.backward) if self.backward else box).permute(0, *self.order)
 
 
-def _whole(
+def _copy_of(
     shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
-) -> _Whole | None:
+) -> _Copy | None:
     """The box that a map copies; None if it interpolates, or reads outside and padding is not zeros.
 
     linear of a flip, a quarter turn or a swap has one 1 or -1 in each row; all else needs interpolation.
@@ -261,4 +259,4 @@ def _whole(
     if outside and reading.padding_mode != "zeros":
         return None
     backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
-    return _Whole(lows, sides, backward, [order.index(axis) + 1 for axis in range(3)])
+    return _Copy(lows, sides, backward, [order.index(axis) + 1 for axis in range(3)])

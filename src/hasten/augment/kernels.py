@@ -40,12 +40,12 @@ from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)
 
-PAYS = (GaussianNoise, RicianNoise, ColorJitter)
-"""Operations that take several times less when compiled; for the others it does not pay for the 15 s of compiling."""
-ALONE = (GibbsNoise, KSpaceSpikeNoise)
+WORTH_COMPILING = (GaussianNoise, RicianNoise, ColorJitter)
+"""Operations that run several times faster when compiled; others do not earn back the 15 s of compiling."""
+NOT_FUSED = (GibbsNoise, KSpaceSpikeNoise)
 """Operations that are mostly a Fourier transform."""
 _SECONDS = 300
-"""A compiler that takes longer hangs."""
+"""Timeout of the compiler."""
 
 
 class Built(NamedTuple):
@@ -75,12 +75,10 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:
                 list(pool.map(lambda row: _build(*row), missing))
-        applied, fused, reads = {}, {}, {}
+        applied, reads = {}, {}
         for (place, spec), path in zip(specs, paths, strict=True):
-            if isinstance(place, int) and len(spec.what) > 1:
-                fused[place] = (len(spec.what), _applied(opened(path)))
-            elif isinstance(place, int):
-                applied[place] = _applied(opened(path))  # its numbers sort alike without a prefix
+            if isinstance(place, int):
+                applied[place] = (len(spec.what), _applied(opened(path)))
             else:
                 reads[place] = _read(opened(path))
     except (OSError, RuntimeError) as error:
@@ -89,7 +87,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
     summary = f"{len(missing)} of {len(specs)} kernels built" if missing else f"{len(specs)} kernels from disk"
-    return Built(Kernels(apply=applied, fused=fused, read=reads), bool(specs), f"{summary} in {seconds:.1f} s", seconds)
+    return Built(Kernels(apply=applied, read=reads), bool(specs), f"{summary} in {seconds:.1f} s", seconds)
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:
@@ -111,27 +109,27 @@ def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[
                 key: dtypes[key] if reading.is_label else torch.float32 for key, reading in stage.readings.items()
             }
         elif number not in covered:
-            run = _always_from(stages, number)
+            run = _unconditional_run(stages, number)
             covered.update(range(number, number + len(run)))
-            if len(run) > 1 or isinstance(stage.op, PAYS):
-                ops = tuple(_bare(each.op) for each in run) or (_bare(stage.op),)
+            if len(run) > 1 or isinstance(stage.op, WORTH_COMPILING):
+                ops = tuple(_without_draws(each.op) for each in run) or (_without_draws(stage.op),)
                 shape = (store.channels[stage.op.keys[0]], *size[3 - dims :])
                 yield stage.position, Spec(kind="apply", what=ops, shape=shape, spatial_dims=dims)
 
 
-def _always_from(stages: Sequence[Stage], at: int) -> list[Placed]:
-    """Operations on values from here on that every sample goes through, of the same keys: one pass, once compiled."""
+def _unconditional_run(stages: Sequence[Stage], at: int) -> list[Placed]:
+    """Consecutive operations from `at` on that change every sample, on the same keys: one pass when compiled."""
     run: list[Placed] = []
     for stage in stages[at:]:
         if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp) or stage.op.prob < 1:
             break
-        if isinstance(stage.op, ALONE) or (run and stage.op.keys != run[0].op.keys):
+        if isinstance(stage.op, NOT_FUSED) or (run and stage.op.keys != run[0].op.keys):
             break
         run.append(stage)
     return run
 
 
-def _bare(op: Any) -> Any:
+def _without_draws(op: Any) -> Any:
     """The operation without the fields that only affect its draws, which are not compiled in."""
     changes: dict[str, Any] = {"keys": (), "prob": 1.0}
     if isinstance(op, GaussianNoise | RicianNoise):

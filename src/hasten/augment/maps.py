@@ -110,13 +110,6 @@ def where(use: Tensor, one: Map, other: Map) -> Map:
     )
 
 
-def triple(values: tuple[float, ...], spatial_dims: int, rest: float) -> tuple[float, float, float]:
-    """One number an axis, with `rest` for D of a 2-D image and where there are too few."""
-    front = (rest,) if spatial_dims == 2 else ()
-    padded = (*front, *values, rest, rest, rest)
-    return float(padded[0]), float(padded[1]), float(padded[2])
-
-
 def columns(size: Triple, device: torch.device) -> Tensor:
     """(3,) float32."""
     return constant((float(size[0]), float(size[1]), float(size[2])), device)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hasten.augment.lower import is_random_crop, keys_of
-from hasten.augment.steps import made_by
+from hasten.augment.steps import created_keys
 from hasten.cache.chain import SplitCompose
 
 _LABELS = ("label", "seg", "mask")
@@ -23,7 +23,7 @@ def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[t
             raise ValueError("keys is empty; name the entries that batches are to hold")
         return names, ()
     rest = cached.compose.transforms[cached.fixed :]
-    created = {key for each in rest for key in made_by(each)}
+    created = {key for each in rest for key in created_keys(each)}
     sure = _ordered(key for each in rest if _changes(each) for key in keys_of(each) if key not in created)
     if any(is_random_crop(each) for each in rest):
         return sure, ()

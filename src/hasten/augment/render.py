@@ -66,8 +66,8 @@ def warped(
     result = {}
     for key, reading in warp.readings.items():
         displaced = None
-        if reading.bends is not None:
-            displaced = reading.bends.displacement(grid.numbers[key], warp.out, spatial_dims)
+        if reading.displacing is not None:
+            displaced = reading.displacing.displacement(grid.numbers[key], warp.out, spatial_dims)
         places = (cases[key], case, start, grid.maps[key], displaced)
         if cases[key].channels > 1 and torch.compiler.is_compiling():
             places = _by_channel(*places)

@@ -79,8 +79,8 @@ def plan_steps(
         if needed <= count:
             break
         count = needed
-    numbered, crop, ops = _assembled(_explained(steps, count), count, context, size)
-    source = tuple(_alone_of(step) for step in steps[:count])
+    numbered, crop, ops = _assemble(_with_reasons(steps, count), count, context, size)
+    source = tuple(_transform_of(step) for step in steps[:count])
     return LoweredChain(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
 
 
@@ -95,7 +95,7 @@ def size_setting(cached: SplitCompose) -> int:
     return max(setting, default=0)
 
 
-def made_by(transform: Any) -> tuple[str, ...]:
+def created_keys(transform: Any) -> tuple[str, ...]:
     """Entries that the transform adds to an item."""
     import monai.transforms as mt
 
@@ -146,7 +146,7 @@ def _walk(cached: SplitCompose, rest: Sequence[Any], first: int, context: Contex
             )
             size = _size_after(transform, lowered, context.size)
         patches = context.patches or is_random_crop(transform)
-        context = replace(context, size=size, patches=patches, made=context.made + made_by(transform))
+        context = replace(context, size=size, patches=patches, created=context.created + created_keys(transform))
     return steps
 
 
@@ -185,7 +185,7 @@ def _reshapes(transform: Any) -> bool:
 
 
 def _needed(steps: Sequence[ChainStep], count: int) -> int:
-    """How many transforms must run on whole cases, so that what follows knows the size of its input."""
+    """How many transforms must run on whole cases, so that those after them know the size of their input."""
     needed = count
     for number, step in enumerate(steps):
         if number < count or step.how != PER_SAMPLE or step.ops:
@@ -199,7 +199,7 @@ def _draws(steps: Sequence[ChainStep]) -> bool:
     return any(isinstance(op, MapOp | ValueOp | BatchOp) for step in steps if step.how == FUSED for op in step.ops)
 
 
-def _explained(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
+def _with_reasons(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
     """Adds a reason to each transform that runs on whole cases."""
     if not count:
         return list(steps)
@@ -216,7 +216,7 @@ def _explained(steps: Sequence[ChainStep], count: int) -> list[ChainStep]:
     return [*explained, *steps[count:]]
 
 
-def _assembled(
+def _assemble(
     steps: Sequence[ChainStep], count: int, context: Context, size: Triple | None
 ) -> tuple[tuple[ChainStep, ...], CropOp | None, tuple[Any, ...]]:
     """Steps with the positions of their operations, the crop, and the operations."""
@@ -230,7 +230,7 @@ def _assembled(
             size = crop.size
             assembled.append(step)
             continue
-        step_ops = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(alone(step.transform),)),)
+        step_ops = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(eager(step.transform),)),)
         merged = bool(ops) and all(isinstance(op, PerSample) for op in (ops[-1], *step_ops)) and len(step_ops) > 0
         if merged:
             ops[-1] = PerSample(transforms=ops[-1].transforms + step_ops[0].transforms)
@@ -246,13 +246,13 @@ def _assembled(
     return tuple(assembled), crop, tuple(ops)
 
 
-def _alone_of(step: ChainStep) -> Any:
+def _transform_of(step: ChainStep) -> Any:
     """A transform that runs on whole cases."""
     op = step.ops[0] if step.ops else None
-    return op.transforms[0] if isinstance(op, PerSample) else alone(step.transform)
+    return op.transforms[0] if isinstance(op, PerSample) else eager(step.transform)
 
 
-def alone(transform: Any) -> Any:
+def eager(transform: Any) -> Any:
     """The transform as it runs outside of its chain: at once, where it would leave resampling pending."""
     import monai.transforms as mt
 

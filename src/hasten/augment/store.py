@@ -15,7 +15,7 @@ from hasten.augment.read import as_cases
 from hasten.cache.arena import PointSets, Store
 from hasten.config.schema import Triple
 
-_KEPT = (torch.float16, torch.float32, torch.int16, torch.uint8)
+_DTYPES = (torch.float16, torch.float32, torch.int16, torch.uint8)
 
 
 def store_of_items(
@@ -110,7 +110,7 @@ def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> S
                 f'"{key}" has shape {tuple(value.shape)}, "{next(iter(batch))}" {tuple(first.shape)}; a batch is '
                 "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels"
             )
-    cases = {key: as_cases(kept_type(value).to(device)) for key, value in batch.items()}
+    cases = {key: as_cases(storable(value).to(device)) for key, value in batch.items()}
     _, shape, offset, _ = next(iter(cases.values()))
     return Store(
         values={key: each.values for key, each in cases.items()},
@@ -125,10 +125,10 @@ def size_of(batch: Mapping[str, Tensor]) -> Triple:
     return depth, height, width
 
 
-def kept_type(value: Tensor) -> Tensor:
+def storable(value: Tensor) -> Tensor:
     """A plain tensor, in its dtype if stores support it, else in float32."""
     plain = value.as_subclass(Tensor).detach()
-    return plain if plain.dtype in _KEPT else plain.to(torch.float32)
+    return plain if plain.dtype in _DTYPES else plain.to(torch.float32)
 
 
 def with_sets(store: Store, crop: CropOp) -> Store:
@@ -205,7 +205,7 @@ def _volume(name: str, item: Mapping[str, Any], key: str) -> Tensor:
             f'{name}: "{key}" has shape {tuple(value.shape)}; channels first and 2 or 3 axes of space are needed '
             "(MONAI: EnsureChannelFirstd)"
         )
-    return value.to(torch.uint8) if value.dtype == torch.bool else kept_type(value)
+    return value.to(torch.uint8) if value.dtype == torch.bool else storable(value)
 
 
 def _joined(volumes: list[Tensor]) -> Tensor:

@@ -103,12 +103,12 @@ def concat(keys: Keys, name: str) -> Fixed:
 def select(keys: Keys) -> Fixed:
     """MONAI's SelectItemsd: leaves only these entries."""
     names = _tuple("select", keys)
-    return Fixed(name="select", apply=partial(_kept, keys=names), keys=names)
+    return Fixed(name="select", apply=partial(_select, keys=names), keys=names)
 
 
 def delete(keys: Keys) -> Fixed:
     """MONAI's DeleteItemsd: leaves out these entries; one that is not there is no error."""
-    return Fixed(name="delete", apply=partial(_without, keys=_tuple("delete", keys)))
+    return Fixed(name="delete", apply=partial(_delete, keys=_tuple("delete", keys)))
 
 
 # Stages hold partials of module functions, not closures, so that they can be pickled.
@@ -193,11 +193,11 @@ def _joined(batch: Batch, keys: tuple[str, ...], name: str) -> Batch:
     return {**batch, name: torch.cat(values, dim=1)}
 
 
-def _kept(batch: Batch, keys: tuple[str, ...]) -> Batch:
+def _select(batch: Batch, keys: tuple[str, ...]) -> Batch:
     return {key: _entry(batch, "select", key) for key in keys}
 
 
-def _without(batch: Batch, keys: tuple[str, ...]) -> Batch:
+def _delete(batch: Batch, keys: tuple[str, ...]) -> Batch:
     return {key: value for key, value in batch.items() if key not in keys}
 
 

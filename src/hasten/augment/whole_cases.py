@@ -13,7 +13,7 @@ from hasten.augment.chain import Batch
 from hasten.augment.lower import name_of, names_of
 from hasten.augment.op import op_key
 from hasten.augment.per_sample import run_one, stacked
-from hasten.augment.store import kept_type, number_of, stacked_numbers
+from hasten.augment.store import number_of, stacked_numbers, storable
 from hasten.cache.arena import Arena
 from hasten.cache.chain import copy_item
 from hasten.cache.dataset import ChainDataset
@@ -82,10 +82,6 @@ class WholeCases:
         """Samples that follow each other of one case."""
         return next((count for each in self.transforms if (count := _several(each))), 1)
 
-    def sample(self, number: int) -> dict[str, Tensor]:
-        """One sample of the stream."""
-        return self.samples([number])[0]
-
     def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
         """These samples of the stream, stacked: (B, C, *S) by key, and (B, ...) of entries that are not images."""
         samples = self.samples(numbers)
@@ -94,7 +90,7 @@ class WholeCases:
             key: stacked_numbers(key, [sample.pop(key) for sample in samples], names) for key in self.numbers
         }  # fmt: skip
         images = stacked(self.transforms, samples)
-        return {key: kept_type(images[key]) for key in self.keys}, per_case
+        return {key: storable(images[key]) for key in self.keys}, per_case
 
     def example(self) -> dict[str, Any]:
         """All entries of the first sample, whatever they are."""

@@ -18,9 +18,8 @@ from hasten.distribute.balance import partition
 from hasten.distribute.ddp import Ddp, broadcast_tensors
 from hasten.distribute.part_optimizer import PartOptimizer, flat_state, nested_state
 from hasten.distribute.world import World
-from hasten.optim.base import Amp
+from hasten.optim.base import Amp, innermost
 from hasten.optim.lamb import Lamb
-from hasten.optim.layout import innermost
 
 
 class Zero1(Ddp):

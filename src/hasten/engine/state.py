@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.engine.weights import describe_mismatch
-from hasten.optim.layout import innermost, lay_out_moments
+from hasten.optim.base import innermost, lay_out_moments
 from hasten.optim.range_test import Stateful
 
 

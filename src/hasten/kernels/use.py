@@ -1,4 +1,7 @@
-"""Whether Hasten's Triton kernels can run: on a GPU, with Triton and a C compiler, outside of compilation."""
+"""Whether Hasten's Triton kernels can run: on a GPU, with Triton and a C compiler, outside of compilation.
+
+And the sides of their tiles.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""What the kernels for networks read and write; they compute in float32."""
 
 
 def triton_runs(tensor: Tensor) -> bool:
@@ -24,6 +30,16 @@ def triton_runs(tensor: Tensor) -> bool:
         return False
     # Triton launches on the current device.
     return _works_on(tensor.device) and tensor.device.index == torch.cuda.current_device()
+
+
+def kernels_take(image: Tensor) -> bool:
+    """Whether Triton kernels for a network may run now on this tensor; see `triton_runs`."""
+    return image.dtype in DTYPES and triton_runs(image)
+
+
+def power_of_two(least: int) -> int:
+    """The smallest power of two that is not below `least`, as for the sides of a tile."""
+    return 1 << (least - 1).bit_length()
 
 
 def triton_works(device: torch.device) -> bool:

@@ -19,7 +19,7 @@ def compile_blocks(network: nn.Module) -> list[str]:
     as they are (a copy is not compiled).
     """
     blocks = list(repeated_blocks(network))
-    # One class runs at several sizes, and torch stops compiling at the ninth.
+    # One class runs at several sizes, and torch stops recompiling after eight by default.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 8 + 2 * len(blocks))
     for _, block in blocks:
         block.compile(dynamic=False)

@@ -18,7 +18,7 @@ Sides = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers:
-    """What the layers of a network have in common."""
+    """Settings that all layers of a network share."""
 
     dims: int
     norm: str
@@ -71,7 +71,7 @@ class ResidualBlock(nn.Module):
 
 
 class Stack(nn.Module):
-    """`count` blocks in a row, the first of which has the stride. nnU-Net has another name for each kind of them."""
+    """`count` blocks in a row, the first of which has the stride. Each kind has its name in nnU-Net's state dicts."""
 
     def __init__(
         self, kind: type[ConvNormAct] | type[ResidualBlock], layers: Layers, count: int, inputs: int, outputs: int,
@@ -135,7 +135,7 @@ class Decoder(nn.Module):
             self.stages.append(Stack(ConvNormAct, layers, count, 2 * width, width, kernels[level], ones))
             self.transpconvs.append(layers.of("ConvTranspose")(channels[level + 1], width, stride, stride))
             head = layers.of("Conv")(width, outputs, 1)
-            # nnU-Net keeps a head at every level; those that the loss does not look at have nothing to learn.
+            # nnU-Net keeps a head at every level; those without a loss are not trained.
             self.seg_layers.append(head.requires_grad_(level <= heads))
 
     def forward(self, features: Sequence[Tensor]) -> Tensor | list[Tensor]:
@@ -153,7 +153,7 @@ class NnUNet(nn.Module):
 
     (B, inputs, *sides) to scores (B, outputs, *sides); with deep supervision, in training, a list of them, finest
     first. channels, kernels and blocks are per level, finest first, strides between levels; a tuple has `layers.dims`
-    sides. Weights are drawn as nnU-Net draws them: He, and a residual branch begins as nothing.
+    sides. Weights are initialized as in nnU-Net: by He, and the last norm of a residual branch to 0.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class NnUNet(nn.Module):
 def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
     """The fields of NetworkConfig that build the network of a state dict; None if it is neither of nnU-Net's two.
 
-    Activation and dropout leave nothing in a state dict: they are left out.
+    Without activation and dropout, which a state dict does not hold.
     """
     shapes = {name: tuple(value.shape) for name, value in state.items()}
     residual = any(name.startswith("encoder.stem.") for name in shapes)

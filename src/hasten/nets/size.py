@@ -14,7 +14,7 @@ _CONVS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Numbers in its weights, each weight counted once."""
+    """Number of parameters, shared ones counted once."""
     return sum(weight.numel() for weight in network.parameters())
 
 

@@ -85,7 +85,7 @@ class UNet(nn.Module):
     def _level(
         self, inputs: int, outputs: int, channels: Sequence[int], strides: Sequence[Sides], *, top: bool
     ) -> nn.Sequential:
-        """A level and all below it, made in MONAI's order, which decides the initial values."""
+        """A level and all below it, built in MONAI's order, on which the initial values depend."""
         width, stride = channels[0], strides[0]
         below: nn.Module
         if len(channels) > 2:

@@ -32,8 +32,8 @@ from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.load import BUSY, other_cores
+from hasten.optim.base import lay_out_moments
 from hasten.optim.groups import exempt_parameters, transposed_filters
-from hasten.optim.layout import lay_out_moments
 from hasten.optim.muon import Muon
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.optim.layout import laid_as
+
+def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Convert the moments to their parameter's memory format, which may have changed since they were saved.
+
+    torch's fused kernels walk both as flat memory and are silently wrong where they differ (torch 2.13).
+    """
+    for parameter, values in (*optimizer.state.items(), *innermost(optimizer).state.items()):
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                continue
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                values[name] = laid_as(parameter, value)
+
+
+def laid_as(like: Tensor, value: Tensor) -> Tensor:
+    """`value` itself, or a copy of it, with the strides and on the device of `like`."""
+    if value.stride() == like.stride() and value.device == like.device:
+        return value
+    return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer inside a Lookahead; any other optimizer itself."""
+    inner = getattr(optimizer, "inner", None)
+    return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,16 +224,6 @@ def adamw_step(
 def norms_of(tensors: list[Tensor]) -> Tensor:
     """(N,) float32: the 2-norm of each."""
     return torch.stack(torch._foreach_norm(tensors)).to(torch.float32)
-
-
-def keep(skip: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
-    """`new`, or `old` where the step is skipped."""
-    return new if skip is None else torch.where(skip, old, new)
-
-
-def store(values: list[Tensor], vector: Tensor) -> None:
-    """Write the elements of (N,) `vector` into N () tensors."""
-    torch._foreach_copy_(values, list(vector.unbind()))
 
 
 def check_rates(*, lr: float | Tensor, eps: float, weight_decay: float, shares: dict[str, float]) -> None:

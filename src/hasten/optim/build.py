@@ -9,10 +9,10 @@ from torch import nn
 
 from hasten.config.schema import OptimizerName
 from hasten.config.settled import PlannedTrain
+from hasten.optim.base import lay_out_moments
 from hasten.optim.groups import delay_rates, exempt_parameters, param_groups, scale_rates, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
-from hasten.optim.layout import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
@@ -58,9 +58,11 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
                 exempt=exempt_parameters(network), weight_decay=decay,
             )  # fmt: skip
         case "adamw":
-            return _laid_right(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))
+            return _with_layout_hook(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))
         case "sgd":
-            return _laid_right(torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True))
+            return _with_layout_hook(
+                torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True)
+            )
         case "novograd":
             return Novograd(groups, lr=rate)
         case "lamb" | "nvlamb":
@@ -69,7 +71,7 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
             return Lars(groups, lr=rate, momentum=momentum)
 
 
-def _laid_right(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _with_layout_hook(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Convert loaded states to the memory format of their parameters.
 
     torch's fused kernels walk both as flat memory: without this, a contiguous network would silently read a checkpoint

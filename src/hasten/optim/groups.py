@@ -7,15 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from hasten.config.patterns import fitting
 
-NORMS = (
-    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d,
-    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
-)  # fmt: skip
-"""Whose parameters do not decay, of however many dimensions they are."""
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Their parameters do not decay, whatever their number of dimensions."""
 
 
 def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -41,7 +39,7 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
     norms = {
         id(parameter)
         for module in network.modules()
-        if isinstance(module, NORMS)
+        if isinstance(module, _NORMS)
         for parameter in module.parameters(recurse=False)
     }
     return [
@@ -103,4 +101,4 @@ def _divide(
 
 def transposed_filters(network: nn.Module) -> list[Tensor]:
     """The filters of transposed convolutions, whose first axis is the input's (as Muon must know)."""
-    return [module.weight for module in network.modules() if isinstance(module, _TRANSPOSED)]
+    return [module.weight for module in network.modules() if isinstance(module, _ConvTransposeNd)]

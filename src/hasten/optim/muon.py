@@ -89,7 +89,7 @@ class Muon(BaseOptimizer):
         if group["weight_decay"] != 0:
             torch._foreach_mul_(parameters, keep)
         matrices = [_matrix(direction, swap=group["swap"]) for direction in directions]
-        factors = _factors(matrices)
+        factors = orthogonal_factors(matrices)
         if isinstance(rate, Tensor):
             torch._foreach_mul_(factors, rate)
             rate = 1.0
@@ -129,22 +129,12 @@ def _add_product(parameter: Tensor, matrix: Tensor, factor: Tensor, *, alpha: fl
         _matrix(parameter, swap=swap).addmm_(first, second, alpha=alpha)
 
 
-def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """The nearest half-orthogonal matrices, roughly: singular values end between about 0.7 and 1.2.
+def orthogonal_factors(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Factors (short, short) that multiply each matrix (rows, columns) on its short side, to make it half-orthogonal.
 
-    matrices: each (rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X, G = X X^T.
-    """
-    return [
-        factor @ matrix if factor.shape[0] == matrix.shape[0] else matrix @ factor.mT
-        for matrix, factor in zip(matrices, _factors(matrices), strict=True)
-    ]
-
-
-def _factors(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """The (short, short) product of the iterations' factors, which multiplies each matrix on its short side.
-
-    Every iteration is a polynomial of the first G, so they are multiplied up in this small space, for all matrices of
-    one short side together: two products with the long side instead of ten.
+    The product of five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X, G = X X^T, after which singular
+    values lie between about 0.7 and 1.2. Every iteration is a polynomial of the first G, so they are multiplied in this
+    small space, for all matrices of one short side together: two products with the long side instead of ten.
     """
     wides = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
     sides: dict[int, list[int]] = {}

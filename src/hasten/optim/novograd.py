@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from hasten.optim.base import Amp, BaseOptimizer, check_rates, keep, momentum_step, norms_of, store
+from hasten.optim.base import Amp, BaseOptimizer, check_rates, momentum_step, norms_of
 
 
 class Novograd(BaseOptimizer):
@@ -67,10 +67,12 @@ class Novograd(BaseOptimizer):
         squares = amp.unscaled(norms_of(gradients)).square_()
         states = self._scalars(parameters, "exp_avg_sq")
         old, beta = torch.stack(states), group["betas"][1]
-        new = keep(amp.skip, old, torch.where(old == 0, squares, beta * old + (1 - beta) * squares))
-        store(states, new)
+        new = torch.where(old == 0, squares, beta * old + (1 - beta) * squares)
+        if amp.skip is not None:
+            new = torch.where(amp.skip, old, new)
+        torch._foreach_copy_(states, list(new.unbind()))
         if group["amsgrad"]:
             largest = self._scalars(parameters, "max_exp_avg_sq")
             new = torch.maximum(torch.stack(largest), new)
-            store(largest, new)
+            torch._foreach_copy_(largest, list(new.unbind()))
         return new.sqrt().add_(group["eps"])

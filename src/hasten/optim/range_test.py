@@ -22,7 +22,7 @@ from hasten.optim.schedule import set_rate
 
 
 class Stateful(Protocol):
-    """Anything with state that a step changes, such as a scaler, a scheduler, a feed or an average."""
+    """Anything whose state a step changes, such as a scaler, a scheduler, a feed or an average."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -53,8 +53,8 @@ def steps_down(share: float, milestones: Sequence[tuple[float, float]]) -> float
 class Schedule:
     """`schedule(step)` is the learning rate of a 0-based step.
 
-    It rises linearly over the first `warmup_fraction` of the steps and then goes on as `kind` says. Beyond `steps` it
-    stays where it ended. ValueError for numbers that make no schedule.
+    It rises linearly over the first `warmup_fraction` of the steps and then follows `kind`. Beyond `steps` it stays at
+    its last value. Raises ValueError for invalid numbers.
     """
 
     kind: Kind = "one_cycle"

@@ -71,7 +71,7 @@ def test_a_transposed_convolution_takes_the_size_of_its_output_as_before() -> No
     network = nn.ModuleList([layer])
     plain = copy.deepcopy(layer)
     image = torch.randn(1, 2, 4, 4, 4)
-    from hasten.nets.surgery.unbiased import to_unbiased
+    from hasten.nets.surgery.bias import to_unbiased
 
     assert to_unbiased(network[0])
     assert layer.bias is not None

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from benchmarks.gpus.written_out import written_out
 from hasten.nets.surgery.activate import prelu
-from hasten.nets.surgery.normact import NormAct, group_norm_act, norm_act
+from hasten.nets.surgery.normact import NormAct, group_norm_act
 
 
 @settings(max_examples=40, deadline=None)
@@ -38,7 +38,7 @@ def test_values_and_gradients_are_torchs(
     factor = torch.tensor([slope], dtype=torch.float64)
     one, other = image.clone().requires_grad_(), image.clone().requires_grad_()
     mine, theirs = factor.clone().requires_grad_(), factor.clone().requires_grad_()
-    result = norm_act(one, mine, 1e-5)
+    result = group_norm_act(one, one.shape[1], slope=mine)
     wanted = functional.prelu(functional.instance_norm(other, eps=1e-5), theirs)
     assert torch.allclose(result, wanted, atol=1e-9)
     result.backward(upstream)
@@ -54,7 +54,7 @@ def test_values_and_gradients_are_torchs(
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
 def test_the_memory_format_is_kept_both_ways(layout: torch.memory_format) -> None:
     image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=layout).requires_grad_()
-    result = norm_act(image, torch.tensor([0.1]), 1e-5)
+    result = group_norm_act(image, image.shape[1], slope=torch.tensor([0.1]))
     assert result.is_contiguous(memory_format=layout)
     (gradient,) = torch.autograd.grad(result.sum(), image)
     assert gradient.is_contiguous(memory_format=layout)
@@ -69,7 +69,7 @@ def test_bf16_is_no_further_from_the_truth_than_torchs_own_two() -> None:
     def gradient(image: torch.Tensor, *, fused: bool) -> torch.Tensor:
         image = image.clone().requires_grad_()
         apart = functional.prelu(functional.instance_norm(image), slope.to(image.dtype))
-        result = norm_act(image, slope, 1e-5) if fused else apart
+        result = group_norm_act(image, image.shape[1], slope=slope) if fused else apart
         return torch.autograd.grad(result, image, upstream.to(image.dtype))[0].float()
 
     truth, short = gradient(exact, fused=False), exact.bfloat16()

@@ -23,7 +23,7 @@ def lower(transform: Any, context: Context) -> Lowered:
     _check_class(transform)
     if getattr(transform, "allow_missing_keys", False):
         raise NotLowered("leaves out the keys that a case does not have (allow_missing_keys=True)")
-    created = next((key for key in keys_of(transform) if key in context.made), None)
+    created = next((key for key in keys_of(transform) if key in context.created), None)
     for family in _FAMILIES:
         lowered = family(transform, context)
         if lowered is None:

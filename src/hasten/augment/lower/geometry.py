@@ -34,10 +34,6 @@ Ranges = tuple[tuple[float, float], ...]
 
 def lower_geometry(transform: Any, context: Context) -> Lowered | None:
     """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
-    return _random(transform, context) or _fixed(transform, context)
-
-
-def _random(transform: Any, context: Context) -> Lowered | None:
     import monai.transforms as mt
 
     match transform:
@@ -56,6 +52,28 @@ def _random(transform: Any, context: Context) -> Lowered | None:
             return _affine(transform, context)
         case mt.Rand2DElasticd() | mt.Rand3DElasticd():
             raise NotLowered("deforms by another definition than Hasten's B-spline `Elastic`, which is the fast one")
+        case mt.Flipd():
+            return single(transform, Flip, prob=1.0, spatial_axis=_axes(transform.flipper.spatial_axis))
+        case mt.Rotate90d():
+            first, second = (axis % context.dims + 3 - context.dims for axis in _two(transform.rotator.spatial_axes))
+            order, backward = quarter_turns(transform.rotator.k % 4, first, second)
+            return _reordered(transform, order, backward, context)
+        case mt.Transposed():
+            return _transposed(transform, context)
+        case mt.Resized():
+            return _resize(transform, context)
+        case mt.CenterSpatialCropd():
+            check_all_keys(transform, context, "crops")
+            return _cut(transform, triple_of(transform, "roi_size", transform.cropper.roi_size, context), context)
+        case mt.ResizeWithPadOrCropd():
+            check_all_keys(transform, context, "changes the size")
+            size = triple_of(transform, "spatial_size", transform.padder.padder.spatial_size, context)
+            return _grown(transform, size, context) or _cut(transform, size, context)
+        case mt.SpatialPadd():
+            size = triple_of(transform, "spatial_size", transform.padder.spatial_size, context)
+            return _grown(transform, size, context) or Lowered(note="the patch is no smaller than that")
+        case mt.DivisiblePadd():
+            return _divisible(transform, context)
     return None
 
 
@@ -128,35 +146,6 @@ def _ranges(values: Any, field: str) -> Ranges:
             continue
         ranges.append((-abs(float(value)), abs(float(value))) if isinstance(value, int | float) else pair(value, field))
     return tuple(ranges)
-
-
-def _fixed(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
-        case mt.Flipd():
-            return single(transform, Flip, prob=1.0, spatial_axis=_axes(transform.flipper.spatial_axis))
-        case mt.Rotate90d():
-            first, second = (axis % context.dims + 3 - context.dims for axis in _two(transform.rotator.spatial_axes))
-            order, backward = quarter_turns(transform.rotator.k % 4, first, second)
-            return _reordered(transform, order, backward, context)
-        case mt.Transposed():
-            return _transposed(transform, context)
-        case mt.Resized():
-            return _resize(transform, context)
-        case mt.CenterSpatialCropd():
-            check_all_keys(transform, context, "crops")
-            return _cut(transform, triple_of(transform, "roi_size", transform.cropper.roi_size, context), context)
-        case mt.ResizeWithPadOrCropd():
-            check_all_keys(transform, context, "changes the size")
-            size = triple_of(transform, "spatial_size", transform.padder.padder.spatial_size, context)
-            return _grown(transform, size, context) or _cut(transform, size, context)
-        case mt.SpatialPadd():
-            size = triple_of(transform, "spatial_size", transform.padder.spatial_size, context)
-            return _grown(transform, size, context) or Lowered(note="the patch is no smaller than that")
-        case mt.DivisiblePadd():
-            return _divisible(transform, context)
-    return None
 
 
 def _transposed(transform: Any, context: Context) -> Lowered:

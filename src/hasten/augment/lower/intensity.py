@@ -29,11 +29,7 @@ _MIXED = "mixes the samples of a batch, whatever its size"
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
     """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
-    for family in (_noise, _curves, _filters, _holes, _colours, _fixed):
-        lowered = family(transform, context)
-        if lowered is not None:
-            return lowered
-    return None
+    return _noise_and_filters(transform) or _curves(transform) or _colours(transform, context)
 
 
 def _one(transform: Any, kind: Any, note: str = "", **arguments: Any) -> Lowered:
@@ -51,7 +47,8 @@ def _like(transform: Any, kind: Any, inner: Any, note: str = "", **arguments: An
     return _one(transform, kind, note, **arguments)
 
 
-def _noise(transform: Any, context: Context) -> Lowered | None:
+def _noise_and_filters(transform: Any) -> Lowered | None:
+    """Noise, filters and holes."""
     import monai.transforms as mt
 
     match transform:
@@ -73,18 +70,23 @@ def _noise(transform: Any, context: Context) -> Lowered | None:
                 several = tuple(pair(each, "intensity_range") for each in ranges)
                 return _like(transform, KSpaceSpikeNoise, inner, intensity_range=several)
             return _like(transform, KSpaceSpikeNoise, inner)
+        case mt.RandGaussianSmoothd():
+            _check_approx(transform.rand_smooth)
+            return _like(transform, GaussianSmooth, transform.rand_smooth)
+        case mt.RandGaussianSharpend():
+            _check_approx(transform.rand_sharpen)
+            return _like(transform, GaussianSharpen, transform.rand_sharpen)
+        case mt.RandSimulateLowResolutiond():
+            return _low_resolution(transform)
+        case mt.RandCoarseDropoutd():
+            return _boxes(transform, CoarseDropout, transform.dropper)
+        case mt.RandCoarseShuffled():
+            return _boxes(transform, CoarseShuffle, transform.shuffle)
     return None
 
 
-def _gaussian(transform: Any, kind: Any, inner: Any) -> Lowered:
-    for field in ("mean", "std"):
-        if not isinstance(getattr(inner, field), int | float):
-            raise NotLowered(f"has {field}={getattr(inner, field)}, which is no single number")
-    std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
-    return _like(transform, kind, inner, std=std)
-
-
-def _curves(transform: Any, context: Context) -> Lowered | None:
+def _curves(transform: Any) -> Lowered | None:
+    """Functions of the intensity."""
     import monai.transforms as mt
 
     match transform:
@@ -105,25 +107,33 @@ def _curves(transform: Any, context: Context) -> Lowered | None:
         case mt.RandHistogramShiftd():
             low, high = transform.shifter.num_control_points
             return _one(transform, HistogramShift, num_control_points=(int(low), int(high)))
+        case mt.NormalizeIntensityd():
+            inner = transform.normalizer
+            constants: Any = {
+                name: _constants(getattr(inner, name), name, inner.channel_wise) for name in ("subtrahend", "divisor")
+            }
+            return _like(transform, Normalize, inner, **constants)
+        case mt.ScaleIntensityRanged():
+            return _like(transform, ScaleIntensityRange, transform.scaler)
+        case mt.ScaleIntensityd():
+            inner = transform.scaler
+            if inner.minv is None and inner.maxv is None and inner.factor is not None:
+                return _like(transform, ScaleIntensity, inner, factors=(float(inner.factor), float(inner.factor)))
+            if inner.minv is None or inner.maxv is None:
+                raise NotLowered("has one of minv and maxv without the other")
+            return _like(transform, Rescale, inner)
     return None
 
 
-def _filters(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
-        case mt.RandGaussianSmoothd():
-            _check_approx(transform.rand_smooth)
-            return _like(transform, GaussianSmooth, transform.rand_smooth)
-        case mt.RandGaussianSharpend():
-            _check_approx(transform.rand_sharpen)
-            return _like(transform, GaussianSharpen, transform.rand_sharpen)
-        case mt.RandSimulateLowResolutiond():
-            return _low_resolution(transform, context)
-    return None
+def _gaussian(transform: Any, kind: Any, inner: Any) -> Lowered:
+    for field in ("mean", "std"):
+        if not isinstance(getattr(inner, field), int | float):
+            raise NotLowered(f"has {field}={getattr(inner, field)}, which is no single number")
+    std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
+    return _like(transform, kind, inner, std=std)
 
 
-def _low_resolution(transform: Any, context: Context) -> Lowered:
+def _low_resolution(transform: Any) -> Lowered:
     _check_one_key(transform)
     down, up = str(transform.downsample_mode), str(transform.upsample_mode)
     if down not in ("nearest", "nearest-exact"):
@@ -134,17 +144,6 @@ def _low_resolution(transform: Any, context: Context) -> Lowered:
         )
     zoom = pair(transform.zoom_range, "zoom_range")
     return _one(transform, SimulateLowResolution, zoom_range=zoom, half_pixel=down == "nearest-exact")
-
-
-def _holes(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
-        case mt.RandCoarseDropoutd():
-            return _boxes(transform, CoarseDropout, transform.dropper)
-        case mt.RandCoarseShuffled():
-            return _boxes(transform, CoarseShuffle, transform.shuffle)
-    return None
 
 
 def _boxes(transform: Any, kind: Any, inner: Any) -> Lowered:
@@ -184,28 +183,6 @@ def _colours(transform: Any, context: Context) -> Lowered | None:
 
 def _jitter(value: Any, name: str) -> float | tuple[float, float]:
     return 0.0 if value is None else pair(value, name)
-
-
-def _fixed(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
-        case mt.NormalizeIntensityd():
-            inner = transform.normalizer
-            constants: Any = {
-                name: _constants(getattr(inner, name), name, inner.channel_wise) for name in ("subtrahend", "divisor")
-            }
-            return _like(transform, Normalize, inner, **constants)
-        case mt.ScaleIntensityRanged():
-            return _like(transform, ScaleIntensityRange, transform.scaler)
-        case mt.ScaleIntensityd():
-            inner = transform.scaler
-            if inner.minv is None and inner.maxv is None and inner.factor is not None:
-                return _like(transform, ScaleIntensity, inner, factors=(float(inner.factor), float(inner.factor)))
-            if inner.minv is None or inner.maxv is None:
-                raise NotLowered("has one of minv and maxv without the other")
-            return _like(transform, Rescale, inner)
-    return None
 
 
 def _constants(value: Any, field: str, channel_wise: bool) -> float | tuple[float, ...] | None:

@@ -16,10 +16,6 @@ _TENSORS = "a batch is made of tensors"
 
 def lower_suffix(transform: Any, context: Context) -> Lowered | None:
     """None for other transforms. Raises NotLowered, and ValueError for invalid arguments."""
-    return _types(transform, context) or _entries(transform, context) or _labels(transform, context)
-
-
-def _types(transform: Any, context: Context) -> Lowered | None:
     import monai.transforms as mt
 
     match transform:
@@ -31,36 +27,15 @@ def _types(transform: Any, context: Context) -> Lowered | None:
             return Lowered(note="batches lie on the device of the program")
         case mt.Identityd():
             return Lowered(note="nothing to do")
-    return None
-
-
-def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
-    from monai.utils import get_equivalent_dtype
-
-    ops: list[Fixed] = []
-    for key, dtype in zip(keys_of(transform), dtypes, strict=True):
-        if dtype is None or key not in context.keys + context.made:
-            continue
-        target = get_equivalent_dtype(dtype, torch.Tensor)
-        # Everything except labels is float32 already.
-        if key in context.label_keys or target != torch.float32:
-            ops.append(build(transform, suffix.cast, keys=key, dtype=target))
-    return Lowered(ops=tuple(ops), note="" if ops else _TENSORS)
-
-
-def _entries(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
         case mt.SelectItemsd():
-            present = context.keys + context.made
+            present = context.keys + context.created
             remaining = tuple(key for key in keys_of(transform) if key in present)
             if set(remaining) == set(present):
                 return Lowered(note="the batch holds nothing else")
             return Lowered(ops=(build(transform, suffix.select, keys=remaining),))
         case mt.DeleteItemsd():
             deleted = tuple(
-                key for key in context.keys + context.made
+                key for key in context.keys + context.created
                 if any(_names(key, pattern, use) for pattern, use in zip(transform.keys, transform.use_re, strict=True))
             )  # fmt: skip
             if not deleted:
@@ -72,17 +47,6 @@ def _entries(transform: Any, context: Context) -> Lowered | None:
             return single(transform, suffix.concat, name=transform.name)
         case mt.RepeatChanneld():
             return single(transform, suffix.repeat_channel, repeats=transform.repeater.repeats)
-    return None
-
-
-def _names(key: str, pattern: str, use_re: bool) -> bool:
-    return bool(re.search(pattern, key)) if use_re else key == pattern
-
-
-def _labels(transform: Any, context: Context) -> Lowered | None:
-    import monai.transforms as mt
-
-    match transform:
         case mt.AsDiscreted():
             return _discrete(transform)
         case mt.ConvertToMultiChannelBasedOnBratsClassesd():
@@ -92,6 +56,24 @@ def _labels(transform: Any, context: Context) -> Lowered | None:
             labels = tuple(int(each) for each in inner.select_labels)
             return single(transform, suffix.label_to_mask, select_labels=labels, merge_channels=inner.merge_channels)
     return None
+
+
+def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
+    from monai.utils import get_equivalent_dtype
+
+    ops: list[Fixed] = []
+    for key, dtype in zip(keys_of(transform), dtypes, strict=True):
+        if dtype is None or key not in context.keys + context.created:
+            continue
+        target = get_equivalent_dtype(dtype, torch.Tensor)
+        # Everything except labels is float32 already.
+        if key in context.label_keys or target != torch.float32:
+            ops.append(build(transform, suffix.cast, keys=key, dtype=target))
+    return Lowered(ops=tuple(ops), note="" if ops else _TENSORS)
+
+
+def _names(key: str, pattern: str, use_re: bool) -> bool:
+    return bool(re.search(pattern, key)) if use_re else key == pattern
 
 
 def _discrete(transform: Any) -> Lowered:

@@ -31,8 +31,8 @@ class Context:
     label_keys: tuple[str, ...]
     named: tuple[str, ...] = ()
     """The label keys that the user named."""
-    made: tuple[str, ...] = ()
-    """Entries of the batch that the chain itself makes."""
+    created: tuple[str, ...] = ()
+    """Entries of the batch that the chain itself creates."""
     dims: int = 3
     size: Triple | None = None
     """(D, H, W) of the input, None until data are bound."""

@@ -21,7 +21,7 @@ from hasten.engine.workflow.batch import detached, float32, joined, lay_out, lik
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.average import average_of
-from hasten.optim.layout import lay_out_moments
+from hasten.optim.base import lay_out_moments
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):

@@ -82,8 +82,8 @@ Alpha = float | Sequence[float] | None
 def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) -> Tensor:
     """The focal loss (B, K, ...) of each voxel by plain operations. target: (B, K, ...) float, 0 to 1.
 
-    alpha: weight of what the target holds, against 1 - alpha of what it does not, or for each class of what it holds,
-    against 1; None weighs all alike. ValueError for another number of them.
+    alpha: weight of the voxels of a class; its other voxels get 1 - alpha. With one number for each class, its other
+    voxels get 1; with None, all get 1. Raises ValueError unless there is one for each class.
     """
     entropy = scores - scores * target - F.logsigmoid(scores)
     losses = (gamma * F.logsigmoid(-scores * (target * 2 - 1))).exp() * entropy

@@ -9,14 +9,14 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.losses.soft_counts import Counts, counts_of, soft_counts
 
 Reduction = Literal["mean", "sum", "none"]
 Weight = Sequence[float] | float | Tensor | None
 
 _MOST_CLASSES = 128
-"""That a tile of the kernels holds."""
+"""Most classes that a tile of the kernels holds."""
 
 
 class OverlapOptions(TypedDict, total=False):
@@ -36,7 +36,7 @@ class OverlapOptions(TypedDict, total=False):
 
 
 class OverlapLoss(nn.Module):
-    """A loss of soft counts; a subclass says which in `score`. Arguments as in MONAI:
+    """Base of the losses of soft counts; a subclass defines `score`. Arguments as in MONAI:
 
     include_background: whether class 0 counts. to_onehot_y: the target is class index. sigmoid, softmax, other_act:
     how scores become shares; at most one. squared_pred: squares in the denominator. reduction: over samples and
@@ -112,7 +112,7 @@ class OverlapLoss(nn.Module):
         return supported and self.fused(scores, target)
 
     def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Both as plain tensors, the scores in float32 or more unless kernels lengthen them as they read."""
+        """Both as plain tensors, the scores in float32 or more unless kernels convert them as they read."""
         if self.by_kernels(scores, target):
             return plain(scores), plain(target)
         return lifted(scores, target)
@@ -153,7 +153,7 @@ def warn_of_one_channel(scores: Tensor, *, to_onehot_y: bool, include_background
 
 
 def lifted(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores in float32 (float64 as they are), and both as plain tensors: MONAI's drag meta data along."""
+    """The scores in float32 (float64 as they are), and both as plain tensors, without MONAI's metadata."""
     scores = plain(scores)
     return scores if scores.dtype == torch.float64 else scores.float(), plain(target)
 
@@ -163,7 +163,7 @@ def plain(value: Tensor) -> Tensor:
 
 
 def without_autocast(scores: Tensor) -> torch.autocast:
-    """A sum over a volume is worthless in half precision, and autocast lowers some that the losses use."""
+    """Autocast off: it would take some of the sums over a volume in half precision, which is too coarse for them."""
     return torch.autocast(scores.device.type, enabled=False)
 
 

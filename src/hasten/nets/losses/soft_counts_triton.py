@@ -4,7 +4,7 @@ The derivative is that of `soft_counts`. Nothing of the scores' size is kept but
 and their soft-max is computed again. Sums are of chunks of voxels, added up without atomics, so that they repeat bit by
 bit.
 
-Importing this needs Triton; see `hasten.nets.kernels.kernels_take`.
+Importing this needs Triton; see `hasten.kernels.use.kernels_take`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hasten.nets.kernels import power_of_two
+from hasten.kernels.use import power_of_two
 from hasten.nets.losses.soft_counts_kernels import counts_kernel, scores_gradient_kernel
 from hasten.nets.surgery.moments import layout_of
 

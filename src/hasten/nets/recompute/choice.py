@@ -48,7 +48,7 @@ def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
 
 
 def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
-    """The blocks to recompute so that a step's activations fit `budget` bytes at the least time, and its memory.
+    """The blocks to recompute so that a step's activations fit `budget` bytes at the least time, and the memory used.
 
     If no choice fits, the one with the smallest peak. A choice is a way along the sequence of saves: each is kept, or
     skipped with a block that begins there. Dynamic programming keeps the ways to a place that no other beats in bytes

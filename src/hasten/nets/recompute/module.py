@@ -38,7 +38,7 @@ class Recomputed(Mixed, _Module):
             *args,
             use_reentrant=False,
             preserve_rng_state=_draws(self),
-            context_fn=lambda: (nullcontext(), _StatisticsKept(self)),
+            context_fn=lambda: (nullcontext(), _PreservedStatistics(self)),
         )
 
 
@@ -68,7 +68,7 @@ def _draws(module: nn.Module) -> bool:
     )
 
 
-class _StatisticsKept:
+class _PreservedStatistics:
     """Context in which norms of the module update copies of their running statistics.
 
     In training these are written and not read, so that the copies change no output; the operation still receives

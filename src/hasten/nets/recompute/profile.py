@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -16,23 +16,18 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
 
 from hasten.nets.random_state import random_state_kept, random_states
-from hasten.nets.surgery.dataflow import hooked
+from hasten.nets.surgery.dataflow import Leave, hooked
 from hasten.nets.surgery.deferred import Deferred
 
 _ROUNDS = 3
 _TABLES = ("_parameters", "_buffers", "_modules")
-
-Left = Callable[[Any], None]
-"""Called at the end of a module's call, with its output."""
-Entered = Callable[[str, tuple[Any, ...], dict[str, Any]], Left]
-"""Called at the beginning of a module's call, with its name and arguments."""
 
 
 class ModuleCall(NamedTuple):
     """One call of a module in the probe."""
 
     begin: int
-    """Number of saves before it."""
+    """Number of tensors saved before it."""
     end: int
     inputs: tuple[int, ...]
     """Storages of its arguments, which are kept where the module is recomputed."""
@@ -52,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """A forward pass as a row of saves."""
+    """A forward pass as a sequence of tensors saved for the backward pass."""
 
     sizes: tuple[int, ...]
     """Bytes of each storage; 0 if the network or the caller holds it anyway."""
@@ -77,7 +72,7 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
         network.train()
     try:
         with _state_restored(network), random_state_kept(device), torch.enable_grad():
-            watch = _watched(network, probe, device)
+            watch = _record(network, probe, device)
             rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
     finally:
         for module, mode in modes.items():
@@ -128,7 +123,7 @@ class _Watch:
         # Not the tensor itself: an output that its own graph holds would never be freed.
         return tensor.detach()
 
-    def enter(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
+    def enter(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leave:
         """Record the beginning of a call; returns a function that records its end."""
         begin = len(self.saves)
         inputs = list(_tensors((args, kwargs)))
@@ -155,16 +150,16 @@ class _Watch:
         self._alive.clear()
 
 
-def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
+def _record(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
     existing = [*network.parameters(), *network.buffers(), *_tensors(probe)]
     watch = _Watch(existing)
     modules = dict(network.named_modules())
     for name, module in modules.items():
-        reason = _unfit(module)
+        reason = _why_not(module)
         if reason:
             watch.left_out[name] = reason
 
-    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
+    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leave:
         state, leave = random_states(device), watch.enter(name, args, kwargs)
 
         def on_exit(output: Any) -> None:
@@ -175,7 +170,7 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
         return on_exit
 
     before = {name: _state_of(module) for name, module in modules.items()}
-    with _hooked(modules, entered), saved_tensors_hooks(watch.save, lambda tensor: tensor):
+    with hooked(modules, entered, prepend=True), saved_tensors_hooks(watch.save, lambda tensor: tensor):
         output = network(*probe)
     changed = [name for name, module in modules.items() if _changed(module, before[name])]
     for name in modules:
@@ -203,12 +198,12 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
         event.record(torch.cuda.current_stream(device))
         return event
 
-    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
+    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leave:
         begin = now()
         return lambda _: spans.setdefault(name, []).append((begin, now()))
 
     modules = dict(network.named_modules())
-    with _hooked({name: modules[name] for name in names}, entered):
+    with hooked({name: modules[name] for name in names}, entered, prepend=True):
         network(*probe)
     if cuda:
         torch.cuda.synchronize(device)
@@ -216,19 +211,7 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
     return {name: sum(end - begin for begin, end in pairs) for name, pairs in spans.items()}
 
 
-@contextmanager
-def _hooked(modules: dict[str, nn.Module], entered: Entered) -> Iterator[None]:
-    """Call `entered` before every call of these modules, and the function that it returned after the call."""
-    pending: list[Left] = []
-
-    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        pending.append(entered(name, args, kwargs))
-
-    with hooked(modules, enter, lambda output: pending.pop()(output), prepend=True):
-        yield
-
-
-def _unfit(module: nn.Module) -> str | None:
+def _why_not(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "is compiled by TorchScript"
     if "forward" in vars(module):

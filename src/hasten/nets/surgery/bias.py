@@ -13,16 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils._pytree import tree_leaves
 
 from hasten.nets.surgery.dataflow import Call, Flow, Probe, copied, run, see_flow
-from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
+from hasten.nets.surgery.reclass import Mixed, become
 
 _CHANGED = 1e-3
 """How much of an output's largest value a bias may change by rounding, and still be called cancelled."""
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,14 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
         bias = module._parameters.get("bias") if isinstance(module, _ConvNd | nn.Linear) else None
         if bias is None or owners[id(bias)] > 1 or is_unbiased(module):
             continue
-        norms = _norms_behind(name, module, flow)
+        norms = _norms_after(name, module, flow)
         if norms:
             tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
             candidates.append(Cancelled(name, len(bias), tracked))
-    return _proved(copied(network), probe, _untangled(candidates, flow))
+    return _verified(copied(network), probe, _independent(candidates, flow))
 
 
-def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
+def _norms_after(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
     """The norms that are the only consumers of the layer's outputs, if each of them cancels its bias."""
     norms: dict[str, None] = {}
     for call in flow.calls_of(name):
@@ -85,7 +87,7 @@ def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
     return isinstance(norm, _BatchNorm | _InstanceNorm)
 
 
-def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
+def _independent(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
     """Drop candidates whose running mean also includes another layer's bias."""
     independent = []
     for each in candidates:
@@ -97,7 +99,7 @@ def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
 
 
 @torch.no_grad()
-def _proved(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
+def _verified(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
     """The candidates that don't affect the output; `network` is modified."""
     if not candidates:
         return ()
@@ -142,6 +144,40 @@ def _running_mean(norm: nn.Module) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
+class _Unbiased(Mixed):
+    def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(image, weight, None)  # type: ignore[misc]
+
+
+class _UnbiasedTransposed(Mixed):
+    def forward(self: Any, image: Tensor, output_size: list[int] | None = None) -> Tensor:
+        dims = len(self.kernel_size)
+        padding = self._output_padding(
+            image, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+        )
+        convolve = getattr(functional, f"conv_transpose{dims}d")
+        return convolve(image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation)
+
+
+class _UnbiasedLinear(Mixed):
+    def forward(self: Any, image: Tensor) -> Tensor:
+        return functional.linear(image, self.weight)
+
+
+def to_unbiased(layer: nn.Module) -> bool:
+    """Make the layer add no bias, in place. False if its forward is not torch's own, so that this can't be done."""
+    forward = type(layer).forward
+    if forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward):
+        return become(layer, _Unbiased)
+    if any(forward is kind.forward for kind in _TRANSPOSED):
+        return become(layer, _UnbiasedTransposed)
+    return forward is nn.Linear.forward and become(layer, _UnbiasedLinear)
+
+
+def is_unbiased(layer: nn.Module) -> bool:
+    return isinstance(layer, _Unbiased | _UnbiasedTransposed | _UnbiasedLinear)
+
+
 def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, ...]:
     """Make the layers of `cancelled` add no bias, in place, and return the names of those that can.
 
@@ -159,7 +195,7 @@ def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, 
         if each.tracked:
             _shift(network, each.tracked, bias)
             bias.data.zero_()
-            _shift_what_is_loaded(network, each)
+            _shift_loaded_biases(network, each)
         names.append(each.layer)
     return tuple(names)
 
@@ -172,7 +208,7 @@ def _shift(network: nn.Module, norms: Iterable[str], bias: Tensor) -> None:
         mean.sub_(bias.to(mean))
 
 
-def _shift_what_is_loaded(network: nn.Module, each: Cancelled) -> None:
+def _shift_loaded_biases(network: nn.Module, each: Cancelled) -> None:
     """Hooks the innermost module that contains layer and norms, so that loading a part of a network works, too."""
     paths = [name.split(".")[:-1] for name in (each.layer, *each.tracked)]
     depth = 0

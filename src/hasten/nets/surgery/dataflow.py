@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_leaves
 Probe = Tensor | tuple[Any, ...] | dict[str, Any]
 """A network's input: one tensor, or all its arguments by position or by name."""
 
-Enter = Callable[[str, tuple[Any, ...], dict[str, Any]], None]
-"""Called with a module's name and arguments."""
+Leave = Callable[[Any], object]
+"""Called at the end of a module's call, with its output."""
+Enter = Callable[[str, tuple[Any, ...], dict[str, Any]], Leave]
+"""Called at the beginning of a module's call, with its name and arguments; returns what is called at its end."""
 
 _PROPERTIES = "shape device dtype ndim layout requires_grad grad_fn is_leaf is_cuda is_meta is_sparse is_nested names"
 _METHODS = "size dim stride numel nelement ndimension is_contiguous is_floating_point is_complex get_device __len__"
@@ -127,38 +129,46 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
     watch = _Watch()
     calls: dict[int, Call] = {}
 
-    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leave:
         number = len(calls)
         image = args[0] if args else next(iter(kwargs.values()), None)
         calls[number] = Call(name, image, None)
         watch.open.append(number)
 
-    def leave(output: Any) -> None:
-        number = watch.open.pop()
-        calls[number] = replace(calls[number], output=output)
-        watch.tensors.extend(leaf for leaf in tree_leaves((calls[number].input, output)) if isinstance(leaf, Tensor))
+        def leave(output: Any) -> None:
+            watch.open.pop()
+            calls[number] = replace(calls[number], output=output)
+            watch.tensors.extend(leaf for leaf in tree_leaves((image, output)) if isinstance(leaf, Tensor))
 
-    with hooked(dict(network_copy.named_modules()), enter, leave), watch:
+        return leave
+
+    with hooked(dict(network_copy.named_modules()), enter), watch:
         result = run(network_copy, probe)
     leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.tensors, *leaves])
 
 
 @contextmanager
-def hooked(
-    modules: Mapping[str, nn.Module], enter: Enter, leave: Callable[[Any], object], *, prepend: bool = False
-) -> Iterator[None]:
-    """Call `enter` before, and `leave` with the output after every call of these modules, which may be nested.
+def hooked(modules: Mapping[str, nn.Module], enter: Enter, *, prepend: bool = False) -> Iterator[None]:
+    """Call `enter` before every call of these modules, which may be nested, and what it returned after the call.
 
-    prepend: `leave` comes before other hooks.
+    prepend: at the end of a call, come before other hooks.
     """
+    pending: list[Leave] = []
+
+    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pending.append(enter(name, args, kwargs))
+
+    def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        pending.pop()(output)
+
     handles = []
     for name, module in modules.items():
         handles += [
             module.register_forward_pre_hook(
-                lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
+                lambda _, args, kwargs, name=name: before(name, args, kwargs), with_kwargs=True
             ),
-            module.register_forward_hook(lambda _, args, output: leave(output), prepend=prepend),
+            module.register_forward_hook(after, prepend=prepend),
         ]
     try:
         yield

@@ -1,7 +1,7 @@
 """A norm's output whose computation waits until its consumer is known.
 
-An activation computes it as one operation with the norm. Any other operation gets the plain norm output: unexpected
-control flow costs time and changes no result.
+An activation computes it as one operation with the norm. Any other operation gets the plain norm output, so that
+unexpected control flow costs time but changes no result.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Deferred(Tensor):
         deferred._finish, deferred._value, deferred._graph = finish, None, graph
         if graph:
             with torch._C.DisableTorchFunctionSubclass():
-                deferred.register_hook(_astray)
+                deferred.register_hook(_refuse_lost_gradient)
         return deferred
 
     def __init__(self, image: Tensor, finish: Finish) -> None:
         pass
 
     def value(self) -> Tensor:
-        """The norm's output, computed once, with a graph if there was to be one when the norm was called."""
+        """The norm's output, computed once, with an autograd graph if gradients were enabled when the norm ran."""
         if self._value is None:
             with torch.set_grad_enabled(self._graph):
                 self._value = self._finish(None, False)
@@ -79,7 +79,7 @@ class Deferred(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if args and isinstance(args[0], Deferred):
-            result = _handled(func, args, kwargs)
+            result = _fused_call(func, args, kwargs)
             if result is not None:
                 return result
         args, kwargs = tree_map(lambda leaf: leaf.value() if isinstance(leaf, Deferred) else leaf, (args, kwargs))
@@ -90,7 +90,7 @@ class Deferred(Tensor):
         raise RuntimeError(f"{func}: a norm's output, not computed so far, can't be used below torch functions")
 
 
-def _handled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def _fused_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     deferred: Deferred = args[0]
     if func in _RELU and len(args) == 1 and not kwargs.get("inplace"):
         return deferred.activated(0.0)
@@ -102,7 +102,7 @@ def _handled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     return None
 
 
-def _astray(gradient: Tensor) -> None:
+def _refuse_lost_gradient(gradient: Tensor) -> None:
     raise RuntimeError(
         "an autograd function took a norm's output that Hasten had not computed yet, and its gradient would be lost; "
         "leave this network's norms and activations apart: operate(network, probe, fuse=False)"

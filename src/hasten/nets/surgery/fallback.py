@@ -18,23 +18,22 @@ from hasten.nets.surgery.reclass import Mixed, become
 class _Fp32(Mixed):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor)}
-        args, kwargs = tree_map(_lengthened, (args, kwargs))
+        args, kwargs = tree_map(_to_fp32, (args, kwargs))
         with torch.autocast(next(iter(devices), "cpu"), enabled=False):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
-def _lengthened(value: Any) -> Any:
-    short = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-    return value.float() if short else value
+def _to_fp32(value: Any) -> Any:
+    half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if half else value
 
 
 def keep_fp32(network: nn.Module, patterns: str | Iterable[str], *, at: str = "patterns") -> tuple[str, ...]:
     """Run the modules whose dotted names match one of `patterns` with autocast off and in float32, in place.
 
     patterns: as of `fnmatch`, such as "model.1.*"; case counts. Their outputs are float32, which the next layer under
-    autocast makes short again. Parameters, names and hooks stay; parameters are float32 already, as autocast wants
-    them. `at` names the patterns in errors. Returns the names of the modules. Raises ValueError for a pattern that
-    matches none.
+    autocast casts down again. Parameters, names and hooks stay; under autocast, parameters are float32 already. `at`
+    names the patterns in errors. Returns the names of the modules. Raises ValueError for a pattern that matches none.
     """
     requested = [patterns] if isinstance(patterns, str) else list(patterns)
     names = [name for name, _ in network.named_modules() if name]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
@@ -31,7 +31,7 @@ class Surgery:
     pairs: tuple[str, ...] = ()
     """Norms that are fused with the activation after them."""
     unbiased: tuple[str, ...] = ()
-    """Layers that no longer add their bias, as the norm after them cancels it."""
+    """Layers that no longer add their bias, because the norm after them cancels it."""
     norms: tuple[str, ...] = ()
     """Norms that keep the memory format of their input, those of `pairs` included."""
     activations: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class _Kept(Mixed):
 
     def forward(self: Any, image: Tensor) -> Tensor:
         ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))
-        if not (ours and _regular(self, image)):
+        if not (ours and _supports(self, image)):
             output: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
             return output if traced else output.contiguous(memory_format=layout_of(image))
@@ -70,7 +70,7 @@ class _Kept(Mixed):
         return Deferred(image, finish) if self.hasten_defers else finish(None, False)
 
 
-def _regular(norm: Any, image: Tensor) -> bool:
+def _supports(norm: Any, image: Tensor) -> bool:
     """Whether this class handles the image; if not, torch does, and raises its errors."""
     if isinstance(image, Deferred) or not image.is_floating_point() or image.ndim not in (4, 5) or not image.numel():
         return False

@@ -18,11 +18,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from hasten.kernels.use import triton_runs
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take, triton_runs
 
 _LEAST_CHANNELS = 8
-"""That a matrix unit takes at once: 16 bytes of a 16-bit float."""
+"""Channels that a tensor core takes at once: 16 bytes of 16-bit floats."""
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _CONVOLUTIONS = (torch.conv2d, torch.conv3d)
 

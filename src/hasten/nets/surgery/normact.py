@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import handle_torch_function, has_torch_function
 
-from hasten.nets.kernels import kernels_take
+from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, activate_, gradient_before, gradient_of_slope
 from hasten.nets.surgery.moments import (
     backward_in_groups,
@@ -131,20 +131,11 @@ def group_norm_act(
     return output
 
 
-def norm_act(image: Tensor, slope: Tensor, eps: float) -> Tensor:
-    """leaky_relu(instance_norm(image)).
-
-    image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU. slope: one element, the factor of what is
-    below 0, with a gradient if it asks for one. eps: added to each channel's variance. Differentiable once.
-    """
-    return group_norm_act(image, image.shape[1], None, None, slope, eps)
-
-
 class NormAct(nn.Module):
     """MONAI's ADN block of an instance norm and an activation, under the same state-dict names.
 
-    Where `norm_act` does not apply (on a GPU unless `fused_norms` switched it on, being compiled, a single voxel) the
-    two run one after the other.
+    Where `group_norm_act` does not apply (on a GPU unless `fused_norms` switched it on, being compiled, a single voxel)
+    the two run one after the other.
     """
 
     hasten_kernels: bool = False
@@ -178,4 +169,4 @@ class NormAct(nn.Module):
         if not ours or image.shape[2:].numel() == 1:
             return self.A(self.N(image))
         eps: float = self.N.eps  # type: ignore[assignment]
-        return norm_act(image, slope, eps)
+        return group_norm_act(image, image.shape[1], None, None, slope, eps)

@@ -6,7 +6,7 @@ sums that all gradients are made of, and one writes the image's gradient. Nothin
 image: the activation's derivative is computed again. There are no atomics, so that results repeat bit by bit, and block
 sizes are fixed by the shape, so that nothing is timed or read by the host.
 
-Importing this needs Triton; see `hasten.nets.kernels.kernels_take`.
+Importing this needs Triton; see `hasten.kernels.use.kernels_take`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hasten.nets.kernels import power_of_two
+from hasten.kernels.use import power_of_two
 from hasten.nets.surgery.activate import Slope
 from hasten.nets.surgery.moments import layout_of
 from hasten.nets.surgery.normact_kernels import (

@@ -8,13 +8,12 @@ from itertools import pairwise
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from hasten.nets.surgery.bias import cancelled_biases, leave_out
+from hasten.nets.surgery.bias import cancelled_biases, is_unbiased, leave_out, to_unbiased
 from hasten.nets.surgery.dataflow import Probe, see_flow
 from hasten.nets.surgery.fuse import Surgery, unfuse
 from hasten.nets.surgery.fuse import fuse as fuse_norms
 from hasten.nets.surgery.normact import NormAct
 from hasten.nets.surgery.reclass import original
-from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
 
 
 def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True) -> Surgery:
