@@ -1,4 +1,4 @@
-"""Run the script with the probe on its PYTHONPATH, for a bounded number of steps and seconds."""
+"""Run the script with the probe on its PYTHONPATH for a bounded number of steps and seconds, then end its processes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from hasten.study.script.group import end_all
+import psutil
+
 from hasten.study.script.records import ProcessRecord, read_records
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
 INJECT = Path(__file__).parent / "inject"
 GRACE = 10.0
 """Seconds that a script has after its bound: to write what it wants to write, and to end."""
+_END_GRACE = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
 SETUP = 600.0
 """Seconds that a script may prepare until its first step ends; they don't count against those of the watching."""
 _TAIL_BYTES = 20_000
@@ -223,3 +226,35 @@ def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - _TAIL_BYTES))
     return log.read().decode("utf-8", "replace")
+
+
+def end_all(child: subprocess.Popen[bytes], grace: float = _END_GRACE) -> None:
+    """SIGTERM to `child`, its descendants and its process group, SIGKILL to what is left after `grace` seconds.
+
+    child: started as the leader of a session. Launchers put ranks into groups of their own, so descendants are looked
+    up too, and so is whoever carries the session's id once the parents are gone.
+    """
+    ours = _members(child.pid)
+    for member in ours:
+        with contextlib.suppress(psutil.Error):
+            member.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(ours, timeout=grace) if ours else ([], [])
+    for member in alive:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _members(leader: int) -> list[psutil.Process]:
+    members: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(leader)
+        if top.status() != psutil.STATUS_ZOMBIE:
+            members = {each.pid: each for each in (top, *top.children(recursive=True))}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if process.pid not in members and os.getsid(process.pid) == leader and process.pid != leader:
+                members[process.pid] = process
+    return list(members.values())
