@@ -31,8 +31,8 @@ def split(**parts: float) -> Split:
 
 
 def facts(*overrides: str, given: tuple[str, ...] = (), **changed) -> Facts:
-    plain = Facts(config=config(*SETTLED, *overrides), given=config(*given), split=split(), cuda=False, inline=True,
-                  home="ram", rare=RARE, cold=None, arms=Arms())  # fmt: skip
+    plain = Facts(config=config(*SETTLED, *overrides), configured=config(*given), split=split(), cuda=False,
+                  inline=True, home="ram", rare=RARE, cold=None, arms=Arms())  # fmt: skip
     return dataclasses.replace(plain, **changed)
 
 

@@ -23,7 +23,7 @@ from hasten.study.tune import tune
 from hasten.study.tune.lab import Lab, _measured
 from hasten.study.tune.search import ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
-from hasten.study.tune.space import Room, fitted, start_of
+from hasten.study.tune.space import Room, fit_memory, start_of
 from hasten.study.tune.workshop import Arm, Workshop
 
 FILES = {"tuned.yaml", "tune.json", "tune.html"}
@@ -191,8 +191,8 @@ def test_a_source_that_is_not_there_leaves_nothing_behind(data: Path, tmp_path: 
 def test_a_step_that_does_not_fit_recomputes_its_activations(config: RunConfig) -> None:
     start = start_of(plan_run(config))
     room: dict[str, Any] = {"arena": 0, "home": "ram", "host": 0, "device": 0}
-    assert fitted(start, Room(step=1 << 30, free=2 << 30, **room)) == (start, None)
-    result, row = fitted(start, Room(step=2 << 30, free=1 << 30, **room))
+    assert fit_memory(start, Room(step=1 << 30, free=2 << 30, **room)) == (start, None)
+    result, row = fit_memory(start, Room(step=2 << 30, free=1 << 30, **room))
     assert result["activations"] == "921MiB"
     assert row is not None
     assert row.why == "a step holds 2 GiB of activations, and 1 GiB are free: they are recomputed"
@@ -356,7 +356,7 @@ def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
     arms = [start.having({"compile": how, "precision": "bf16"}) for how in ("whole", "blocks")]
     result = lab.measure("step", start, arms, 300.0)
     assert all(measured.gain is not None and measured.once > 0 for measured in result.values())
-    tuned = module.applied(config, plan_run(config).config, start, arms[0], ())
+    tuned = module.apply_changes(config, plan_run(config).config, start, arms[0], ())
     train(tuned, tmp_path / "run")
     engaged = json.loads((tmp_path / "run" / "plan.json").read_text())["engaged"]
     assert engaged["compiled network"]["on"]

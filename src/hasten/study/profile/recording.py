@@ -48,7 +48,7 @@ class Node:
     """(kernel, ns on the device) that it launched itself."""
 
     @property
-    def own(self) -> int:
+    def self_time(self) -> int:
         """Without its children."""
         return max(0, self.time - sum(child.time for child in self.children))
 
@@ -165,7 +165,7 @@ def workers_of(roots: list[Node]) -> frozenset[str]:
     whole: Counter[str] = Counter()
     for root in roots:
         for node in root.below():
-            self_time[node.name] += node.own
+            self_time[node.name] += node.self_time
             whole[node.name] += node.time
     return frozenset(name for name in whole if 2 * self_time[name] >= whole[name])
 

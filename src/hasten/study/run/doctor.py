@@ -173,7 +173,7 @@ def _measure(
     )  # fmt: skip
     return Facts(
         config=config,
-        given=given,
+        configured=given,
         split=split,
         cuda=cuda,
         inline=inline,

@@ -37,7 +37,7 @@ class Facts:
     """Everything that a finding may depend on."""
 
     config: PlannedRun
-    given: RunConfig
+    configured: RunConfig
     """As the user wrote it."""
     split: Split
     cuda: bool
@@ -260,7 +260,7 @@ def _arms(facts: Facts) -> Iterator[Finding]:
 
 
 def _variant(facts: Facts) -> Iterator[Finding]:
-    train, configured = facts.config.train, facts.given.train
+    train, configured = facts.config.train, facts.configured.train
     if facts.variant not in facts.variants or (configured.precision is None and configured.channels_last is None):
         return
     best, seconds = next(iter(facts.variants.items()))

@@ -193,7 +193,7 @@ def slower_than(parts: RunComponents, *, step_s: float, seconds: float) -> dict[
     return fastest_variant(parts.step.update.weights, probe_of(parts.planned), allowed, memory).seconds
 
 
-# How much work it is
+# Work of a step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,22 +202,19 @@ class Work:
 
     flops: float
     moved: float
-    """Bytes that its operations take in and give out."""
-    operations: int
-    """In one piece of a batch."""
+    """Bytes that its operations read and write."""
 
 
 class _Moved(TorchDispatchMode):
-    """Counts operations, and the bytes of their tensors; what only looks at memory another way moves none."""
+    """Counts the bytes that operations read and write; views move none."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes, self.count = 0, 0
+        self.bytes = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = function(*args, **(kwargs or {}))
         if not function.is_view:
-            self.count += 1
             for value in tree_iter((args, kwargs, result)):
                 if isinstance(value, Tensor):
                     self.bytes += value.numel() * value.element_size()
@@ -233,9 +230,7 @@ def work_of(parts: RunComponents, batch: Batch) -> Work:
         loss = step.forward(batch[0][:1], batch[1][:1])
         loss.backward()
     step.update.weights.zero_grad(set_to_none=True)
-    return Work(
-        flops=float(flops.get_total_flops()) * samples, moved=float(moved.bytes) * samples, operations=moved.count
-    )
+    return Work(flops=float(flops.get_total_flops()) * samples, moved=float(moved.bytes) * samples)
 
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:

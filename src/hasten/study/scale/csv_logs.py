@@ -21,7 +21,7 @@ _INDEX = ("", "index", "epoch", "Unnamed: 0")
 """Names of a first column that counts the epochs, as pandas writes it or as people do."""
 
 
-def named(path: Path) -> tuple[str, int, int] | None:
+def parse_name(path: Path) -> tuple[str, int, int] | None:
     """Strategy, workers and seed from a file's name; None if it isn't the name of a log."""
     match = _NAME.fullmatch(path.name)
     if match is None or int(match["world"]) < 1:
@@ -31,13 +31,13 @@ def named(path: Path) -> tuple[str, int, int] | None:
 
 
 def read_csv(path: Path) -> tuple[Log, list[str]]:
-    """The log in a CSV file whose name `named` can parse, and remarks about it, a sentence each.
+    """The log in a CSV file whose name `parse_name` accepts, and remarks about it, a sentence each.
 
     Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
     The last three and the metric are the same in every row; the last row's are taken.
     Raises ValueError naming the file, and the column or the line, for what isn't such a log.
     """
-    name = named(path)
+    name = parse_name(path)
     assert name is not None
     columns, rows = _table(path)
     metric = next((column for column in METRICS if column in columns), METRICS[0])

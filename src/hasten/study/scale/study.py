@@ -29,6 +29,7 @@ from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.sample.share import share_mistake
 from hasten.study.scale.run_logs import DONE, RUNS_JSON, SINGLE
+from hasten.study.scale.series import workers
 
 BASE_YAML = "scale.yaml"
 """The run that all trainings are variants of, planned."""
@@ -54,7 +55,7 @@ class TrainingArm:
         return f"{self.strategy}-{self.world}-seed{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.strategy}, {self.world} worker{'' if self.world == 1 else 's'}, seed {self.seed}"
+        return f"{self.strategy}, {workers(self.world)}, seed {self.seed}"
 
 
 def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Sequence[int]) -> list[TrainingArm]:

@@ -100,7 +100,7 @@ def _efficiencies(series: Sequence[Series]) -> list[str]:
         over = [point.world for point, efficiency in measured if efficiency > _POSSIBLE]
         if over:
             sentences.append(
-                f"{one.strategy}: more than the ideal at {listed(over)} workers, which workers alone can't give: "
+                f"{one.strategy}: more than the ideal at {join_words(over)} workers, which workers alone can't give: "
                 "something else differed between the runs."
             )
         under = [point for point, efficiency in measured if efficiency < LEAST_EFFICIENCY]
@@ -115,7 +115,7 @@ def _efficiencies(series: Sequence[Series]) -> list[str]:
         if len(under) == len(onward):
             where = f"from {under[0].world} workers on" if len(under) > 1 else f"at {under[0].world} workers"
         else:
-            where = f"at {listed([point.world for point in under])} workers"
+            where = f"at {join_words([point.world for point in under])} workers"
         there = f", {share(least)} at {last.world}" if last is not under[0] else ""
         sentences.append(
             f"{one.strategy}: efficiency is under 80 % {where} ({share(first)} at {under[0].world}{there})."
@@ -148,11 +148,11 @@ def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
 
 
 def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: str, base: str, strategies: int) -> str:
-    each = "; ".join(f"{name} {listed([f'{fall:.3f}' for fall in drops])}" for name, drops in falls.items())
+    each = "; ".join(f"{name} {join_words([f'{fall:.3f}' for fall in drops])}" for name, drops in falls.items())
     least = math.floor(100 * min(fall for drops in falls.values() for fall in drops)) / 100
     both = ", though it falls there in all strategies" if 1 < len(falls) == strategies else ""
     return (
-        f"{metric} at {listed(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
+        f"{metric} at {join_words(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
         f"one seed: can't be told from noise{both}."
     )
 
@@ -208,7 +208,7 @@ def _fall(point: Point) -> float:
     return point.fall
 
 
-def listed(values: Sequence[object]) -> str:
+def join_words(values: Sequence[object]) -> str:
     """`4`, `4 and 8`, `4, 8 and 16`."""
     texts = [str(value) for value in values]
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))

@@ -20,7 +20,7 @@ LEAST = 0.03
 """Share of a step below which a difference counts as none."""
 LOSSES = 10
 """Losses of the first steps that are compared."""
-ROUNDING, LOW_PRECISION, OWN = 1e-5, 2e-2, 1e-3
+ROUNDING, LOW_PRECISION, REPEATABLE = 1e-5, 2e-2, 1e-3
 """Largest relative difference of losses: from another order of sums; from bfloat16; and of a script's own runs, above
 which it can't be compared with anything."""
 
@@ -172,18 +172,20 @@ def _in_turns(
     gain = low = high = difference = None
     agreement = ""
     if outcome is None:
-        gain, low, high, outcome, why = judged(seconds[False], seconds[True], others)
+        gain, low, high, outcome, why = judge_times(seconds[False], seconds[True], others)
         if outcome in ("same", "unclear") and any(cure.startswith("cache-") for cure in cures):
             epoch = f"a cache gains from its second epoch on, and these runs had {steps} steps"
             why = "; ".join(filter(None, (why, epoch)))
-        difference, agreement = agreed(losses[False], losses[True], cures)
+        difference, agreement = compare_losses(losses[False], losses[True], cures)
     return Tried(
         cures=cures, findings=names, outcome=outcome, gain=gain, low=low, high=high, base_s=tuple(seconds[False]),
         cured_s=tuple(seconds[True]), difference=difference, agreement=agreement, why=why,
     )  # fmt: skip
 
 
-def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tuple[float, float, float, Outcome, str]:
+def judge_times(
+    base: Sequence[float], cured: Sequence[float], others: float
+) -> tuple[float, float, float, Outcome, str]:
     """Gain of the medians, at its worst and best, the outcome, and why that is unclear."""
     gain = statistics.median(base) / statistics.median(cured)
     low, high = min(base) / max(cured), max(base) / min(cured)
@@ -198,16 +200,16 @@ def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tupl
     return gain, low, high, "unclear", "the runs with and without it overlap"
 
 
-def agreed(
+def compare_losses(
     base: Sequence[tuple[float, ...]], cured: Sequence[tuple[float, ...]], cures: Sequence[str] = ()
 ) -> tuple[float | None, str]:
     """Largest relative difference of the first losses, and what it means beside that of the script's own runs."""
-    base_difference = max((unlike(base[0], other) for other in base[1:]), default=0.0)
-    differences = [unlike(base[0], other) for other in cured]
+    base_difference = max((loss_difference(base[0], other) for other in base[1:]), default=0.0)
+    differences = [loss_difference(base[0], other) for other in cured]
     if not differences or not base[0] or not all(cured):
         return None, "not comparable: no losses were seen"
     worst = max(differences)
-    if base_difference > OWN:
+    if base_difference > REPEATABLE:
         return worst, f"not comparable: the script's own runs differ by {base_difference:.1g}"
     if worst == 0:
         return worst, "exact"
@@ -220,7 +222,7 @@ def agreed(
     return worst, f"differs ({worst:.1g})"
 
 
-def unlike(one: Sequence[float], other: Sequence[float]) -> float:
+def loss_difference(one: Sequence[float], other: Sequence[float]) -> float:
     """Largest relative difference of two runs' first losses; those that only one of them has don't count."""
     return max((_relative_difference(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
 

@@ -23,8 +23,8 @@ from hasten.study.folder import empty_folder
 from hasten.study.tune.lab import Lab
 from hasten.study.tune.records import Tuned, write_tuned
 from hasten.study.tune.search import BEATEN, GIVEN_UP, Rules, Searched, SearchRow, search
-from hasten.study.tune.setting import applied, changes_between
-from hasten.study.tune.space import advice, fitted, pays_within, room_of, space_of, start_of
+from hasten.study.tune.setting import apply_changes, changes_between
+from hasten.study.tune.space import advice, fit_memory, pays_within, room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
 from hasten.study.tune.workshop import Workshop
 
@@ -87,7 +87,7 @@ def _tuned(
     about = _about(planned, workshop)
     store = StoredMeasurements.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
     room = room_of(workshop, start, store)
-    base, memory = fitted(start, room)
+    base, memory = fit_memory(start, room)
     lab = Lab(workshop, base, meter=meter)
     remaining = max(0.0, end - time.monotonic())
     # Even estimating the cost of a comparison takes a step: with no time left, nothing is estimated.
@@ -100,7 +100,7 @@ def _tuned(
     space = space_of(planned, base, room, larger_batch=larger_batch)
     searched = search(space, store.measure(lab.measure), seconds=remaining, rules=rules)
     decided = searched.decided | ({"activations"} if memory else set())
-    tuned = applied(config, planned.config, start, searched.best, decided)
+    tuned = apply_changes(config, planned.config, start, searched.best, decided)
     rows = searched.rows if memory is None else (memory, *searched.rows)
     return Tuned(
         config=tuned,

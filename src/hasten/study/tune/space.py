@@ -74,7 +74,7 @@ def room_of(workshop: Workshop, start: Setting, store: StoredMeasurements) -> Ro
     )
 
 
-def fitted(start: Setting, room: Room) -> tuple[Setting, SearchRow | None]:
+def fit_memory(start: Setting, room: Room) -> tuple[Setting, SearchRow | None]:
     """The start, with activations recomputed where a step would not fit otherwise, and the table row for that."""
     if room.fits or start["activations"] != "all":
         return start, None

@@ -129,7 +129,7 @@ def _errors(columns: np.ndarray, target: np.ndarray, solution: np.ndarray) -> li
 
 
 def fit_epochs(
-    epochs: Mapping[int, float], *, mode: Mode, errors: Mapping[int, float] | None = None, tell: str = ""
+    epochs: Mapping[int, float], *, mode: Mode, errors: Mapping[int, float] | None = None, source: str = "the logs"
 ) -> Fitted:
     """The model from nothing but the seconds of an epoch on several counts of workers, 1 perhaps among them.
 
@@ -138,13 +138,13 @@ def fit_epochs(
     fitted by least squares of relative residuals. The error bars repeat the fit on epochs drawn around the fitted ones.
     Of the ring only what the rest couldn't stand for as well is fitted: bytes where an epoch has 1/W of the steps
     (weak), messages where it keeps them (strong).
-    Raises ValueError for fewer than 3 counts.
+    source: names the logs in errors. Raises ValueError for fewer than 3 counts.
     """
     counts = sorted(epochs)
     if len(counts) < 3:
         listed = ", ".join(map(str, counts)) or "none"
         raise ValueError(
-            f"{tell or 'the logs'}: epochs on {listed} workers are too few to fit; 3 counts are needed, such as 1, 2, 4"
+            f"{source}: epochs on {listed} workers are too few to fit; 3 counts are needed, such as 1, 2, 4"
         )
     seconds = np.array([epochs[count] for count in counts])
     columns = _epoch_columns(np.array(counts, dtype=float), mode)
@@ -170,7 +170,7 @@ def fit_epochs(
     models = tuple(_epoch_model(draw, mode) for draw in draws if draw[0] > 0)
     if shares[0] <= 0:
         raise ValueError(
-            f"{tell or 'the logs'}: epochs don't get shorter as a training's do (fitted compute is 0), so nothing can "
+            f"{source}: epochs don't get shorter as a training's do (fitted compute is 0), so nothing can "
             "be predicted from them; compare the runs' settings"
         )
     return Fitted(best=_epoch_model(shares, mode), draws=models, notes=notes)

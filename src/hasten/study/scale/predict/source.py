@@ -19,7 +19,7 @@ from hasten.study.scale.log_folder import read_logs
 from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample
 from hasten.study.scale.predict.links import LINKS, USUAL_LINK, Network
 from hasten.study.scale.predict.model import Mode, Training
-from hasten.study.scale.run_logs import SINGLE, guessed, is_run
+from hasten.study.scale.run_logs import SINGLE, entry_from_files, is_run
 
 FIXED_SHARE = 0.05
 """Assumed part of a step that fewer samples don't shorten: launches, the optimizer, small layers."""
@@ -99,7 +99,7 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
         epochs[world] = statistics.median(seconds)
         # A median of epochs varies more than their mean.
         errors[world] = max(_error(seconds), *(1.25 * _error(each) for each in later))
-    fitted = fit_epochs(epochs, mode=mode, errors=errors, tell=f"{folder} ({strategy_name})")
+    fitted = fit_epochs(epochs, mode=mode, errors=errors, source=f"{folder} ({strategy_name})")
     others = [name for name in names if name != strategy_name]
     notes = (
         f"Strategy: {strategy_name}, {'as they tell' if modes else 'taken as'} {mode} scaling"
@@ -109,7 +109,7 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
     )
     return Source(
         name=folder.name or str(folder),
-        fitted=Fitted(best=fitted.best, draws=fitted.draws, notes=notes),
+        fitted=replace(fitted, notes=notes),
         epochs_only=True,
         mode=mode,
         measured=tuple(epochs.items()),
@@ -147,7 +147,7 @@ def _from_run(
 ) -> Source:
     run = read_run(folder)
     # The number of processes of an unfinished run shows in the files that all but the first write.
-    if guessed(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
+    if entry_from_files(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
         raise ValueError(
             f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "
             "process, or a folder with runs of several counts"

@@ -97,12 +97,12 @@ def _pin_memory(value: str) -> str:
 
 
 def _cache_items(value: str) -> str:
-    _loader_options(lambda options: options.update(dataset=_kept_items(options["dataset"])))
+    _loader_options(lambda options: options.update(dataset=_caching_items(options["dataset"])))
     return "the items of map-style datasets are kept once made"
 
 
 def _cache_transforms(value: str) -> str:
-    _loader_options(lambda options: options.update(dataset=_kept_prefix(options["dataset"])))
+    _loader_options(lambda options: options.update(dataset=_caching_prefix(options["dataset"])))
     return "MONAI datasets keep what their transforms before the first random one made"
 
 
@@ -115,14 +115,14 @@ class _BoundedCache(dict):
             self[key] = value
 
 
-def _kept_items(dataset: Any) -> Any:
+def _caching_items(dataset: Any) -> Any:
     """Each item is made once and then returned as a copy, since collate functions and callers may write into it."""
     kind = type(dataset)
-    if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_kept"):
+    if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_cache"):
         return dataset
 
     def __getitem__(self: Any, index: Any) -> Any:
-        cached = self._hasten_kept
+        cached = self._hasten_cache
         if index not in cached:
             item = kind.__getitem__(self, index)
             cached.put(index, copy.deepcopy(item))
@@ -132,36 +132,36 @@ def _kept_items(dataset: Any) -> Any:
     members: dict[str, Any] = {"__getitem__": __getitem__}
     if hasattr(kind, "__getitems__"):
         members["__getitems__"] = lambda self, indices: [self[index] for index in indices]
-    return _as(dataset, members)
+    return _with_members(dataset, members)
 
 
-def _kept_prefix(dataset: Any) -> Any:
+def _caching_prefix(dataset: Any) -> Any:
     """A MONAI `Dataset` keeps its items as they are before the first random transform, as a `CacheDataset` does."""
     monai_data, transforms = sys.modules.get("monai.data"), sys.modules.get("monai.transforms")
     if monai_data is None or transforms is None or not isinstance(dataset, monai_data.Dataset):
         return dataset
     compose, kind = getattr(dataset, "transform", None), type(dataset)
     plain = kind._transform is monai_data.Dataset._transform
-    if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_kept"):
+    if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_cache"):
         return dataset
     end = first_random(compose, transforms)
 
     def _transform(self: Any, index: int) -> Any:
-        cached = self._hasten_kept
+        cached = self._hasten_cache
         prefix = cached.get(index)
         if prefix is None:
             prefix = compose(self.data[index], end=end)
             cached.put(index, prefix)
         return compose(copy.deepcopy(prefix), start=end) if end < len(compose.transforms) else copy.deepcopy(prefix)
 
-    return _as(dataset, {"_transform": _transform})
+    return _with_members(dataset, {"_transform": _transform})
 
 
-def _as(dataset: Any, members: dict[str, Any]) -> Any:
+def _with_members(dataset: Any, members: dict[str, Any]) -> Any:
     """The object under a subclass that bears its class's names, so that what asks for its type still finds it."""
     kind = type(dataset)
     try:
-        dataset._hasten_kept = _BoundedCache()
+        dataset._hasten_cache = _BoundedCache()
         dataset.__class__ = type(kind.__name__, (kind,), {**members, "__module__": kind.__module__})
     except (AttributeError, TypeError):
         return dataset

@@ -120,7 +120,7 @@ class Session:
         self.loop_code: Any = None
         self.torch_calls: dict[tuple[str, str], int] = {}
         self.batch: set[int] = set()
-        self.batch_kept: list[Any] = []
+        self.batch_refs: list[Any] = []
         self.sent: dict[str, dict[str, Any]] = {}
         self.sent_in_step: dict[str, int] = {}
         self.sent_batch: set[tuple[int, int]] = set()
