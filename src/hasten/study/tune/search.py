@@ -22,6 +22,10 @@ TRAINS: tuple[Kind, ...] = ("step", "run")
 """Kinds whose gains are gains of the training, and are checked together at the end."""
 BEATEN, GIVEN_UP = "another one gained more", "taken at first, and not in the end"
 """Remarks on what won and is not taken after all."""
+_RESERVE = 0.12
+"""Share of the time that is reserved for comparing the result with the start."""
+_LEAST_CEILING = 1.03
+"""A stage whose ceiling is below this can't gain."""
 _VERDICTS: dict[Outcome, Verdict] = {"faster": "won", "slower": "lost"}
 
 
@@ -125,10 +129,6 @@ class Rules:
     """What speaks against taking an arm that won, such as what it costs once; None if nothing does."""
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[str], object] = lambda text: None
-    reserve: float = 0.12
-    """Share of the time that is kept for comparing the result with the start."""
-    even: float = 1.03
-    """A stage whose ceiling is below this can't gain."""
 
 
 def search(space: Space, measure: Measure, *, seconds: float, rules: Rules | None = None) -> Searched:
@@ -166,7 +166,7 @@ class _Search:
 
     def _spare(self) -> float:
         """Seconds left but for those that comparing the result with the start will take."""
-        reserved = self.rules.reserve * self.seconds
+        reserved = _RESERVE * self.seconds
         if self.current != self.space.start:
             reserved = max(reserved, self.rules.cost("run", self.space.start, [self.current]))
         return self._left() - reserved
@@ -193,7 +193,7 @@ class _Search:
             return {}
         spare = self._spare()
         ceiling = self.rules.ceiling(stage, base) if spare > 0 else None
-        if ceiling is not None and ceiling[0] < self.rules.even:
+        if ceiling is not None and ceiling[0] < _LEAST_CEILING:
             for arm in arms:
                 self._row(stage, base, arm, why=ceiling[1])
             return {}

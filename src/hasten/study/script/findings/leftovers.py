@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, ms, part
+from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, finding_from_share, ms
 from hasten.study.script.findings.experiments import costs
 from hasten.study.script.records import WARMUP, ProcessRecord, place
 
@@ -90,7 +90,7 @@ def _validation(record: ProcessRecord) -> list[Finding]:
     if not validations:
         return []
     seconds = statistics.fmean(each["seconds"] for each in validations)
-    return part(
+    return finding_from_share(
         cost, step_s, VALIDATION, saved_s=0.8 * cost, name="validation-share",
         title="validation takes a large part of the time",
         where=place(validations[-1]["site"]),
@@ -106,7 +106,7 @@ def _checkpoints(record: ProcessRecord) -> list[Finding]:
         return []
     # The first save of a process imports what it needs: the usual one counts.
     usual = statistics.median(each["seconds"] for each in saves)
-    return part(
+    return finding_from_share(
         usual * len(saves) / measured, record.step_s, CHECKPOINTS, name="checkpoint-stall",
         title="the training stands still while checkpoints are written",
         where=place(saves[-1]["site"]),

@@ -77,8 +77,8 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
     if step.workers not in times:
         return None
-    loops = {int(count): seconds for count, seconds in (loader.get("loop") or {}).items()}
-    if len(loops) > 1 and len(loops.get(step.workers, ())) > 1:
+    loops = measured_loops(results, step.workers)
+    if loops:
         return _of_loops(loader, loops, step)
     predicted = {
         count: step.after(
@@ -94,7 +94,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     if step.workers and times[step.workers] < 1.2 * times[best]:
         return None
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
-    name, title = _too_few(step.workers)
+    name, title = too_few(step.workers)
     return Finding(
         name=name,
         title=title,
@@ -106,7 +106,21 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     )
 
 
-def _too_few(workers: int) -> tuple[str, str]:
+def measured_loops(results: Results, workers: int) -> dict[int, list[float]]:
+    """Seconds of whole steps by number of workers; empty unless they were timed with other numbers than `workers` too.
+
+    Each number was timed in two rounds; a single round of the present number proves nothing.
+    """
+    loops = {int(count): seconds for count, seconds in ((results.get("workers") or {}).get("loop") or {}).items()}
+    return loops if len(loops) > 1 and len(loops.get(workers, ())) > 1 else {}
+
+
+def too_many(workers: int, cores: int) -> tuple[str, str]:
+    """Name and title."""
+    return "many-workers", f"{workers} workers on {cores} cores take them from the network and from each other"
+
+
+def too_few(workers: int) -> tuple[str, str]:
     """Name and title."""
     if workers == 0:
         return "no-workers", "the loader reads in the training's own process, which waits for each batch"
@@ -195,9 +209,9 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -
         return None
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
-    name, title = _too_few(now)
+    name, title = too_few(now)
     if best < now or not proven:
-        name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
+        name, title = too_many(now, cores)
     suggested = best if proven else min(now, cores)
     return Finding(
         name=name,

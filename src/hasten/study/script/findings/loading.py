@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import WAITS, Finding, gain_of, ms, part
+from hasten.study.finding import WAITS, Finding, finding_from_share, gain_of, ms
 from hasten.study.script.findings.experiments import step_of
+from hasten.study.script.findings.loader_experiments import measured_loops, too_few, too_many
 from hasten.study.script.records import ProcessRecord, place
 from hasten.study.script.split import contended_s
 
@@ -41,10 +42,11 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     # On a CPU the workers take cores from the training itself, so that only a part of the wait can be hidden. Where
     # other counts were measured, the experiments say what they gain here; more cores would still hide the wait.
     measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
+    name, title = too_few(0)
     yield record.finding(
-        "no-workers",
+        name,
         loader["site"],
-        "the main process loads the data, and the training waits for it",
+        title,
         f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
         evidence=evidence,
         cost_s=wait,
@@ -56,16 +58,15 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
 def _many(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
     workers, cores = loader["num_workers"], int(record.raw.get("cores") or 0)
-    loops = (record.experiments.get("workers") or {}).get("loop") or {}
-    measured = len(loops) > 1 and len(loops.get(str(workers), ())) > 1
-    if measured or not cores or workers <= cores or record.on_gpu:
+    if measured_loops(record.experiments, workers) or not cores or workers <= cores or record.on_gpu:
         return
     lost_s = contended_s(record)
     suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
+    name, title = too_many(workers, cores)
     yield record.finding(
-        "many-workers",
+        name,
         loader["site"],
-        f"{workers} workers on {cores} cores take them from the network and from each other",
+        title,
         f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
         evidence=f"{cores} cores{suffix}",
         level="note",
@@ -76,7 +77,7 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     wait = record.part("wait")
     if not loader["num_workers"] or loader["prefetch_factor"] != 1:
         return []
-    return part(
+    return finding_from_share(
         wait, record.step_s, WAITS, name="no-prefetch",
         title="workers prepare only one batch ahead, and the training waits whenever one is late",
         where=place(loader["site"]), cure="DataLoader(..., prefetch_factor=4)",
@@ -89,7 +90,7 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     if not loader["num_workers"] or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
-    return part(
+    return finding_from_share(
         record.per_step(sum(max(0.0, start - usual) for start in again)), record.step_s, RESTARTS,
         name="no-persistent-workers",
         title="the workers are started again for every pass over the data", where=place(loader["site"]),
