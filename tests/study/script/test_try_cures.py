@@ -230,7 +230,7 @@ def test_tables():
     assert re.split(r"\s{2,}", columns[1]) == cells
     assert columns[1].index("no-autocast") == columns[0].index("For")
     assert len(columns) == 3
-    assert tried_lines([]) == ["None of the findings has a cure that can be put in from outside."]
+    assert tried_lines([]) == ["None of the findings has a cure that can be applied from outside."]
     assert line(results[1]).startswith("set-to-none: failed")
 
 

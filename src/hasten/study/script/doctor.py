@@ -59,7 +59,7 @@ def doctor_script(
 
 
 def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.ScriptReport:
-    """Verdict and findings of a run; neither where it made too few steps. others: cores that other programs used."""
+    """Verdict and findings of a run; neither after too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
     return report.ScriptReport(
@@ -73,7 +73,7 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
 
 
 def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
-    """records: of the processes that trained, by rank; the first one's code is what findings point into."""
+    """Every finding of a watched run, ranked. records: by rank; findings refer to the code of the first one."""
     if not records or records[0].steps <= LEAST_STEPS:
         return []
     first = records[0]
@@ -87,7 +87,7 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
         findings += loading.heavy_items(first, findings)
     by_place: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        # Of those with one name and place: what the experiments prove rather than a note.
+        # Of several with one name and place, a proven finding replaces a note.
         existing = by_place.setdefault((finding.name, finding.where), finding)
         if (existing.level, finding.level) == ("note", "finding"):
             by_place[finding.name, finding.where] = finding
