@@ -1,4 +1,4 @@
-"""Logs of other trainings: one CSV a run, a row an epoch, the workers in the file's name."""
+"""Logs of other trainings: a CSV file per run, a row per epoch, the number of workers in the file's name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hasten.study.scale.log import Log
 PATTERN = "log_<workers>.csv, log_<strategy>_<workers>.csv or log_<strategy>_<workers>_seed<n>.csv"
 _NAME = re.compile(r"log_(?:(?P<strategy>[a-z][a-z0-9-]*(?:_[a-z][a-z0-9-]*)*)_)?(?P<world>\d{1,6})(?:_seed(?P<seed>\d{1,9}))?\.csv")  # fmt: skip  # noqa: E501
 NATIVE = "native"
-"""Torch's own DistributedDataParallel, which a log without a strategy in its name is of."""
+"""Torch's DistributedDataParallel, the strategy of logs without one in their name."""
 _SHORT = {"hvd": "horovod"}
 METRICS = ("iou", "dice")
 _NEEDED = ("time_per_epoch", "loss", "training_time")
 _KNOWN = (*_NEEDED, "lr", "test_time", *METRICS)
 _INDEX = ("", "index", "epoch", "Unnamed: 0")
-"""Names of a first column that counts the epochs, as pandas writes it or as people do."""
+"""Names of a first column that numbers the epochs."""
 
 
 def parse_name(path: Path) -> tuple[str, int, int] | None:

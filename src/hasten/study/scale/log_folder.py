@@ -13,12 +13,12 @@ from hasten.study.scale.run_logs import RUNS_JSON, entry_from_files, is_run, rea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logs:
-    """What a folder holds."""
+    """The logs in a folder."""
 
     logs: tuple[Log, ...]
     """By strategy, workers and seed."""
     notes: tuple[str, ...]
-    """What was ignored or left out, and why, a sentence each."""
+    """What was ignored or left out, and why, one sentence each."""
 
 
 def read_logs(folder: Path) -> Logs:

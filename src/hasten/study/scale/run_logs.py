@@ -1,4 +1,4 @@
-"""Logs of Hasten's own trainings: run folders, and the list of them that `hasten scale` and `hasten slurm` write."""
+"""Logs of Hasten's runs: run folders, and scale.json, which `hasten scale` and `hasten slurm` write."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from hasten.study.scale.log import Log
 RUNS_JSON = "scale.json"
 """The list: {"runs": [{"world", "strategy", "seed", "mode", "folder", "status"}, ...]}, folders relative to it."""
 SINGLE = "single"
-"""The strategy of every run of one process, which is the same in all of them."""
+"""The strategy of runs of one process."""
 DONE = ("finished", "target_reached")
 MEASURED = ("precision", "channels_last", "compile", "capture")
-"""Fields of `train` that a run settles by measuring where they are left open."""
+"""Fields of `train` that a run chooses by measuring unless they are set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyEntry:
-    """One entry of the list."""
+    """One run in scale.json."""
 
     world: int
     strategy: str
@@ -90,7 +90,7 @@ def is_run(folder: Path) -> bool:
 
 
 def entry_from_files(folder: Path) -> StudyEntry:
-    """The entry of a run folder that is in no list, from its own files. Raises ValueError where they can't be read."""
+    """An entry for a run that no scale.json lists, from its files. Raises ValueError where they can't be read."""
     world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
     settings = _read(folder / RUN_YAML, load_yaml)
     size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
@@ -153,7 +153,7 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
 
 
 def _epochs(records: Sequence[TrainRecord], batch: int, cases: int) -> dict[int, float]:
-    """Seconds of training of each whole epoch, from the pace between the lines; validations are no part of it.
+    """Seconds of training of each whole epoch, from the pace between log lines; validations are excluded.
 
     A run of less than one epoch has its typical pace as epoch 0.
     """

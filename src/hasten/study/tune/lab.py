@@ -1,4 +1,4 @@
-"""Comparing settings on this machine: built, checked against each other's numbers, timed in turns."""
+"""Compares settings on this machine: builds them, checks that their numbers agree, and times them in turns."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from hasten.study.tune.setting import Setting
 from hasten.study.tune.workshop import Arm, Workshop
 
 _ROUNDS = 7
-"""Rounds that a verdict needs at the least, the unrecorded one among them."""
+"""Rounds that a verdict needs, including the unrecorded one."""
 _FEWEST = 5
 """Rounds below which no verdict is given."""
 _AMID_LOAD = 1.5
-"""Gain, or loss, at the near end of the interval from which it is believed although other programs run."""
+"""Gain or loss, at the near end of the interval, that is trusted on a busy machine."""
 _HOPELESS = 2.0
-"""Times of the fastest arm's best from which an arm isn't timed again."""
+"""Multiple of the fastest arm's best time from which an arm isn't timed again."""
 _SPREAD = 0.25
-"""Spread of one setting's own times from which a machine counts as busy, whatever its load."""
+"""Spread of one setting's times from which a machine counts as busy, whatever its load."""
 _COMPILE_S = 30.0
-"""What compiling a network costs, until one was compiled."""
+"""Assumed seconds for compiling a network, until one was compiled."""
 _SAME_LABELS = 0.999
-"""Share of the voxels that must keep their label where sums are of another type."""
+"""Share of the voxels that must keep their label with sums of another type."""
 _RUN_S = 1.0
-"""One timed run with batches should take about so long, at most."""
+"""Approximate limit for one timed run with batches."""
 _STEP_S = 0.1
 """Steps that are shorter are timed several at a time."""
 
@@ -68,7 +68,7 @@ class Lab:
             reference = self._base(kind, base)
             agreed: dict[Setting, str] = {}
             for number, setting in enumerate(arms):
-                # Compiling may take longer than was thought: what was built must still be timed.
+                # Compiling may take longer than estimated, and what was built must still be timed.
                 elapsed = time.perf_counter() - begin
                 if number and elapsed + self.cost(kind, base, arms[: number + 1]) > seconds:
                     break
@@ -84,7 +84,7 @@ class Lab:
                     results[setting] = ArmResult(outcome="disagreed", agreement=text, why=text, once=built.once)
                     del self._ready[kind, setting]
             if agreed:
-                # What took long to compile is timed all the same: it would else have been for nothing.
+                # Time it even if compiling took long, or the compiling would have been wasted.
                 needed = 1.0 if short else 1.2 * _ROUNDS * self.unit(kind) * (1 + len(agreed))
                 remaining = max(needed, seconds - (time.perf_counter() - begin))
                 compared = self._compare(kind, base, list(agreed), remaining)
@@ -127,12 +127,12 @@ class Lab:
         return again * programs * self.compile_s
 
     def _forget(self, base: Setting) -> None:
-        """Give back the memory of all that was built but for the base, and the start, which comes again at the end."""
+        """Free all arms but the base and the start, which is needed again at the end."""
         self._ready = {key: arm for key, arm in self._ready.items() if key[1] in (base, self.start)}
         gc.collect()
 
     def prepare(self) -> float:
-        """Build the start and see how long its step takes, and so how many are timed as one.
+        """Build the start and time its step, which determines how many steps are timed as one.
 
         Raises ValueError if it does not run.
         """
@@ -218,7 +218,7 @@ def _spread(times: list[float]) -> float:
 
 
 def _agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tuple[bool, str]:
-    """Whether the numbers are the base's within what a shorter float may change, and how far they are apart."""
+    """Whether the numbers agree with the base's within lower precision, and how far they differ."""
     if kind == "validate":
         share = float((trace[0] == reference[0]).float().mean())
         return share >= _SAME_LABELS, f"{share:.2%} of the labels are the same"
