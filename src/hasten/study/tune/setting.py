@@ -1,4 +1,4 @@
-"""One point of the search, a value for every knob; and from there back to the configuration of a run."""
+"""A setting of the search, with a value for every knob, and its conversion to a run's configuration."""
 
 from __future__ import annotations
 

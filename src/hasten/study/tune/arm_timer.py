@@ -16,9 +16,9 @@ from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.load import BUSY, LoadMeter
+from hasten.study.tune.arm_builder import Arm, ArmBuilder
 from hasten.study.tune.search import TRAINS, ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
-from hasten.study.tune.workshop import Arm, Workshop
 
 _ROUNDS = 7
 """Rounds that a verdict needs, including the unrecorded one."""
@@ -40,18 +40,18 @@ _STEP_S = 0.1
 """Steps that are shorter are timed several at a time."""
 
 
-class Lab:
-    """`measure`, `cost` and `ceiling` of a search, for the run that a workshop was made for."""
+class ArmTimer:
+    """`measure`, `cost` and `ceiling` of a search, for the run of an ArmBuilder."""
 
-    def __init__(self, workshop: Workshop, start: Setting, *, meter: LoadMeter | None = None) -> None:
-        self.workshop, self.start, self.meter = workshop, start, meter
+    def __init__(self, builder: ArmBuilder, start: Setting, *, meter: LoadMeter | None = None) -> None:
+        self.builder, self.start, self.meter = builder, start, meter
         self.compile_s = _COMPILE_S
         self.build_s = 1.0
         self._step_s: float | None = None
         self._ready: dict[tuple[Kind, Setting], Arm] = {}
         self._compiled: set[Setting] = set()
 
-    # What a search asks
+    # For the search
 
     def measure(
         self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
@@ -63,7 +63,7 @@ class Lab:
         self._forget(base)
         results: dict[Setting, ArmResult] = {}
         # Copies of one network are compiled again and again, and by default torch gives up at the ninth.
-        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.builder.device), torch._dynamo.config.patch(recompile_limit=256):
             short = self.cost(kind, base, arms[:1]) > seconds
             reference = self._base(kind, base)
             agreed: dict[Setting, str] = {}
@@ -109,7 +109,7 @@ class Lab:
         if self._step_s is None:
             self.prepare()
         meter = self.meter or LoadMeter()
-        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.builder.device), torch._dynamo.config.patch(recompile_limit=256):
             alone, whole = self._base("step", base), self._base("run", base)
             meter.others()
             step = min(alone.call() for _ in range(4))
@@ -119,7 +119,7 @@ class Lab:
         most, share = run / step, max(0.0, 1 - step / run)
         return most, f"batches take {share:.0%} of a step: leaving them out altogether would gain {max(1, most):.2f}"
 
-    # What it is made of
+    # Building and timing
 
     def _compile_cost(self, setting: Setting) -> float:
         again = 0.3 if setting in self._compiled else 1.0  # torch keeps its kernels on the disk
@@ -136,11 +136,11 @@ class Lab:
 
         Raises ValueError if it does not run.
         """
-        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.builder.device), torch._dynamo.config.patch(recompile_limit=256):
             arm = self._base("step", self.start)
             self._step_s = min(arm.call() for _ in range(2))
-        self.workshop.run_steps = max(2, min(16, int(_RUN_S / self._step_s)))
-        self.workshop.repeats = max(1, min(32, int(_STEP_S / self._step_s)))
+        self.builder.run_steps = max(2, min(16, int(_RUN_S / self._step_s)))
+        self.builder.repeats = max(1, min(32, int(_STEP_S / self._step_s)))
         self._ready.clear()
         return self._step_s
 
@@ -148,13 +148,13 @@ class Lab:
         """About how many seconds one timed call takes."""
         step = self._step_s if self._step_s is not None else self.prepare()
         if kind == "run":
-            return 1.2 * step * self.workshop.run_steps
+            return 1.2 * step * self.builder.run_steps
         if kind != "validate":
-            return step * self.workshop.repeats if kind == "step" else 0.5 * step
-        planned = self.workshop.planned
-        arena = self.workshop.arena(str(self.start["home"]))
-        voxels = sum(math.prod(arena.shapes[case]) for case in self.workshop.timed_cases(arena))
-        trained = math.prod(planned.config.sample.patch) * self.workshop.batch_size
+            return step * self.builder.repeats if kind == "step" else 0.5 * step
+        planned = self.builder.planned
+        arena = self.builder.arena(str(self.start["home"]))
+        voxels = sum(math.prod(arena.shapes[case]) for case in self.builder.timed_cases(arena))
+        trained = math.prod(planned.config.sample.patch) * self.builder.batch_size
         # A forward pass is a third of a step, and windows overlap.
         return step / 3 * voxels / trained / (1 - planned.config.infer.overlap) ** 2
 
@@ -173,7 +173,7 @@ class Lab:
             if kind in TRAINS and others and others[0].sibling is not None:
                 built = others[0].sibling(kind)
             else:
-                built = self.workshop.build(kind, setting)
+                built = self.builder.build(kind, setting)
         except Exception as error:
             lines = str(error).strip().splitlines()
             reason = lines[0] if lines else type(error).__name__
