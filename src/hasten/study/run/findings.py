@@ -227,36 +227,31 @@ def _launches(facts: Facts) -> Iterator[Finding]:
 
 def _arms(facts: Facts) -> Iterator[Finding]:
     """Arms that are faster than the step as it is."""
-    seconds, pieces = facts.arms.seconds, facts.config.train.accumulate
-    now = seconds.get("fixed", 0.0)
-    whole, eager, threads = (seconds.get(name, math.inf) for name in ("whole", "eager", "threads"))
-    if pieces > 1 and now > 1.03 * whole:
-        yield facts.finding(
-            now - whole,
-            name="needless-accumulate",
+    pieces = facts.config.train.accumulate
+    if pieces > 1:
+        yield from _faster_arm(
+            facts, "whole", 1.03, f"in {pieces} pieces", "in one, which fits into memory", name="needless-accumulate",
             title="The batch goes through in pieces though it fits whole",
-            where="train.accumulate",
-            cure="train.accumulate=1",
-            evidence=f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory",
-        )
-    if now > 1.05 * eager:
-        yield facts.finding(
-            now - eager,
-            name="slow-compile",
-            title="The compiled network is slower than the plain one",
-            where="train.compile",
-            cure="train.compile=false",
-            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
-        )
-    if now > FASTER * threads:
-        yield facts.finding(
-            now - threads,
-            name="few-threads",
-            title="torch uses fewer threads than there are cores",
-            where="OMP_NUM_THREADS",
-            cure=f"export OMP_NUM_THREADS={facts.cores}",
-            evidence=f"a step takes {ms(now)} on {facts.threads} threads and {ms(threads)} on {facts.cores}",
-        )
+            where="train.accumulate", cure="train.accumulate=1",
+        )  # fmt: skip
+    yield from _faster_arm(
+        facts, "eager", 1.05, "compiled", "eager", name="slow-compile",
+        title="The compiled network is slower than the plain one",
+        where="train.compile", cure="train.compile=false",
+    )  # fmt: skip
+    yield from _faster_arm(
+        facts, "threads", FASTER, f"on {facts.threads} threads", f"on {facts.cores}", name="few-threads",
+        title="torch uses fewer threads than there are cores",
+        where="OMP_NUM_THREADS", cure=f"export OMP_NUM_THREADS={facts.cores}",
+    )  # fmt: skip
+
+
+def _faster_arm(facts: Facts, arm: str, least: float, now: str, other: str, **texts: str) -> Iterator[Finding]:
+    """A finding if the step takes more than `least` times as long as `arm`. now, other: words for the two."""
+    step_s, arm_s = facts.arms.seconds.get("fixed", 0.0), facts.arms.seconds.get(arm, math.inf)
+    if step_s > least * arm_s:
+        evidence = f"a step takes {ms(step_s)} {now} and {ms(arm_s)} {other}"
+        yield facts.finding(step_s - arm_s, evidence=evidence, **texts)
 
 
 def _variant(facts: Facts) -> Iterator[Finding]:

@@ -111,7 +111,6 @@ def _autocast(results: Results, step: StepTimes) -> Finding | None:
         name="no-autocast",
         title="forward and backward run in float32 where this machine gains by a lower precision",
         cure=f'with torch.autocast("{device}", dtype=torch.{dtype}): around the forward and the loss{scaler}',
-        what="forward and backward take",
         also=f"; outputs differ by {arm['difference']:.1%} of the largest",
     )
 
@@ -127,7 +126,6 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
         name="no-channels-last",
         title="the convolutions run in the plain memory layout where this machine gains by channels_last",
         cure=f"net = net.to(memory_format=torch.{layout}); x = x.to(memory_format=torch.{layout})",
-        what="forward and backward take",
         also=f"; outputs agree to {arm['difference']:.1g}",
     )
 
@@ -144,7 +142,7 @@ def _subclass(results: Results, step: StepTimes) -> Finding | None:
     }
     finding = None
     if arm.get("low", 0.0) > 1.0:
-        finding = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **texts)
+        finding = _of_arm(arm, step, also=f"; {arm['subclass']}", **texts)
     return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
@@ -163,7 +161,10 @@ def _fused(results: Results, step: StepTimes) -> Finding | None:
     )
 
 
-def _of_arm(arm: dict[str, Any], step: StepTimes, *, what: str, also: str, **texts: str) -> Finding | None:
+def _of_arm(
+    arm: dict[str, Any], step: StepTimes, *, also: str, what: str = "forward and backward take", **texts: str
+) -> Finding | None:
+    """A finding if the arm's gain is worthwhile. what: the timed work, also: more evidence, both in words."""
     saved_s = arm["base_s"] - arm["arm_s"]
     gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
