@@ -25,7 +25,7 @@ from benchmarks.gpus.sheet import FINISHED, RUNNING, sheet_of
 from benchmarks.gpus.table import print_table
 from benchmarks.harness import ROOT
 from hasten.observe.rundir import write_json
-from hasten.study.script.group import end_all
+from hasten.study.script.launch import end_all
 
 CHILD = ("-m", "benchmarks.gpus.child")
 STDERR = 2

@@ -50,9 +50,9 @@ def losing(given: argparse.Namespace) -> Part:
     from hasten.config.load import load_run
     from hasten.engine.allocator import keep_freed_memory
     from hasten.engine.job import plan_run
-    from hasten.study.tune.lab import Lab
+    from hasten.study.tune.arm_builder import ArmBuilder
+    from hasten.study.tune.arm_timer import ArmTimer
     from hasten.study.tune.space import start_of
-    from hasten.study.tune.workshop import Workshop
 
     shape = ["sample.patch=[48,48,48]", "sample.batch_size=4", "network.channels=[16,32,64]"]
     shape += ["network.strides=[[2,2,2],[2,2,2]]", "network.norm=instance"]
@@ -60,13 +60,13 @@ def losing(given: argparse.Namespace) -> Part:
     with tempfile.TemporaryDirectory() as folder:
         planned = plan_run(load_run(None, [f"data.source={given.data}", f"cache.dir={folder}", *shape]))
         keep_freed_memory()
-        lab = Lab(Workshop(planned), start_of(planned))
+        timer = ArmTimer(ArmBuilder(planned), start_of(planned))
         pairs = [("bf16", True)] if given.quick else [("bf16", True), ("bf16", False), ("fp32", True), ("fp32", False)]
         for fused in (False, True):
             for precision, last in pairs:
-                base = lab.start.having({"norm_fusion": fused, "precision": precision, "channels_last": last})
+                base = timer.start.having({"norm_fusion": fused, "precision": precision, "channels_last": last})
                 arm = base.having({"compile": "whole"})
-                one = lab.measure("step", base, [arm], 60.0)[arm]
+                one = timer.measure("step", base, [arm], 60.0)[arm]
                 name = f"{precision}{' channels-last' if last else ''}, {'fused' if fused else 'plain'} norms"
                 rows.append({"case": name, "outcome": one.outcome, "gain": one.gain, "low": one.low, "high": one.high,
                              "why": one.why, "agreement": one.agreement, "compile_s": one.once})  # fmt: skip

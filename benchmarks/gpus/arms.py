@@ -18,7 +18,7 @@ from hasten.observe.env import usable_cores
 from hasten.recipes.load import load_recipe
 from hasten.recipes.run import run_of
 from hasten.recipes.twin import twin_of, write_twin
-from hasten.study.script.group import end_all
+from hasten.study.script.launch import end_all
 
 Run = dict[str, Any]
 SPARE = 4.0

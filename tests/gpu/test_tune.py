@@ -10,10 +10,10 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.engine.job import plan_run
-from hasten.study.tune.lab import Lab
+from hasten.study.tune.arm_builder import ArmBuilder
+from hasten.study.tune.arm_timer import ArmTimer
 from hasten.study.tune.space import room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
-from hasten.study.tune.workshop import Workshop
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,12 +29,12 @@ def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
         "train.optimizer=adamw",
     )  # fmt: skip
     planned = plan_run(load_run(None, given))
-    shop, start = Workshop(planned), start_of(planned)
-    lab = Lab(shop, start)
-    room = room_of(shop, start, StoredMeasurements.open(tmp_path / "kept", {}, fresh=True))
+    builder, start = ArmBuilder(planned), start_of(planned)
+    timer = ArmTimer(builder, start)
+    room = room_of(builder, start, StoredMeasurements.open(tmp_path / "kept", {}, fresh=True))
     for stage in space_of(planned, start, room).stages:
         arms = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
-        result = lab.measure(stage.kind, start, arms, 600.0)
+        result = timer.measure(stage.kind, start, arms, 600.0)
         assert set(result) == set(arms)
         for arm, measured in result.items():
             assert measured.outcome != "disagreed", (stage.name, arm.apart(start), measured.agreement)

@@ -8,11 +8,11 @@ import pytest
 
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.study.run.assemble import Cold
+from hasten.study.run.assemble import ColdCache
 from hasten.study.run.findings import Facts, _nice, findings
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
-from hasten.study.run.timed import Ran
+from hasten.study.run.timed import TimedSteps
 from hasten.study.run.whole import split_of
 from hasten.study.split import Split, diagnose
 
@@ -31,8 +31,8 @@ def split(**parts: float) -> Split:
 
 
 def facts(*overrides: str, given: tuple[str, ...] = (), **changed) -> Facts:
-    plain = Facts(config=config(*SETTLED, *overrides), given=config(*given), split=split(), cuda=False, inline=True,
-                  home="ram", rare=RARE, cold=None, arms=Arms())  # fmt: skip
+    plain = Facts(config=config(*SETTLED, *overrides), configured=config(*given), split=split(), cuda=False,
+                  inline=True, home="ram", rare=RARE, cold=None, arms=Arms())  # fmt: skip
     return dataclasses.replace(plain, **changed)
 
 
@@ -142,7 +142,7 @@ def test_switches_that_lose():
     [(1, 0.1, 0.1, True, "slow-disk"), (0.1, 1, 0.1, False, "slow-gunzip"), (0.1, 0.1, 1, True, "cold-cache")],
 )
 def test_a_cold_cache(disk, decode, prepare, isal, name):
-    cold = Cold(cases=100, threads=4, disk_s=disk, decode_s=decode, prepare_s=prepare)
+    cold = ColdCache(cases=100, threads=4, disk_s=disk, decode_s=decode, prepare_s=prepare)
     parts = split(read=cold.read_total_s / 1000, prepare=cold.prepare_total_s / 1000)
     result = only(facts(cold=cold, split=parts, isal=isal, cores=4))
     assert result.name == name
@@ -163,14 +163,14 @@ def test_round_numbers():
 # The split
 
 
-def ran(**changed) -> Ran:
+def ran(**changed) -> TimedSteps:
     marks = {"forward": 0.03, "backward": 0.05, "optimizer": 0.01, "around": 0.0, "batch": 0.005}
-    plain = Ran(steps=20, step_s=0.1, marks=marks, made_s=0.005, asked_s=0.005, reads=0)
+    plain = TimedSteps(steps=20, step_s=0.1, marks=marks, made_s=0.005, asked_s=0.005, reads=0)
     return dataclasses.replace(plain, **changed)
 
 
 def test_a_split_adds_up_and_rare_things_are_spread():
-    cold = Cold(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
+    cold = ColdCache(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
     result = split_of(ran(), inline=True, rare=RARE, cold=cold)
     assert result.parts["sample"] == 0.005
     assert result.parts["overhead"] == pytest.approx(0.005)

@@ -30,9 +30,9 @@ def profile(
 ) -> None:
     """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
     from hasten.study.folder import empty_folder
-    from hasten.study.profile.write import FORMATS, REPORTS, chosen
+    from hasten.study.profile.write import FORMATS, REPORTS, choose
 
-    selection = chosen(reports, REPORTS, "--reports"), chosen(formats, FORMATS, "--formats")
+    selection = choose(reports, REPORTS, "--reports"), choose(formats, FORMATS, "--formats")
     if steps < 1:
         raise ValueError(f"--steps {steps}: give 1 or more")
     if cases < 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def empty_folder(out: Path, option: str = "--out") -> Path:
-    """`out`, if it can be filled. Raises ValueError for a file, or a folder with anything in it."""
+    """Return `out` if it is missing or empty. Raises ValueError for a file, or a folder that isn't empty."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{option} {out}: is a file; choose another {option}")
     if out.is_dir() and any(out.iterdir()):
@@ -18,7 +18,7 @@ def empty_folder(out: Path, option: str = "--out") -> Path:
 
 @contextmanager
 def writing_to(out: Path) -> Iterator[None]:
-    """The folder `out` is made, for the block to write into. Raises ValueError where that can't be done."""
+    """Create the folder `out` for the block to write into. Raises ValueError if it can't be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         yield

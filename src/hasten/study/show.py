@@ -26,7 +26,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _amounts(finding: Finding) -> str:
-    """What it costs, and what the cure is predicted to gain; nothing of a note."""
+    """The cost and the predicted gain; empty for a note."""
     if finding.level == "note":
         return ""
     cost = "" if finding.cost_s is None else f"costs {ms(finding.cost_s)} a step"
@@ -35,7 +35,7 @@ def _amounts(finding: Finding) -> str:
 
 
 def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Notes of one kind and cure together, in the place of the first; each finding, with its own cost, by itself."""
+    """Group notes of one name and cure at the place of the first; each finding stays by itself, with its cost."""
     groups: dict[object, list[Finding]] = {}
     for number, finding in enumerate(findings):
         key: object = number if finding.level == "finding" else (finding.name, finding.cure)
@@ -71,5 +71,5 @@ def split_section(split: Split, diagnosis: Diagnosis, note: str = "") -> Section
 
 
 def whole(text: str) -> str:
-    """A number that is not parted from its unit."""
+    """The text without a line break between number and unit."""
     return text.replace(" ", NBSP)

@@ -1,4 +1,4 @@
-"""Where the wall time of a training goes, and the one sentence that follows from it."""
+"""Where the wall time of a training goes, and its bottleneck in one sentence."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ GROUPS: dict[Bound, tuple[str, ...]] = {
     "checkpoint": ("checkpoint",),
     "launch": ("overhead",),
 }
-"""What is not compute: the parts that could in principle be hidden or left out."""
+"""Parts that aren't compute, which could in principle be hidden or left out."""
 
 _WORTH = 0.10
-"""Share of the wall time from which the largest group beside the compute is named in a verdict of compute."""
+"""Share of the wall time from which a verdict of compute also names the largest other group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """Mean seconds a step by part, as they were spent one after another: they add up to `step_s`."""
+    """Mean seconds of a step by part. The parts add up to `step_s`."""
 
     steps: int
     step_s: float
     """Wall seconds a step, everything between the steps (validation, checkpoints) spread over them."""
     parts: dict[str, float]
     fixed_batch_s: float | None = None
-    """Ablation: seconds of a step on one batch that lies ready: the compute floor."""
+    """Ablation: seconds of a step on one fixed batch, the compute floor."""
     feed_alone_s: float | None = None
-    """Ablation: seconds a batch with no step: the data's ceiling."""
+    """Ablation: seconds of a batch without a step, the data's ceiling."""
     doubled: float | None = None
-    """Seconds of a step on twice the samples over those of one; near 1 where fixed costs rule."""
+    """Time of a step on twice the samples over that of a step; near 1 where fixed costs dominate."""
     on_cpu: bool = False
     """Whether a CPU trains."""
     bandwidth_share: float | None = None
@@ -73,7 +73,7 @@ class Diagnosis:
 
 
 def diagnose(split: Split) -> Diagnosis:
-    """Name what the training is bound by: the largest part, the step's own compute included; else which compute."""
+    """Name the bottleneck: the largest group of parts, or else the kind of compute that limits the step."""
     shares = {bound: split.share(bound) for bound in GROUPS}
     rest = 1 - sum(shares.values())
     worst = max(shares, key=lambda bound: shares[bound])

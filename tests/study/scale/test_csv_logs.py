@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.study.scale.csv_logs import named, read_csv
+from hasten.study.scale.csv_logs import parse_name, read_csv
 from tests.study.scale.studies import COLUMNS, csv_log
 
 
@@ -18,7 +18,7 @@ from tests.study.scale.studies import COLUMNS, csv_log
     ],
 )  # fmt: skip
 def test_the_name_tells_strategy_workers_and_seed(name: str, message: tuple[str, int, int] | None) -> None:
-    assert named(Path(name)) == message
+    assert parse_name(Path(name)) == message
 
 
 def test_a_log(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hasten.study.script.findings.all import findings_of
+from hasten.study.script.doctor import findings_of
 from hasten.study.script.records import as_record
 from hasten.study.script.split import split_of
 from hasten.study.split import diagnose

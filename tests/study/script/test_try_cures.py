@@ -13,7 +13,7 @@ from hasten.study.finding import Finding
 from hasten.study.script.launch import ScriptRun
 from hasten.study.script.records import ProcessRecord
 from hasten.study.script.report import tried_lines
-from hasten.study.script.try_cures import agreed, cure_of, judged, line, try_cures, unlike
+from hasten.study.script.try_cures import compare_losses, cure_of, judge_times, line, loss_difference, try_cures
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -198,28 +198,28 @@ def test_bursts_of_workers_are_seen_in_the_mean():
     ],
 )
 def test_agreement_of_the_losses(base, cured, message):
-    assert agreed(base, cured)[1] == message
+    assert compare_losses(base, cured)[1] == message
 
 
 def test_what_a_cure_may_change():
     runs = [(1.0, 0.5)] * 2, [(1.0, 0.505)]
-    assert agreed(*runs, ("autocast",))[1] == "within bfloat16's precision (0.01)"
-    assert agreed(*runs, ("workers=2",))[1] == "differs (0.01): each worker draws random numbers of its own"
+    assert compare_losses(*runs, ("autocast",))[1] == "within bfloat16's precision (0.01)"
+    assert compare_losses(*runs, ("workers=2",))[1] == "differs (0.01): each worker draws random numbers of its own"
 
 
 def test_unlike_losses():
     nan = float("nan")
-    assert unlike((1.0, nan), (1.0, nan)) == 0.0
-    assert unlike((1.0, 1.0), (nan, 1.0)) == unlike((1.0, 1.0), (1.0, nan)) == float("inf")
-    assert unlike((1.0,) * 12, (1.0,) * 10 + (9.0, 9.0)) == 0.0
-    assert unlike((1.0, 5.0), (1.0,)) == 0.0
+    assert loss_difference((1.0, nan), (1.0, nan)) == 0.0
+    assert loss_difference((1.0, 1.0), (nan, 1.0)) == loss_difference((1.0, 1.0), (1.0, nan)) == float("inf")
+    assert loss_difference((1.0,) * 12, (1.0,) * 10 + (9.0, 9.0)) == 0.0
+    assert loss_difference((1.0, 5.0), (1.0,)) == 0.0
 
 
 def test_verdicts_by_the_worst_pair_of_runs():
-    assert judged([1.0, 1.1], [0.9, 0.8], 0.0)[3] == "faster"
-    assert judged([1.0, 1.1], [0.99, 0.8], 0.0)[3] == "unclear"
-    assert judged([1.0, 1.0], [1.2, 1.1], 0.0)[3] == "slower"
-    assert judged([1.0, 1.01], [1.0, 1.02], 0.0)[3] == "same"
+    assert judge_times([1.0, 1.1], [0.9, 0.8], 0.0)[3] == "faster"
+    assert judge_times([1.0, 1.1], [0.99, 0.8], 0.0)[3] == "unclear"
+    assert judge_times([1.0, 1.0], [1.2, 1.1], 0.0)[3] == "slower"
+    assert judge_times([1.0, 1.01], [1.0, 1.02], 0.0)[3] == "same"
 
 
 def test_tables():
@@ -230,7 +230,7 @@ def test_tables():
     assert re.split(r"\s{2,}", columns[1]) == cells
     assert columns[1].index("no-autocast") == columns[0].index("For")
     assert len(columns) == 3
-    assert tried_lines([]) == ["None of the findings has a cure that can be put in from outside."]
+    assert tried_lines([]) == ["None of the findings has a cure that can be applied from outside."]
     assert line(results[1]).startswith("set-to-none: failed")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
-from hasten.study.tune.setting import Change, Setting, applied, changes_between
+from hasten.study.tune.setting import Change, Setting, apply_changes, changes_between
 
 START = Setting.of(
     {
@@ -25,12 +25,12 @@ PLANNED = dataclasses.replace(
 
 
 def apply(changes: dict[str, Any], *overrides: str, decided: tuple[str, ...] = ()) -> RunConfig:
-    return applied(load_run(None, overrides), PLANNED, START, START.having(changes), decided)
+    return apply_changes(load_run(None, overrides), PLANNED, START, START.having(changes), decided)
 
 
 def test_nothing_changes_where_nothing_won() -> None:
     config = load_run(None, ("train.precision=bf16",))
-    assert applied(config, PLANNED, START, START, ()) == config
+    assert apply_changes(config, PLANNED, START, START, ()) == config
 
 
 @pytest.mark.parametrize(

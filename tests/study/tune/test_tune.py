@@ -20,11 +20,11 @@ from hasten.engine.run import train
 from hasten.observe.compare import Compared, Comparison, judge
 from hasten.study.tune import run as module
 from hasten.study.tune import tune
-from hasten.study.tune.lab import Lab, _measured
+from hasten.study.tune.arm_builder import Arm, ArmBuilder
+from hasten.study.tune.arm_timer import ArmTimer, _measured
 from hasten.study.tune.search import ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
-from hasten.study.tune.space import Room, fitted, start_of
-from hasten.study.tune.workshop import Arm, Workshop
+from hasten.study.tune.space import Room, fit_memory, start_of
 
 FILES = {"tuned.yaml", "tune.json", "tune.html"}
 
@@ -60,14 +60,14 @@ def config_of(data: Path, folder: Path, *overrides: str) -> RunConfig:
     return load_run(None, (*given, *overrides))
 
 
-class FakeLab:
+class FakeTimer:
     """Says how fast a setting is without running it."""
 
     factors: Mapping[tuple[str, Any], float] = {}
     busy = False
     asked = 0
 
-    def __init__(self, shop: Workshop, start: Setting, *, meter: object = None) -> None:
+    def __init__(self, builder: ArmBuilder, start: Setting, *, meter: object = None) -> None:
         pass
 
     def seconds(self, kind: Kind, setting: Setting) -> float:
@@ -100,14 +100,14 @@ class FakeLab:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
-    fake = type("Fake", (FakeLab,), {})
-    monkeypatch.setattr(module, "Lab", fake)
+def timer(monkeypatch: pytest.MonkeyPatch) -> type[FakeTimer]:
+    fake = type("Fake", (FakeTimer,), {})
+    monkeypatch.setattr(module, "ArmTimer", fake)
     return fake
 
 
-def test_what_won_is_in_the_yaml_and_nothing_else(config: RunConfig, lab: type[FakeLab], tmp_path: Path) -> None:
-    lab.factors = {
+def test_what_won_is_in_the_yaml_and_nothing_else(config: RunConfig, timer: type[FakeTimer], tmp_path: Path) -> None:
+    timer.factors = {
         ("precision", "bf16"): 0.5, ("compile", "whole"): 2.0, ("threads", 1): 0.7, ("infer_batch", 8): 0.5,
         ("batch_size", 4): 0.95, ("channels_last", True): 1.5, ("compile", "blocks"): 0.8,
     }  # fmt: skip
@@ -132,28 +132,30 @@ def test_what_won_is_in_the_yaml_and_nothing_else(config: RunConfig, lab: type[F
     assert "2.50" in page
 
 
-def test_a_second_search_asks_nothing_and_finds_the_same(config: RunConfig, lab: type[FakeLab], tmp_path: Path) -> None:
-    lab.factors = {("precision", "bf16"): 0.5, ("channels_last", True): 0.8}
+def test_a_second_search_asks_nothing_and_finds_the_same(
+    config: RunConfig, timer: type[FakeTimer], tmp_path: Path
+) -> None:
+    timer.factors = {("precision", "bf16"): 0.5, ("channels_last", True): 0.8}
     first = tune(config, tmp_path / "one")
-    asked = lab.asked
+    asked = timer.asked
     second = tune(config, tmp_path / "two")
-    assert lab.asked == asked > 0
+    assert timer.asked == asked > 0
     assert second.config == first.config
     assert any("known from an earlier search" in note for note in second.notes)
     tune(config, tmp_path / "three", fresh=True)
-    assert lab.asked == 2 * asked
+    assert timer.asked == 2 * asked
 
 
 def test_a_busy_machine_gives_the_run_as_it_was_and_keeps_nothing(
-    config: RunConfig, lab: type[FakeLab], tmp_path: Path
+    config: RunConfig, timer: type[FakeTimer], tmp_path: Path
 ) -> None:
-    lab.factors, lab.busy = {("precision", "bf16"): 0.1}, True
+    timer.factors, timer.busy = {("precision", "bf16"): 0.1}, True
     result = tune(config, tmp_path / "out")
     assert result.config == config == load_run(tmp_path / "out" / "tuned.yaml")
     assert result.changes == ()
     assert result.verdict.startswith("No conclusion")
     assert any("end them and tune again" in note for note in result.notes)
-    lab.busy = False
+    timer.busy = False
     assert tune(config, tmp_path / "again").config.train.precision == "bf16"
 
 
@@ -191,8 +193,8 @@ def test_a_source_that_is_not_there_leaves_nothing_behind(data: Path, tmp_path: 
 def test_a_step_that_does_not_fit_recomputes_its_activations(config: RunConfig) -> None:
     start = start_of(plan_run(config))
     room: dict[str, Any] = {"arena": 0, "home": "ram", "host": 0, "device": 0}
-    assert fitted(start, Room(step=1 << 30, free=2 << 30, **room)) == (start, None)
-    result, row = fitted(start, Room(step=2 << 30, free=1 << 30, **room))
+    assert fit_memory(start, Room(step=1 << 30, free=2 << 30, **room)) == (start, None)
+    result, row = fit_memory(start, Room(step=2 << 30, free=1 << 30, **room))
     assert result["activations"] == "921MiB"
     assert row is not None
     assert row.why == "a step holds 2 GiB of activations, and 1 GiB are free: they are recomputed"
@@ -203,18 +205,18 @@ def test_a_step_that_does_not_fit_recomputes_its_activations(config: RunConfig) 
 SMALL = ({"channels_last": True}, {"precision": "bf16"}, {"norm_fusion": False}, {"batch_size": 4}, {"threads": 1})
 
 
-def lab_of(config: RunConfig, **meter: Any) -> tuple[Lab, Setting]:
+def timer_of(config: RunConfig, **meter: Any) -> tuple[ArmTimer, Setting]:
     planned = plan_run(config)
     start = start_of(planned)
-    lab = Lab(Workshop(planned), start, **meter)
-    lab.prepare()
-    lab.workshop.repeats, lab.workshop.run_steps = 1, 2
-    return lab, start
+    timer = ArmTimer(ArmBuilder(planned), start, **meter)
+    timer.prepare()
+    timer.builder.repeats, timer.builder.run_steps = 1, 2
+    return timer, start
 
 
 def test_settings_are_compared_with_their_numbers(config: RunConfig) -> None:
-    lab, start = lab_of(config, meter=QuietMeter())
-    result = lab.measure("step", start, [start.having(change) for change in SMALL], 60.0)
+    timer, start = timer_of(config, meter=QuietMeter())
+    result = timer.measure("step", start, [start.having(change) for change in SMALL], 60.0)
     assert len(result) == len(SMALL)
     for setting, measured in result.items():
         assert measured.outcome in ("faster", "slower", "same", "unclear"), (setting, measured.why)
@@ -224,26 +226,26 @@ def test_settings_are_compared_with_their_numbers(config: RunConfig) -> None:
 
 
 def test_every_kind_of_arm_runs(config: RunConfig) -> None:
-    lab, start = lab_of(config_of(Path(config.data.source), Path(config.cache.dir or ""), "train.optimizer=adamw"))
+    timer, start = timer_of(config_of(Path(config.data.source), Path(config.cache.dir or ""), "train.optimizer=adamw"))
     for kind, change in (
         ("run", {"home": "file"}), ("validate", {"infer_batch": 1}), ("update", {"optimizer": "loop"}),
         ("step", {"activations": "1MiB"}),
     ):  # fmt: skip
         arm = start.having(change)
-        measured = lab.measure(kind, start, [arm], 1.0)[arm]  # type: ignore[arg-type]
+        measured = timer.measure(kind, start, [arm], 1.0)[arm]  # type: ignore[arg-type]
         assert measured.gain is not None, (kind, measured)
         assert measured.outcome != "disagreed", (kind, measured.agreement)
 
 
 def test_wrong_numbers_are_out_however_fast(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, start = lab_of(config, meter=QuietMeter())
+    timer, start = timer_of(config, meter=QuietMeter())
     wrong = start.having({"channels_last": True})
-    network = Workshop.network
-    build = Workshop.build
+    network = ArmBuilder.network
+    build = ArmBuilder.build
 
-    def damaged(self: Workshop, kind: Kind, setting: Setting) -> Any:
-        def scaled(shop: Workshop, fused: bool) -> torch.nn.Module:
-            made = network(shop, fused)
+    def damaged(self: ArmBuilder, kind: Kind, setting: Setting) -> Any:
+        def scaled(builder: ArmBuilder, fused: bool) -> torch.nn.Module:
+            made = network(builder, fused)
             with torch.no_grad():
                 for weight in made.parameters():
                     weight.mul_(3.0)
@@ -251,37 +253,37 @@ def test_wrong_numbers_are_out_however_fast(config: RunConfig, monkeypatch: pyte
 
         with pytest.MonkeyPatch.context() as patch:
             if setting == wrong:
-                patch.setattr(Workshop, "network", scaled)
+                patch.setattr(ArmBuilder, "network", scaled)
             return build(self, kind, setting)
 
-    monkeypatch.setattr(Workshop, "build", damaged)
-    measured = lab.measure("step", start, [wrong], 5.0)[wrong]
+    monkeypatch.setattr(ArmBuilder, "build", damaged)
+    measured = timer.measure("step", start, [wrong], 5.0)[wrong]
     assert measured.outcome == "disagreed"
     assert "% off" in measured.why
 
 
 def test_what_fails_is_told_and_the_others_go_on(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, start = lab_of(config, meter=QuietMeter())
+    timer, start = timer_of(config, meter=QuietMeter())
 
     def broken(*args: Any, **options: Any) -> Any:
         raise RuntimeError("no compiler here\nwith a long story")
 
     monkeypatch.setattr(torch, "compile", broken)
     bad, good = start.having({"compile": "whole"}), start.having({"channels_last": True})
-    measured = lab.measure("step", start, [bad, good], 100.0)
+    measured = timer.measure("step", start, [bad, good], 100.0)
     assert (measured[bad].outcome, measured[bad].why) == ("failed", "no compiler here")
     assert measured[good].gain is not None
 
 
 def test_a_run_that_does_not_run_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(self: Workshop, kind: Kind, setting: Setting) -> Any:
+    def short(self: ArmBuilder, kind: Kind, setting: Setting) -> Any:
         raise torch.OutOfMemoryError("much text")
 
-    lab, start = lab_of(config, meter=QuietMeter())
-    lab._ready.clear()
-    monkeypatch.setattr(Workshop, "build", short)
+    timer, start = timer_of(config, meter=QuietMeter())
+    timer._ready.clear()
+    monkeypatch.setattr(ArmBuilder, "build", short)
     with pytest.raises(ValueError, match="the run as it is can't be measured: out of memory"):
-        lab.measure("step", start, [start.having({"precision": "bf16"})], 1.0)
+        timer.measure("step", start, [start.having({"precision": "bf16"})], 1.0)
 
 
 def compared(base: list[float], arm: list[float], others: float) -> Comparison:
@@ -306,26 +308,28 @@ def test_beside_other_programs_only_large_differences_are_concluded(
 
 
 def test_busy_comparisons_say_so(config: RunConfig) -> None:
-    lab, start = lab_of(config, meter=BusyMeter())
+    timer, start = timer_of(config, meter=BusyMeter())
     arm = start.having({"channels_last": True})
-    measured = lab.measure("step", start, [arm], 2.0)[arm]
+    measured = timer.measure("step", start, [arm], 2.0)[arm]
     assert measured.busy
     assert measured.outcome == "unclear"
-    assert lab.ceiling(SearchStage(name="feed", kind="run", changes=({"home": "file"},)), start) is None
+    assert timer.ceiling(SearchStage(name="feed", kind="run", changes=({"home": "file"},)), start) is None
 
 
 def test_a_base_whose_own_times_spread_tells_nothing(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where other programs take a core now and then, and the load does not show it."""
-    lab, start = lab_of(config, meter=QuietMeter())
+    timer, start = timer_of(config, meter=QuietMeter())
     arm = start.having({"channels_last": True})
-    lab.measure("step", start, [arm], 5.0)
+    timer.measure("step", start, [arm], 5.0)
     uneven = itertools.cycle([1.0, 3.0]).__next__
     made = {start: uneven, arm: lambda: 0.1}
     monkeypatch.setattr(
-        Workshop, "build", lambda shop, kind, setting: Arm(call=made[setting], trace=(torch.ones(()), torch.ones(())))
+        ArmBuilder,
+        "build",
+        lambda _, kind, setting: Arm(call=made[setting], trace=(torch.ones(()), torch.ones(()))),
     )
-    lab._ready.clear()
-    measured = lab.measure("step", start, [arm], 5.0)[arm]
+    timer._ready.clear()
+    measured = timer.measure("step", start, [arm], 5.0)[arm]
     assert (measured.outcome, measured.busy) == ("unclear", True)
     assert "own times spread by" in measured.why
 
@@ -335,9 +339,9 @@ def test_threads_and_random_state_are_as_before(config: RunConfig) -> None:
     expected = torch.rand(2)
     torch.manual_seed(3)
     threads = torch.get_num_threads()
-    lab, start = lab_of(config, meter=QuietMeter())
+    timer, start = timer_of(config, meter=QuietMeter())
     torch.manual_seed(3)
-    lab.measure("step", start, [start.having({"threads": threads + 1})], 1.0)
+    timer.measure("step", start, [start.having({"threads": threads + 1})], 1.0)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.rand(2), expected)
 
@@ -352,11 +356,11 @@ def test_a_short_search_of_a_real_run_gives_a_yaml_that_trains(data: Path, tmp_p
 @pytest.mark.slow
 def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path, "train.steps=3")
-    lab, start = lab_of(config, meter=QuietMeter())
+    timer, start = timer_of(config, meter=QuietMeter())
     arms = [start.having({"compile": how, "precision": "bf16"}) for how in ("whole", "blocks")]
-    result = lab.measure("step", start, arms, 300.0)
+    result = timer.measure("step", start, arms, 300.0)
     assert all(measured.gain is not None and measured.once > 0 for measured in result.values())
-    tuned = module.applied(config, plan_run(config).config, start, arms[0], ())
+    tuned = module.apply_changes(config, plan_run(config).config, start, arms[0], ())
     train(tuned, tmp_path / "run")
     engaged = json.loads((tmp_path / "run" / "plan.json").read_text())["engaged"]
     assert engaged["compiled network"]["on"]
@@ -368,7 +372,7 @@ runner = CliRunner()
 
 
 def test_the_command_takes_yaml_overrides_and_the_folder_of_a_run(
-    config: RunConfig, lab: type[FakeLab], tmp_path: Path
+    config: RunConfig, timer: type[FakeTimer], tmp_path: Path
 ) -> None:
     import typer
 
@@ -377,7 +381,7 @@ def test_the_command_takes_yaml_overrides_and_the_folder_of_a_run(
 
     app = typer.Typer()
     app.command()(command)
-    lab.factors = {("precision", "bf16"): 0.5}
+    timer.factors = {("precision", "bf16"): 0.5}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.yaml").write_text(dump_run(config))
     for number, source in enumerate((tmp_path / "run" / "run.yaml", tmp_path / "run")):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "warn", "bad"]
-"""`warn`: costs time, or may; `bad`: gives wrong numbers or stops training."""
+"""`warn`: may cost time; `bad`: gives wrong numbers or stops training."""
 
 AREAS = {
     "versions": "Versions",
@@ -43,7 +43,7 @@ class Check:
 
 
 def check(area: str, name: str, message: str, remedy: str = "", *, level: Level = "warn") -> Check:
-    """Fine where it needs no remedy, else of this level."""
+    """A check that is ok without a remedy, else of this level."""
     return Check(area=area, name=name, level=level if remedy else "ok", message=message, remedy=remedy)
 
 

@@ -65,7 +65,7 @@ def _builds(seconds: float) -> Check:
 
 def _compiles(seconds: float) -> Check:
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
-        # A cache of its own: what an earlier process compiled would hide a compiler that fails now.
+        # A fresh cache, so that earlier results don't hide a failing compiler.
         begin = time.perf_counter()
         failure = _run([sys.executable, "-c", _COMPILED], seconds, {"TORCHINDUCTOR_CACHE_DIR": folder})
         elapsed = time.perf_counter() - begin
@@ -77,7 +77,7 @@ def _compiles(seconds: float) -> Check:
 
 
 def _run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> str:
-    """Empty if the command succeeds; else a one-line reason why it failed."""
+    """Run a command; returns "" if it succeeds, else a one-line reason why it failed."""
     environment = {**os.environ, **(variables or {})}
     try:
         completed = subprocess.run(

@@ -20,7 +20,7 @@ from hasten.study.environment.check import Check, check
 from hasten.study.environment.rates import times_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
-"""Largest sound relative error (of norms) against float64: some times the precision's own rounding."""
+"""Largest relative error (of norms) against float64 that counts as sound: a multiple of the precision's rounding."""
 TINY = "tiny map"
 _REPEATS = 3
 """Repeats of a convolution, since uninitialised memory may hold the right values by chance."""
@@ -47,11 +47,11 @@ class Cell:
     seconds: float = math.nan
     """Of forward and backward; median."""
     forward_error: float = math.nan
-    """Relative, by norms, against float64; NaN where it gave NaN or an error."""
+    """Relative error of norms against float64; NaN after NaNs or an error."""
     gradient_error: float = math.nan
-    """Of the weights' gradient, the worst of some repeats."""
+    """Of the weights' gradient, the worst of several repeats."""
     failure: str = ""
-    """The error that it ended with, if it did."""
+    """The error, if it failed."""
 
     @property
     def sound(self) -> bool:
@@ -66,7 +66,7 @@ Conv = Callable[[Tensor, Tensor], Tensor]
 
 
 def cases_for(device: torch.device) -> tuple[ConvShape, ...]:
-    """A map as in the middle of a network, and one smaller than the filter, as at its bottom."""
+    """A map as in the middle of a network, and one smaller than the filter, as at its coarsest level."""
     middle = (
         ConvShape(name="map", channels=32, side=64)
         if device.type == "cuda"
@@ -159,7 +159,7 @@ def _inputs(case: ConvShape, device: torch.device) -> tuple[Tensor, Tensor, Tens
 
 
 def _truth(image: Tensor, weight: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and the weights' gradient in float64, by matrix products, which no fault of a convolution reaches."""
+    """Output and the weights' gradient in float64, by matrix products rather than a convolution."""
     image, back = image.double(), back.double()
     flat = weight.double().requires_grad_()
     padded = torch.nn.functional.pad(image, (1, 1, 1, 1, 1, 1))
@@ -185,7 +185,7 @@ def _worst(values: Iterable[float]) -> float:
 
 
 def check_conv3d(cells: Iterable[Cell], device: str) -> tuple[Check, ...]:
-    """One check for each unsound cell and each precision that is slower than float32; one that all is well."""
+    """A check for each unsound cell and each precision slower than float32, and one for the fastest sound cell."""
     cells = tuple(cells)
     checks = [_unsound(cell, device) for cell in cells if not cell.sound]
     checks += _slow(cells)
@@ -224,7 +224,7 @@ def _unsound(cell: Cell, device: str) -> Check:
 
 
 def _slow(cells: tuple[Cell, ...]) -> list[Check]:
-    """A short float that takes far longer than float32 in the same format is a fault of the installation."""
+    """16-bit precisions that take far longer than float32 in the same format: a fault of the installation."""
     checks = []
     times = {(cell.precision, cell.format): cell.seconds for cell in cells if cell.case == "map" and cell.sound}
     for (precision, layout), seconds in times.items():

@@ -1,4 +1,4 @@
-"""All checks of a machine, in the order in which they disturb each other least."""
+"""Runs all checks of a machine, ordered so that they disturb each other least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room on every home that cases, batches and weights may have."""
+"""Checks the free space of everything that may hold cases, batches and weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Homes:
     cache_free: int
     ram_total: int
     ram_available: int
-    """What this process may still take, the limits of its control groups counted."""
+    """What this process may still use, within the limits of its control groups."""
     shm_total: int | None = None
     shm_free: int | None = None
     locked: int | None = None

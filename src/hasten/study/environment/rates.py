@@ -30,7 +30,7 @@ class Rates:
     cache_disk: float | None = None
     data_disk: float | None = None
     gunzip: float | None = None
-    """Of uncompressed bytes, by what Hasten uses."""
+    """Uncompressed bytes, by the library that Hasten uses."""
     gunzip_plain: float | None = None
     """By the standard library."""
     copy: float | None = None
@@ -49,7 +49,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def times_of(call: Callable[[], object], device: torch.device | None = None) -> Iterator[float]:
-    """Seconds of one call after the other, behind one that isn't counted, as long as they are asked for."""
+    """Seconds of one call after another, without end; a first call isn't counted."""
     for number in itertools.count():
         start = time.perf_counter()
         call()
@@ -71,7 +71,7 @@ def best_of(call: Callable[[], object], *, seconds: float, device: torch.device 
 
 
 def write_rate_file(folder: Path) -> Path:
-    """A file of random bytes that is on the disk, in `folder` or the nearest one above it that exists."""
+    """Write a synced file of random bytes into `folder` or its nearest existing parent."""
     block = np.random.default_rng(0).bytes(_BLOCK)
     handle, name = tempfile.mkstemp(dir=existing(folder), prefix=".hasten-doctor-")
     try:
@@ -107,7 +107,7 @@ def read_rate(paths: list[Path], *, seconds: float = 2.0) -> float | None:
 
 
 def cache_disk_rate(folder: Path) -> float | None:
-    """Of the cache folder, by a file of our own that is removed again; None where none can be written."""
+    """Rate of the cache folder's disk, by a temporary file; None if none can be written."""
     try:
         path = write_rate_file(folder)
     except OSError:
@@ -119,7 +119,7 @@ def cache_disk_rate(folder: Path) -> float | None:
 
 
 def data_disk_rate(place: Path) -> float | None:
-    """Of the disk that a data set lies on, by reading some of its files; nothing is written there."""
+    """Rate of a data set's disk, by reading some of its files; nothing is written."""
     if place.is_file():
         return read_rate([place])
     files: list[Path] = []

@@ -47,31 +47,31 @@ class KnownConflict:
     """`cpu_bf16` or `gpu`: where that is what it happens on."""
 
 
+def _unsupported(component: str, title: str, least: str, remedy: str) -> KnownConflict:
+    """A component that is older than Hasten supports."""
+    problem = f"Hasten asks for {title} {least} or newer"
+    return KnownConflict(
+        name=f"{component}-unsupported", level="bad", spans={component: ("", least)}, problem=problem, remedy=remedy,
+        source="pyproject.toml",
+    )  # fmt: skip
+
+
+def _old_driver(cuda: int, least: str, other: str) -> KnownConflict:
+    """An NVIDIA driver that is too old for torch's CUDA. other: a CUDA version to use instead."""
+    return KnownConflict(
+        name="driver-too-old",
+        level="bad",
+        spans={"cuda": (str(cuda), str(cuda + 1)), "driver": ("", least)},
+        problem=f"CUDA {cuda} asks for a driver of {least} or newer",
+        remedy=f"update the NVIDIA driver, or install a torch built for {other}",
+        source="CUDA toolkit release notes, table of minimum driver versions",
+    )
+
+
 RULES: tuple[KnownConflict, ...] = (
-    KnownConflict(
-        name="torch-unsupported",
-        level="bad",
-        spans={"torch": ("", "2.10")},
-        problem="Hasten asks for torch 2.10 or newer",
-        remedy="pip install 'torch>=2.10'",
-        source="pyproject.toml",
-    ),
-    KnownConflict(
-        name="monai-unsupported",
-        level="bad",
-        spans={"monai": ("", "1.6")},
-        problem="Hasten asks for MONAI 1.6 or newer",
-        remedy="pip install 'monai>=1.6'",
-        source="pyproject.toml",
-    ),
-    KnownConflict(
-        name="python-unsupported",
-        level="bad",
-        spans={"python": ("", "3.11")},
-        problem="Hasten asks for Python 3.11 or newer",
-        remedy="make an environment with Python 3.11 or newer",
-        source="pyproject.toml",
-    ),
+    _unsupported("torch", "torch", "2.10", "pip install 'torch>=2.10'"),
+    _unsupported("monai", "MONAI", "1.6", "pip install 'monai>=1.6'"),
+    _unsupported("python", "Python", "3.11", "make an environment with Python 3.11 or newer"),
     KnownConflict(
         name="conv3d-bf16-wrong",
         level="bad",
@@ -88,22 +88,8 @@ RULES: tuple[KnownConflict, ...] = (
         remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
         source="pytorch PR#167024",
     ),
-    KnownConflict(
-        name="driver-too-old",
-        level="bad",
-        spans={"cuda": ("12", "13"), "driver": ("", "525.60.13")},
-        problem="CUDA 12 asks for a driver of 525.60.13 or newer",
-        remedy="update the NVIDIA driver, or install a torch built for an older CUDA",
-        source="CUDA toolkit release notes, table of minimum driver versions",
-    ),
-    KnownConflict(
-        name="driver-too-old",
-        level="bad",
-        spans={"cuda": ("13", "14"), "driver": ("", "580.65.06")},
-        problem="CUDA 13 asks for a driver of 580.65.06 or newer",
-        remedy="update the NVIDIA driver, or install a torch built for CUDA 12",
-        source="CUDA toolkit release notes, table of minimum driver versions",
-    ),
+    _old_driver(12, "525.60.13", "an older CUDA"),
+    _old_driver(13, "580.65.06", "CUDA 12"),
     KnownConflict(
         name="cpu-bf16-tiny-maps",
         level="warn",

@@ -1,4 +1,4 @@
-"""A flame view upside down: what was called below what called it, as wide as it took, as SVG that fits any width."""
+"""A flame graph, callers on top, as SVG that fits any width."""
 
 from __future__ import annotations
 

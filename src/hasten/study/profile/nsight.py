@@ -1,4 +1,4 @@
-"""The command that has Nsight Systems look at the same steps."""
+"""The command that profiles the same steps with Nsight Systems."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def nsight_command(arguments: Sequence[str], out: Path) -> list[str]:
 
 
 def _ourselves() -> list[str]:
-    """The command that this process was started by, if it can be: `nsys` must find the same installation."""
+    """The command line of this installation, which `nsys` must run."""
     script = Path(sys.executable).with_name("hasten")
     return [str(script)] if script.exists() else [sys.executable, "-m", "hasten"]
 
 
 def run_nsight(command: Sequence[str]) -> int | None:
-    """Its exit code; None where `nsys` is not on the PATH and nothing was run."""
+    """Run the command and return its exit code; None if `nsys` is not on the PATH."""
     if shutil.which(command[0]) is None:
         return None
     return subprocess.run(list(command), check=False).returncode

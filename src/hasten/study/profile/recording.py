@@ -31,7 +31,7 @@ _NO_WORK = re.compile(
     r"unbind|unflatten|unfold|unsqueeze_?|view(_as)?|_nnpack_available|_has_\w+|conj|numpy_T|adjoint)$"
     r"|^(autograd|torch::autograd|profiler|c10)::"
 )
-"""Operations that lay memory out or make a view of it, and what is none: no device would run a kernel for them."""
+"""Operations that only lay out memory or make views, and internal ones: no device runs a kernel for them."""
 _COMPILED = ("Torch-Compiled Region", "CompiledFunction", "## Call CompiledFxGraph")
 
 
@@ -48,7 +48,7 @@ class Node:
     """(kernel, ns on the device) that it launched itself."""
 
     @property
-    def own(self) -> int:
+    def self_time(self) -> int:
         """Without its children."""
         return max(0, self.time - sum(child.time for child in self.children))
 
@@ -99,7 +99,7 @@ class ProfileRecording:
         return bool(self.device)
 
     def is_kernel(self, node: Node) -> bool:
-        """Of a CPU: an operation that leaves no work to others or little of it, or what a compiler made of several."""
+        """On a CPU: an operation that delegates little or no work to others, or a compiled region."""
         if node.is_range or not _works(node.name):
             return node.name.startswith(_COMPILED)
         return node.name in self.workers or not any(_works(child.name) for child in node.children)
@@ -160,12 +160,12 @@ def _is_driver(event: Any) -> bool:
 
 
 def workers_of(roots: list[Node]) -> frozenset[str]:
-    """Operations that do at least half of what is done in their time themselves."""
+    """Operations that spend at least half of their time themselves."""
     self_time: Counter[str] = Counter()
     whole: Counter[str] = Counter()
     for root in roots:
         for node in root.below():
-            self_time[node.name] += node.own
+            self_time[node.name] += node.self_time
             whole[node.name] += node.time
     return frozenset(name for name in whole if 2 * self_time[name] >= whole[name])
 
@@ -183,7 +183,7 @@ def _whole(microseconds: float) -> int:
 
 
 def _steps(roots: list[Node]) -> int:
-    """How many training ranges and optimizer steps a thread has: the most are in the thread that trains."""
+    """Number of training ranges and optimizer steps of a thread; the training thread has most."""
     names = {STEP, FORWARD, OPTIMIZER}
     count = 0
     for root in roots:

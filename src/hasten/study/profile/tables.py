@@ -67,9 +67,9 @@ def _kernels(recording: ProfileRecording) -> Table:
     for root in recording.roots():
         for node in root.below():
             for name, _ in node.launched if recording.on_device else ():
-                cpu[name] += node.own // len(node.launched)
+                cpu[name] += node.self_time // len(node.launched)
             if not recording.on_device and recording.is_kernel(node):
-                cpu[node.name] += node.own
+                cpu[node.name] += node.self_time
                 calls[node.name] += 1
     calls = recording.device_calls if recording.on_device else calls
     names = recording.device if recording.on_device else cpu
@@ -191,7 +191,7 @@ def _ops(recording: ProfileRecording) -> Table:
     for root in recording.roots():
         for node in root.below():
             if not node.is_range:
-                _add(table, node, cpu=node.own, gpu=sum(duration for _, duration in node.launched))
+                _add(table, node, cpu=node.self_time, gpu=sum(duration for _, duration in node.launched))
     return table
 
 

@@ -146,7 +146,7 @@ def _modules_marked(network: nn.Module) -> Iterator[None]:
 
 
 def _nothing(_: object) -> None:
-    """What a hook returns takes the place of the module's inputs."""
+    """Discard a value, as a value returned by a hook would replace the module's inputs."""
 
 
 def _setting(parts: RunComponents) -> dict[str, str]:

@@ -21,10 +21,9 @@ TRACE = "trace.json"
 PAGE = "profile.html"
 
 
-def chosen(given: str | Sequence[str], known: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """Names from "a,b" or a sequence, in the order in which they are known. Raises ValueError for one that is not."""
-    names = given.split(",") if isinstance(given, str) else list(given)
-    requested = {name.strip() for name in names if name.strip()}
+def choose(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """Names from "a,b" in the order of `known`. Raises ValueError for an unknown name, and for none."""
+    requested = {name.strip() for name in text.split(",") if name.strip()}
     unknown = sorted(requested - set(known))
     if unknown or not requested:
         what = f"{', '.join(unknown)} is none" if unknown else "names none"

@@ -1,4 +1,4 @@
-"""A run assembled as for training, writing only to the cache, and the cost of a cold cache."""
+"""Assembles a run as training does, writing only to the cache, and measures the cost of a cold cache."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hasten.prepare.case import prepare_case
 from hasten.study.environment.rates import read_rate
 
 _PROBED = 4
-"""Cases that are read and prepared alone to know what a cold cache costs."""
+"""Cases that are read and prepared one by one to estimate the cost of a cold cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cold:
-    """Mean seconds of one thread for one case, and what the whole data set takes."""
+class ColdCache:
+    """Mean seconds of one thread for one case, and the total for the data set."""
 
     cases: int
     threads: int
@@ -55,10 +55,10 @@ class Assembled:
     """A run that is ready for its first step."""
 
     parts: RunComponents
-    cold: Cold | None
+    cold: ColdCache | None
     """None where the cache holds the run's cases already."""
     validation_cases: int
-    """Of the run; of a part of the data `parts` has fewer."""
+    """Of the whole run; `parts` has fewer if only a part of the data was prepared."""
     whole: bool
     """Whether all cases were prepared."""
     once: dict[str, float]
@@ -68,9 +68,9 @@ class Assembled:
 def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: float = 0.0) -> Assembled:
     """Everything before the first step. folder: a temporary one, for the cases of a part of the data.
 
-    Cases that the cache lacks are prepared into it, as training would, if that takes at most a third of `seconds` by
-    the look of a few; else a part of them goes into `folder`. read_delay_s: added to the reading of each file, as a
-    slow disk would; the cache then counts as cold. Raises what planning and preparing raise.
+    Missing cases are prepared into the cache, as in training, if a few of them suggest that this takes at most a third
+    of `seconds`; else a part of them goes into `folder`. read_delay_s: added to the reading of each file, to imitate a
+    slow disk; the cache then counts as cold. Raises what planning and preparing raise.
     """
     clock = Clock()
     # Compiling the network takes a minute and is `hasten tune`'s to try, unless the run asks for it.
@@ -101,14 +101,14 @@ def _is_cached(planned: RunPlan) -> bool:
     return is_prepared(planned.case_set, config.prepare, config.cache, planned.files)
 
 
-def probe_cold(planned: RunPlan, *, read_delay_s: float = 0.0) -> Cold:
+def probe_cold(planned: RunPlan, *, read_delay_s: float = 0.0) -> ColdCache:
     """Read and prepare a few cases, spread over the data set, one after another."""
     cases = planned.case_set.cases
     probed = cases[:: max(1, len(cases) // _PROBED)][:_PROBED]
     timings = [_one(case, planned, read_delay_s) for case in probed]
     disk, decode, prepare = (sum(column) / len(timings) for column in zip(*timings, strict=True))
     threads = planned.config.prepare.num_threads or usable_cores()
-    return Cold(cases=len(cases), threads=threads, disk_s=disk, decode_s=decode, prepare_s=prepare)
+    return ColdCache(cases=len(cases), threads=threads, disk_s=disk, decode_s=decode, prepare_s=prepare)
 
 
 def _one(case: Case, planned: RunPlan, read_delay_s: float) -> tuple[float, float, float]:
@@ -124,8 +124,8 @@ def _one(case: Case, planned: RunPlan, read_delay_s: float) -> tuple[float, floa
     return read - begin, decoded - read, time.perf_counter() - decoded
 
 
-def _part_of(planned: RunPlan, cold: Cold, folder: Path, seconds: float) -> RunPlan:
-    """The run on as many cases as can be prepared in this time, in a cache of its own."""
+def _part_of(planned: RunPlan, cold: ColdCache, folder: Path, seconds: float) -> RunPlan:
+    """The run on as many cases as can be prepared in this time, in a separate cache."""
     each = (cold.disk_s + cold.decode_s + cold.prepare_s) / cold.threads
     count = max(3, math.floor(seconds / max(each, 1e-6)))
     held_out = max(1, min(len(planned.validation), count // 4))

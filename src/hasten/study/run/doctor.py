@@ -1,4 +1,4 @@
-"""The diagnosis of a run: its own steps for a bounded time, two ablations, and the findings that follow."""
+"""The diagnosis of a run: some of its steps, two ablations, and the findings that follow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hasten.observe.load import LoadMeter
 from hasten.study.environment.rates import copy_rate, matmul_rate, synchronize, transfer_rates
 from hasten.study.environment.threads import threads_here
 from hasten.study.finding import Finding
-from hasten.study.run.assemble import Assembled, Cold, assemble
+from hasten.study.run.assemble import Assembled, ColdCache, assemble
 from hasten.study.run.findings import Facts, findings
 from hasten.study.run.probes import (
     Arms,
@@ -37,7 +38,7 @@ from hasten.study.run.probes import (
     work_of,
 )
 from hasten.study.run.rare import Rare, measure_rare
-from hasten.study.run.timed import Ran, WrapFeed, WrapStep, feed_alone, run_steps
+from hasten.study.run.timed import TimedSteps, WrapFeed, WrapStep, feed_alone, mean_seconds, run_steps
 from hasten.study.run.whole import split_of
 from hasten.study.split import Diagnosis, Split, diagnose
 
@@ -58,7 +59,7 @@ class RunDiagnosis:
     once: dict[str, float]
     """Seconds before the first step, by what."""
     rare: Rare
-    cold: Cold | None
+    cold: ColdCache | None
     arms: Arms
     operations: dict[str, float]
     """Seconds of a batch by operation of the augmentation; "batch" is the whole."""
@@ -122,7 +123,7 @@ def diagnose_run(
 
 
 def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
-    """Batches from a file come later by what each of their samples does."""
+    """Delay batches from a file by the delay of all their samples."""
     pause = delay * parts.planned.config.sample.batch_size
     if not pause or "file" not in parts.arena.home:
         return wrap_feed
@@ -173,7 +174,7 @@ def _measure(
     )  # fmt: skip
     return Facts(
         config=config,
-        given=given,
+        configured=given,
         split=split,
         cuda=cuda,
         inline=inline,
@@ -194,8 +195,8 @@ def _measure(
     )
 
 
-def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]:
-    """Only for a run whose variant was set in its configuration: any other run chose the fastest itself."""
+def _by_hand(parts: RunComponents, ran: TimedSteps, seconds: float) -> dict[str, float]:
+    """Only for a run whose variant is set in its configuration: any other run chooses the fastest itself."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     why = parts.engaged["channels-last"].why
     precision = next(
@@ -208,7 +209,7 @@ def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]
 
 
 def _disk_seconds(parts: RunComponents, first: int) -> float:
-    """Seconds of a batch that are gone when its voxels lie in the page cache; 0 where cases are not in the file."""
+    """Seconds of a batch that the page cache saves; 0 if the cases aren't in a file."""
     segment = parts.program.latest
     if parts.arena.pages is None or segment.compiled:
         return 0.0
@@ -225,24 +226,17 @@ def _disk_seconds(parts: RunComponents, first: int) -> float:
 
 
 def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
-    """Seconds of a step as a CUDA graph, where it came to one."""
+    """Seconds of a step as a CUDA graph; None without one."""
     captured, device = parts.captured, parts.planned.device
     if captured is None:
         return None
-    for index in range(8):
-        captured(index)
-    synchronize(device)
-    if not captured.engaged:
-        captured.close()
-        return None
-    begin, count = time.perf_counter(), 0
-    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
-        captured(8 + count)
-        count += 1
-    synchronize(device)
-    step_s = (time.perf_counter() - begin) / count
-    captured.close()
-    return step_s
+    with closing(captured):
+        for index in range(8):
+            captured(index)
+        synchronize(device)
+        if not captured.engaged:
+            return None
+        return mean_seconds(lambda count: captured(8 + count), steps=steps, seconds=seconds, device=device)
 
 
 def _copy_seconds(batch: Batch, device: torch.device) -> float:
@@ -252,7 +246,7 @@ def _copy_seconds(batch: Batch, device: torch.device) -> float:
     return size / transfer_rates(device)[0]
 
 
-def _intensity(parts: RunComponents, batch: Batch, ran: Ran) -> tuple[float | None, float | None]:
+def _intensity(parts: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[float | None, float | None]:
     """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
     compute = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     precision, device = parts.planned.config.train.precision, parts.planned.device

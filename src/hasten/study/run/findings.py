@@ -1,4 +1,4 @@
-"""From what was measured of a run to what to change: settings, each with its cost, its cure and the gain to expect."""
+"""Findings about a run from its measurements: settings to change, each with its cost, cure and expected gain."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hasten.study.finding import (
     VALIDATION,
     WAITS,
     Finding,
+    finding_from_share,
     gain_of,
     ms,
-    part,
     ranked,
 )
-from hasten.study.run.assemble import Cold
+from hasten.study.run.assemble import ColdCache
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.split import Split
 
 _VALIDATION = 0.10
 _CHECKPOINTS = 0.02
-"""Shares that validations and checkpoints get where they have much more."""
+"""Target shares for validations and checkpoints that take much more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +37,8 @@ class Facts:
     """Everything that a finding may depend on."""
 
     config: PlannedRun
-    given: RunConfig
-    """As the user wrote it."""
+    configured: RunConfig
+    """The configuration as the user wrote it."""
     split: Split
     cuda: bool
     inline: bool
@@ -46,7 +46,7 @@ class Facts:
     home: str
     """Of the arena, as `Arena.home`."""
     rare: Rare
-    cold: Cold | None
+    cold: ColdCache | None
     arms: Arms
     operations: dict[str, float] = field(default_factory=dict)
     """As `operation_costs` gives them."""
@@ -72,12 +72,12 @@ class Facts:
         return sum(self.split.parts.get(name, 0.0) for name in names)
 
     def finding(self, cost_s: float, **texts: str) -> Finding:
-        """What costs so many seconds of a step, all of which its cure saves."""
+        """A finding that costs so many seconds of a step, all of which its cure saves."""
         return Finding(cost_s=cost_s, gain=gain_of(cost_s, self.split.step_s), **texts)  # type: ignore[arg-type]
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Ranked by the gain to expect."""
+    """Ranked by expected gain."""
     candidates = [
         *_cold(facts), *_feed(facts), *_augmentation(facts), *_transfer(facts), *_reads(facts), *_batch(facts),
         *_launches(facts), *_arms(facts), *_variant(facts), *_validation(facts),
@@ -154,7 +154,7 @@ def _augmentation(facts: Facts) -> Iterator[Finding]:
 
 def _transfer(facts: Facts) -> list[Finding]:
     copies = facts.seconds("host_to_device")
-    return part(
+    return finding_from_share(
         copies, facts.split.step_s, WAITS, name="host-to-device",
         title="Copying batches to the device takes much of a step", where="cache.home", cure="cache.home=device",
         evidence=f"{ms(copies)} a step",
@@ -163,7 +163,7 @@ def _transfer(facts: Facts) -> list[Finding]:
 
 def _reads(facts: Facts) -> list[Finding]:
     cost = facts.seconds("device_reads")
-    return part(
+    return finding_from_share(
         cost, facts.split.step_s, READS, name="device-reads",
         title="The host reads values of the device in every step", where="step",
         cure="keep losses on the device and read them every 50 steps",
@@ -196,7 +196,7 @@ def _batch(facts: Facts) -> Iterator[Finding]:
 
 
 def _fixed_share(facts: Facts, doubled: float) -> float:
-    """Of a step, what does not grow with its samples: no more than one small patch and the optimizer take."""
+    """Share of a step that doesn't grow with its samples: at most what one small patch and the optimizer take."""
     small, step = facts.arms.seconds.get("small"), facts.arms.seconds["fixed"]
     share = 2 - doubled
     if small is not None:
@@ -227,40 +227,35 @@ def _launches(facts: Facts) -> Iterator[Finding]:
 
 def _arms(facts: Facts) -> Iterator[Finding]:
     """Arms that are faster than the step as it is."""
-    seconds, pieces = facts.arms.seconds, facts.config.train.accumulate
-    now = seconds.get("fixed", 0.0)
-    whole, eager, threads = (seconds.get(name, math.inf) for name in ("whole", "eager", "threads"))
-    if pieces > 1 and now > 1.03 * whole:
-        yield facts.finding(
-            now - whole,
-            name="needless-accumulate",
+    pieces = facts.config.train.accumulate
+    if pieces > 1:
+        yield from _faster_arm(
+            facts, "whole", 1.03, f"in {pieces} pieces", "in one, which fits into memory", name="needless-accumulate",
             title="The batch goes through in pieces though it fits whole",
-            where="train.accumulate",
-            cure="train.accumulate=1",
-            evidence=f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory",
-        )
-    if now > 1.05 * eager:
-        yield facts.finding(
-            now - eager,
-            name="slow-compile",
-            title="The compiled network is slower than the plain one",
-            where="train.compile",
-            cure="train.compile=false",
-            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
-        )
-    if now > FASTER * threads:
-        yield facts.finding(
-            now - threads,
-            name="few-threads",
-            title="torch uses fewer threads than there are cores",
-            where="OMP_NUM_THREADS",
-            cure=f"export OMP_NUM_THREADS={facts.cores}",
-            evidence=f"a step takes {ms(now)} on {facts.threads} threads and {ms(threads)} on {facts.cores}",
-        )
+            where="train.accumulate", cure="train.accumulate=1",
+        )  # fmt: skip
+    yield from _faster_arm(
+        facts, "eager", 1.05, "compiled", "eager", name="slow-compile",
+        title="The compiled network is slower than the plain one",
+        where="train.compile", cure="train.compile=false",
+    )  # fmt: skip
+    yield from _faster_arm(
+        facts, "threads", FASTER, f"on {facts.threads} threads", f"on {facts.cores}", name="few-threads",
+        title="torch uses fewer threads than there are cores",
+        where="OMP_NUM_THREADS", cure=f"export OMP_NUM_THREADS={facts.cores}",
+    )  # fmt: skip
+
+
+def _faster_arm(facts: Facts, arm: str, least: float, now: str, other: str, **texts: str) -> Iterator[Finding]:
+    """A finding if the step takes more than `least` times as long as `arm`. now, other: words for the two."""
+    step_s, arm_s = facts.arms.seconds.get("fixed", 0.0), facts.arms.seconds.get(arm, math.inf)
+    if step_s > least * arm_s:
+        evidence = f"a step takes {ms(step_s)} {now} and {ms(arm_s)} {other}"
+        yield facts.finding(step_s - arm_s, evidence=evidence, **texts)
 
 
 def _variant(facts: Facts) -> Iterator[Finding]:
-    train, configured = facts.config.train, facts.given.train
+    train, configured = facts.config.train, facts.configured.train
     if facts.variant not in facts.variants or (configured.precision is None and configured.channels_last is None):
         return
     best, seconds = next(iter(facts.variants.items()))
@@ -300,7 +295,7 @@ def _validation(facts: Facts) -> list[Finding]:
         interval = min(interval, rare.steps)
         saved_s = cost - rare.validation_s * -(-rare.steps // interval) / rare.steps
         where, cure = "train.validate_every", f"train.validate_every={interval}"
-    return part(
+    return finding_from_share(
         cost, facts.split.step_s, VALIDATION, saved_s=saved_s, name="validation-often",
         title="Validation takes much of the time", where=where, cure=cure,
         evidence=evidence,
@@ -314,7 +309,7 @@ def _checkpoints(facts: Facts) -> list[Finding]:
     alone = max(rare.write_s, rare.checkpoint_s) if rest <= 0 else rare.checkpoint_s
     interval = min(rare.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
     evidence = f"a checkpoint holds the training up for {ms(rare.checkpoint_s)}, every {every} steps"
-    return part(
+    return finding_from_share(
         cost, facts.split.step_s, CHECKPOINTS, saved_s=cost * (1 - every / interval), name="checkpoint-often",
         title="Checkpoints take much of the time", where="train.checkpoint_every",
         cure=f"train.checkpoint_every={interval}",

@@ -31,12 +31,12 @@ from hasten.study.environment.rates import synchronize
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
-"""An arm that is this many times slower than the fastest one is not timed again."""
+"""An arm that is this many times slower than the fastest one isn't timed again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arms:
-    """Median seconds by arm, taken in turns; an arm that ran out of memory, or makes no sense here, is missing."""
+    """Median seconds by arm, interleaved; arms that ran out of memory or don't apply are missing."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """`fixed`: the step as it is; `doubled`: on twice the samples; `whole`: in one piece; `eager`: not compiled;
@@ -62,14 +62,14 @@ class Arms:
 
 
 def first_batch(parts: RunComponents, first: int = 0) -> Batch:
-    """A batch that no later one overwrites. first: its 0-based step."""
+    """A copy of a batch, which no later batch overwrites. first: its 0-based step."""
     with closing(iter(Feed(parts.program, first=first, last=first + 1))) as batches:
         batch = next(batches)
         return batch["image"].clone(), batch["label"].clone()
 
 
 def run_arms(parts: RunComponents, batch: Batch, *, cores: int, seconds: float) -> Arms:
-    """Time the arms that make sense for this run, in turns. cores: those that torch could use on a CPU."""
+    """Time the arms that apply to this run, interleaved. cores: those that torch could use on a CPU."""
     step, (image, label) = parts.step, batch
     arms: dict[str, Callable[[], object]] = {"fixed": lambda: step(image, label, 0)}
     compiled = step.network is not step.update.weights
@@ -111,7 +111,7 @@ def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Within it torch computes on so many threads."""
+    """Inside the block torch computes on `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -179,7 +179,7 @@ def _without(segment: Segment, name: str) -> Segment:
 def slower_than(parts: RunComponents, *, step_s: float, seconds: float) -> dict[str, float]:
     """Seconds of a probe by variant, fastest first, where one was set by hand; empty where none was or time is short.
 
-    What was measured on this machine before is taken from the cache.
+    Earlier measurements on this machine are taken from the cache.
     """
     train = parts.planned.config.train
     cuda = parts.planned.device.type == "cuda"
@@ -193,7 +193,7 @@ def slower_than(parts: RunComponents, *, step_s: float, seconds: float) -> dict[
     return fastest_variant(parts.step.update.weights, probe_of(parts.planned), allowed, memory).seconds
 
 
-# How much work it is
+# Work of a step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,22 +202,19 @@ class Work:
 
     flops: float
     moved: float
-    """Bytes that its operations take in and give out."""
-    operations: int
-    """In one piece of a batch."""
+    """Bytes that its operations read and write."""
 
 
 class _Moved(TorchDispatchMode):
-    """Counts operations, and the bytes of their tensors; what only looks at memory another way moves none."""
+    """Counts the bytes that operations read and write; views move none."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes, self.count = 0, 0
+        self.bytes = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = function(*args, **(kwargs or {}))
         if not function.is_view:
-            self.count += 1
             for value in tree_iter((args, kwargs, result)):
                 if isinstance(value, Tensor):
                     self.bytes += value.numel() * value.element_size()
@@ -225,7 +222,7 @@ class _Moved(TorchDispatchMode):
 
 
 def work_of(parts: RunComponents, batch: Batch) -> Work:
-    """Counted on one sample of the batch, on the network as it is not compiled."""
+    """Counted on one sample of the batch, with the uncompiled network."""
     step = dataclasses.replace(parts.step, network=parts.step.update.weights)
     samples = batch[0].shape[0]
     moved = _Moved()
@@ -233,9 +230,7 @@ def work_of(parts: RunComponents, batch: Batch) -> Work:
         loss = step.forward(batch[0][:1], batch[1][:1])
         loss.backward()
     step.update.weights.zero_grad(set_to_none=True)
-    return Work(
-        flops=float(flops.get_total_flops()) * samples, moved=float(moved.bytes) * samples, operations=moved.count
-    )
+    return Work(flops=float(flops.get_total_flops()) * samples, moved=float(moved.bytes) * samples)
 
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:

@@ -17,17 +17,17 @@ from hasten.study.environment.rates import synchronize
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rare:
-    """Seconds of one, and how many the run has."""
+    """Seconds of one validation and one checkpoint, and how often the run has them."""
 
     validation_s: float
     """Of all validation cases."""
     timed_cases: int
-    """On which that was measured."""
+    """Cases on which that was measured."""
     validations: int
     checkpoint_s: float
-    """That the training stands still for one."""
+    """Time for which one stops the training."""
     write_s: float
-    """That it takes to be on the disk, beside the training."""
+    """Time until one is on disk, in parallel with the training."""
     checkpoints: int
     steps: int
     """Of the run."""
@@ -84,7 +84,7 @@ def validate_some(parts: RunComponents, count: int) -> float:
 
 
 def save_checkpoint(parts: RunComponents, folder: Path) -> tuple[float, float]:
-    """Seconds that a save keeps the loop, and until it is written."""
+    """Seconds for which a save stops the loop, and until it is written."""
     update = parts.step.update
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)

@@ -25,18 +25,18 @@ WrapStep = Callable[[StepLike], StepLike]
 WrapFeed = Callable[[Iterable[Batch]], Iterable[Batch]]
 
 _READS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__")
-"""Methods of a tensor that give the host its values, and so wait for the device."""
+"""Methods of a tensor that copy its values to the host, and so wait for the device."""
 
 
 @dataclass(slots=True)
 class Marks:
-    """Names the time between two moments: of the host on a CPU, of the device's queue on a GPU."""
+    """Measures named intervals: by the host's clock on a CPU, on the device's queue on a GPU."""
 
     device: torch.device
     _events: list[tuple[str, Any]] = field(default_factory=list)
 
     def mark(self, name: str) -> None:
-        """What passed since the mark before this one belongs to `name`."""
+        """The time since the previous mark belongs to `name`."""
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -45,7 +45,7 @@ class Marks:
             self._events.append((name, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
-        """By name; waits for the device. The first mark only begins."""
+        """Seconds by name; waits for the device. The first mark only starts the clock."""
         totals: dict[str, float] = defaultdict(float)
         synchronize(self.device)
         for (_, before), (name, after) in zip(self._events, self._events[1:], strict=False):
@@ -99,8 +99,8 @@ class _Marked(TrainStep):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ran:
-    """Mean seconds a step; what the marks name, and what the host saw of the feed."""
+class TimedSteps:
+    """Mean seconds of a step, of its marked parts, and of the feed as seen by the host."""
 
     steps: int
     step_s: float
@@ -108,7 +108,7 @@ class Ran:
     made_s: float
     """Inside the run's own feed, on the host."""
     asked_s: float
-    """In all that the step waited for its batch, on the host: more than `made_s` only if the feed is wrapped."""
+    """Time the step waited for its batch, on the host: more than `made_s` only if the feed is wrapped."""
     reads: float
     """Times a step that values of the device were read outside the step itself."""
 
@@ -123,7 +123,7 @@ def run_steps(
     wrap_step: WrapStep | None = None,
     wrap_feed: WrapFeed | None = None,
     warmup: int = 2,
-) -> Ran:
+) -> TimedSteps:
     """Train at most `steps` steps after the warm-up; fewer, but 2, if `seconds` are over. last: steps of the run."""
     marks = Marks(step.device)
     timed = TimedStep(step, marks)
@@ -153,14 +153,14 @@ def run_steps(
                 break
         synchronize(step.device)
         wall = time.perf_counter() - begin
-    return Ran(
+    return TimedSteps(
         steps=count, step_s=wall / count, marks={name: value / count for name, value in marks.seconds().items()},
         made_s=(feed.wait_seconds - made_before_s) / count, asked_s=asked_s / count, reads=reads.count / count,
     )  # fmt: skip
 
 
 class _Reads:
-    """Counts values that are read from tensors in this thread, by a wrapped step outside the step itself."""
+    """Counts tensor values that a wrapped step reads in this thread, outside the step itself."""
 
     def __init__(self, timed: TimedStep) -> None:
         self.count, self.outside = 0, False
@@ -190,14 +190,19 @@ class _Reads:
 
 
 def feed_alone(feed: Feed, wrap_feed: WrapFeed | None, *, steps: int, seconds: float, device: torch.device) -> float:
-    """Mean seconds of a batch with no step, after one that isn't counted."""
+    """Mean seconds of a batch without a step, after a warm-up batch."""
     with closing(iter(feed)) as source:
         batches = iter(wrap_feed(source)) if wrap_feed is not None else source
         next(batches)
-        synchronize(device)
-        begin, count = time.perf_counter(), 0
-        while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
-            next(batches)
-            count += 1
-        synchronize(device)
-        return (time.perf_counter() - begin) / count
+        return mean_seconds(lambda _: next(batches), steps=steps, seconds=seconds, device=device)
+
+
+def mean_seconds(call: Callable[[int], object], *, steps: int, seconds: float, device: torch.device) -> float:
+    """Mean time of `call(0)`, `call(1)`, ...: at most `steps` calls; fewer, but at least 2, once `seconds` are over."""
+    synchronize(device)
+    begin, count = time.perf_counter(), 0
+    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
+        call(count)
+        count += 1
+    synchronize(device)
+    return (time.perf_counter() - begin) / count

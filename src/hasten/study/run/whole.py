@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from hasten.study.finding import DOUBLED
-from hasten.study.run.assemble import Cold
+from hasten.study.run.assemble import ColdCache
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
-from hasten.study.run.timed import Ran
+from hasten.study.run.timed import TimedSteps
 from hasten.study.split import PARTS, Split
 
 
 def split_of(
-    ran: Ran,
+    ran: TimedSteps,
     *,
     inline: bool,
     rare: Rare | None = None,
-    cold: Cold | None = None,
+    cold: ColdCache | None = None,
     arms: Arms | None = None,
     feed_alone_s: float | None = None,
     copy_s: float = 0.0,
@@ -53,7 +53,7 @@ def split_of(
     )
 
 
-def _of_step(ran: Ran, *, inline: bool, copy_s: float, cuda: bool) -> dict[str, float]:
+def _of_step(ran: TimedSteps, *, inline: bool, copy_s: float, cuda: bool) -> dict[str, float]:
     marks = ran.marks
     around = marks.get("around", 0.0)
     parts = {name: marks.get(name, 0.0) for name in ("forward", "backward", "optimizer")}
@@ -70,7 +70,7 @@ def _of_step(ran: Ran, *, inline: bool, copy_s: float, cuda: bool) -> dict[str, 
     return parts
 
 
-def _launches(parts: dict[str, float], ran: Ran, arms: Arms, *, busy_s: float | None, cuda: bool) -> None:
+def _launches(parts: dict[str, float], ran: TimedSteps, arms: Arms, *, busy_s: float | None, cuda: bool) -> None:
     """Move what forward and backward spend on launches, and not on voxels, to the overhead, in place."""
     compute = parts["forward"] + parts["backward"]
     if cuda:
@@ -87,10 +87,10 @@ def _launches(parts: dict[str, float], ran: Ran, arms: Arms, *, busy_s: float | 
 
 
 def _fixed_compute(arms: Arms, compute: float, optimizer: float) -> float:
-    """Seconds of forward and backward that do not grow with the voxels: what two experiments agree on.
+    """Seconds of forward and backward that don't grow with the voxels: the smaller estimate of two experiments.
 
-    Either alone is upset by a busy machine. Where doubling the batch is nearly free that is believed, but for no more
-    than one small patch takes, which has the same fixed costs.
+    A busy machine distorts either alone. If doubling the batch is nearly free, that estimate is used, but limited to
+    what one small patch takes, which has the same fixed costs.
     """
     by_size = arms.launches(compute)
     fixed, doubled = arms.seconds.get("fixed"), arms.doubled

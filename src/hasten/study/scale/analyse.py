@@ -14,7 +14,7 @@ from hasten.study.scale.series import Point, Series, chosen_epoch, series_of
 from hasten.study.scale.verdict import verdicts
 
 DROP = 0.05
-"""Fall of the metric that is reported by default."""
+"""Default fall of the metric from which it is reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Analysis:
     series: tuple[Series, ...]
     verdicts: tuple[str, ...]
     warnings: tuple[str, ...]
-    """What makes the figures doubtful."""
+    """Reasons to doubt the figures."""
     notes: tuple[str, ...]
 
     @property

@@ -1,4 +1,4 @@
-"""Logs of other trainings: one CSV a run, a row an epoch, the workers in the file's name."""
+"""Logs of other trainings: a CSV file per run, a row per epoch, the number of workers in the file's name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hasten.study.scale.log import Log
 PATTERN = "log_<workers>.csv, log_<strategy>_<workers>.csv or log_<strategy>_<workers>_seed<n>.csv"
 _NAME = re.compile(r"log_(?:(?P<strategy>[a-z][a-z0-9-]*(?:_[a-z][a-z0-9-]*)*)_)?(?P<world>\d{1,6})(?:_seed(?P<seed>\d{1,9}))?\.csv")  # fmt: skip  # noqa: E501
 NATIVE = "native"
-"""Torch's own DistributedDataParallel, which a log without a strategy in its name is of."""
+"""Torch's DistributedDataParallel, the strategy of logs without one in their name."""
 _SHORT = {"hvd": "horovod"}
 METRICS = ("iou", "dice")
 _NEEDED = ("time_per_epoch", "loss", "training_time")
 _KNOWN = (*_NEEDED, "lr", "test_time", *METRICS)
 _INDEX = ("", "index", "epoch", "Unnamed: 0")
-"""Names of a first column that counts the epochs, as pandas writes it or as people do."""
+"""Names of a first column that numbers the epochs."""
 
 
-def named(path: Path) -> tuple[str, int, int] | None:
+def parse_name(path: Path) -> tuple[str, int, int] | None:
     """Strategy, workers and seed from a file's name; None if it isn't the name of a log."""
     match = _NAME.fullmatch(path.name)
     if match is None or int(match["world"]) < 1:
@@ -31,13 +31,13 @@ def named(path: Path) -> tuple[str, int, int] | None:
 
 
 def read_csv(path: Path) -> tuple[Log, list[str]]:
-    """The log in a CSV file whose name `named` can parse, and remarks about it, a sentence each.
+    """The log in a CSV file whose name `parse_name` accepts, and remarks about it, a sentence each.
 
     Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
     The last three and the metric are the same in every row; the last row's are taken.
     Raises ValueError naming the file, and the column or the line, for what isn't such a log.
     """
-    name = named(path)
+    name = parse_name(path)
     assert name is not None
     columns, rows = _table(path)
     metric = next((column for column in METRICS if column in columns), METRICS[0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """What is known of one training on `world` workers (processes, one GPU each where there are GPUs)."""
+    """One training on `world` workers (processes, with one GPU each if there are GPUs)."""
 
     strategy: str
     world: int
@@ -19,22 +19,22 @@ class Log:
     epochs: Mapping[int, float]
     """0-based epoch to its seconds of training."""
     total_s: float | None
-    """Wall time of the whole training: with the start-up where Hasten's own clocks ran."""
+    """Wall time of the whole training; it includes the start-up in runs of Hasten."""
     losses: tuple[tuple[float, float, float], ...]
     """(epochs done, seconds since the start, loss) in order."""
     metric_name: str
     metric: float | None
-    """How good the result was, higher is better."""
+    """Quality of the result, higher is better."""
     scores: tuple[tuple[float, float], ...] = ()
-    """(seconds since the start, metric) of the validations on the way."""
+    """(seconds since the start, metric) of each validation."""
     rate: float | None = None
     """Highest learning rate."""
     cases: int | None = None
     """Samples of an epoch."""
     mode: str = ""
-    """`weak`: the batch grows with the workers; `strong`: it stays; empty where that isn't known."""
+    """`weak`: the batch grows with the workers; `strong`: it stays the same; empty if unknown."""
     machine: Mapping[str, object] | None = None
-    """Where Hasten ran it: cores, threads a worker, device, and settings that are measured anew by each run."""
+    """Of a run of Hasten: cores, threads of a worker, device, and settings that each run chooses by measuring."""
 
     def epoch_s(self, epoch: int | None) -> float | None:
         """Seconds of that 0-based epoch; None: the median of all but the first, which warms up."""

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from hasten.study.scale.csv_logs import PATTERN, named, read_csv
+from hasten.study.scale.csv_logs import PATTERN, parse_name, read_csv
 from hasten.study.scale.log import Log
-from hasten.study.scale.run_logs import RUNS_JSON, guessed, is_run, listed, read_own
+from hasten.study.scale.run_logs import RUNS_JSON, entry_from_files, is_run, read_run_log, study_entries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logs:
-    """What a folder holds."""
+    """The logs in a folder."""
 
     logs: tuple[Log, ...]
     """By strategy, workers and seed."""
     notes: tuple[str, ...]
-    """What was ignored or left out, and why, a sentence each."""
+    """What was ignored or left out, and why, one sentence each."""
 
 
 def read_logs(folder: Path) -> Logs:
@@ -34,18 +34,18 @@ def read_logs(folder: Path) -> Logs:
     logs: list[Log] = []
     notes: list[str] = []
     for path in sorted(folder.glob("log_*.csv")):
-        if named(path) is None:
+        if parse_name(path) is None:
             notes.append(f"{path.name}: ignored, as its name doesn't tell the workers; it must read {PATTERN}.")
             continue
         log, remarks = read_csv(path)
         logs.append(log)
         notes += remarks
     if (folder / RUNS_JSON).is_file():
-        entries = listed(folder)
+        entries = study_entries(folder)
     else:
-        entries = [guessed(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
+        entries = [entry_from_files(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
     for entry in entries:
-        run_log, remarks = read_own(folder, entry)
+        run_log, remarks = read_run_log(folder, entry)
         logs += [run_log] if run_log is not None else []
         notes += remarks
     if not logs:

@@ -1,4 +1,4 @@
-"""What a reader must know of the machines and settings behind a scaling study before believing its figures."""
+"""Warnings and notes on the machines and settings behind a scaling study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hasten.study.scale.series import Series, workers
 
 
 def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
-    """What makes the figures doubtful, and what else should be known; sentences."""
+    """Sentences with reasons to doubt the figures, and sentences with other notes."""
     logs = list({log.source: log for one in series for log in one.logs}.values())
     doubts = [*_overloaded(logs), *_busy(logs), *_one_machine(logs), *_unlike(logs), *_modes(logs)]
     return list(filter(None, doubts)), list(filter(None, [_mode(logs), *(_rates(one) for one in series)]))
@@ -36,7 +36,7 @@ def _busy(logs: Sequence[Log]) -> list[str]:
 
 
 def _one_machine(logs: Sequence[Log]) -> list[str]:
-    """On one CPU the workers have no hardware of their own, as they have with a GPU each."""
+    """Workers on one CPU share its hardware, unlike workers with a GPU each."""
     cpu_logs = [log for log in logs if _on_cpu(log)]
     if not any(log.world > 1 for log in cpu_logs):
         return []
@@ -57,7 +57,7 @@ def _one_machine(logs: Sequence[Log]) -> list[str]:
 
 
 def _unlike(logs: Sequence[Log]) -> list[str]:
-    """Settings that a run settled by measuring, where runs that are compared settled differently."""
+    """Settings that runs chose by measuring, where compared runs chose differently."""
     sentences = []
     for name in MEASURED:
         by_value: dict[str, set[int]] = {}

@@ -1,4 +1,4 @@
-"""Logs of Hasten's own trainings: run folders, and the list of them that `hasten scale` and `hasten slurm` write."""
+"""Logs of Hasten's runs: run folders, and scale.json, which `hasten scale` and `hasten slurm` write."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from hasten.study.scale.log import Log
 RUNS_JSON = "scale.json"
 """The list: {"runs": [{"world", "strategy", "seed", "mode", "folder", "status"}, ...]}, folders relative to it."""
 SINGLE = "single"
-"""The strategy of every run of one process, which is the same in all of them."""
+"""The strategy of runs of one process."""
 DONE = ("finished", "target_reached")
 MEASURED = ("precision", "channels_last", "compile", "capture")
-"""Fields of `train` that a run settles by measuring where they are left open."""
+"""Fields of `train` that a run chooses by measuring unless they are set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """One entry of the list."""
+class StudyEntry:
+    """One run in scale.json."""
 
     world: int
     strategy: str
@@ -50,7 +50,7 @@ class Listed:
     """Of a run that failed."""
 
 
-def listed(folder: Path) -> list[Listed]:
+def study_entries(folder: Path) -> list[StudyEntry]:
     """The runs that the folder's scale.json names. Raises ValueError naming the file and the field."""
     path = folder / RUNS_JSON
     try:
@@ -62,7 +62,7 @@ def listed(folder: Path) -> list[Listed]:
     return [_entry(f"{path}: runs[{place}]", entry) for place, entry in enumerate(runs)]
 
 
-def _entry(at: str, entry: Any) -> Listed:
+def _entry(at: str, entry: Any) -> StudyEntry:
     fields = mapping(entry)
     world, strategy, name = integer(fields.get("world")), fields.get("strategy"), fields.get("folder")
     if world is None or world < 1:
@@ -71,7 +71,7 @@ def _entry(at: str, entry: Any) -> Listed:
         raise ValueError(f"{at}.strategy: must be a strategy's name, such as ddp (given {strategy!r})")
     if not isinstance(name, str) or not name:
         raise ValueError(f"{at}.folder: must name the run's folder (given {name!r})")
-    return Listed(
+    return StudyEntry(
         world=world,
         strategy=strategy,
         seed=integer(fields.get("seed")) or 0,
@@ -89,12 +89,12 @@ def is_run(folder: Path) -> bool:
     return (folder / SUMMARY_JSON).is_file() or (folder / METRICS_JSONL).is_file()
 
 
-def guessed(folder: Path) -> Listed:
-    """The entry of a run folder that is in no list, from its own files. Raises ValueError where they can't be read."""
+def entry_from_files(folder: Path) -> StudyEntry:
+    """An entry for a run that no scale.json lists, from its files. Raises ValueError where they can't be read."""
     world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
     settings = _read(folder / RUN_YAML, load_yaml)
     size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
-    return Listed(
+    return StudyEntry(
         world=size,
         strategy=SINGLE if size == 1 else strategy,
         seed=integer(mapping(settings.get("train")).get("seed")) or 0,
@@ -111,7 +111,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
         raise ValueError(f"{path}: can't be read ({error}); mend it or take the run away") from None
 
 
-def read_own(folder: Path, entry: Listed) -> tuple[Log | None, list[str]]:
+def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]]:
     """The log of a run below `folder`, and remarks about it; no log if the run isn't complete."""
     place = folder / entry.folder
     at = entry.folder
@@ -153,7 +153,7 @@ def read_own(folder: Path, entry: Listed) -> tuple[Log | None, list[str]]:
 
 
 def _epochs(records: Sequence[TrainRecord], batch: int, cases: int) -> dict[int, float]:
-    """Seconds of training of each whole epoch, from the pace between the lines; validations are no part of it.
+    """Seconds of training of each whole epoch, from the pace between log lines; validations are excluded.
 
     A run of less than one epoch has its typical pace as epoch 0.
     """
@@ -179,7 +179,7 @@ def _rate(train: dict[str, Any], batch: int | None) -> float | None:
     return rate * batch / meant_for if rate is not None and batch and meant_for else rate
 
 
-def _machine(run: Run, entry: Listed, train: dict[str, Any]) -> dict[str, Any]:
+def _machine(run: Run, entry: StudyEntry, train: dict[str, Any]) -> dict[str, Any]:
     facts = run.environment
     torch, variables = mapping(facts.get("torch")), mapping(facts.get("variables"))
     devices = torch.get("devices")

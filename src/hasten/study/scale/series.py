@@ -1,4 +1,4 @@
-"""Logs combined: for each strategy and count of workers the times, the speed-up and the quality over the seeds."""
+"""Combines logs: times, speed-up and quality over the seeds for each strategy and number of workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hasten.study.scale.log import Log
 from hasten.study.scale.run_logs import SINGLE
 
 DEFAULT_EPOCH = 4
-"""Of logs by others: the epoch that the study which their format is from compared."""
+"""For logs of other trainings: the epoch compared in the study that introduced their format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """A figure over the runs."""
+    """Median and range of a figure over the runs."""
 
     median: float
     low: float
@@ -95,8 +95,8 @@ def series_of(
 ) -> tuple[Series, ...]:
     """A series for each strategy against its own runs on `baseline` workers, the one with the best speed-up first.
 
-    A run of Hasten on one worker is the same in any strategy, so the strategies share those. What has fewer workers
-    than the baseline is left out. Raises ValueError if a strategy has no run on `baseline` workers.
+    A run of Hasten on one worker is the same in any strategy, so the strategies share it. Runs with fewer workers than
+    the baseline are left out. Raises ValueError if a strategy has no run on `baseline` workers.
     """
     by_strategy: dict[str, list[Log]] = {}
     for log in logs:
@@ -164,7 +164,7 @@ def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, t
 
 
 def _spread(values: Sequence[float | None]) -> Spread | None:
-    """Of runs that all have the figure; None if one has not."""
+    """Over runs that all have the figure; None if one doesn't."""
     numbers = tuple(value for value in values if value is not None)
     if not numbers or len(numbers) < len(values):
         return None

@@ -1,4 +1,4 @@
-"""A scaling study: each training in turn, a job of its own, kept in scale.json, so that a stopped study resumes."""
+"""Runs a scaling study: one training after another, each a separate process, recorded in scale.json for resuming."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.sample.share import share_mistake
 from hasten.study.scale.run_logs import DONE, RUNS_JSON, SINGLE
+from hasten.study.scale.series import workers
 
 BASE_YAML = "scale.yaml"
-"""The run that all trainings are variants of, planned."""
+"""The planned run that all trainings are variants of."""
 _SETTINGS = "settings"
 _PATIENCE_S = 60.0
 """Seconds that a training gets to save a checkpoint after it is interrupted."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 Mode = Literal["strong", "weak"]
 STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "local_sgd", "horovod")
-"""Those that share a training among processes."""
+"""Strategies that distribute a training among processes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +55,14 @@ class TrainingArm:
         return f"{self.strategy}-{self.world}-seed{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.strategy}, {self.world} worker{'' if self.world == 1 else 's'}, seed {self.seed}"
+        return f"{self.strategy}, {workers(self.world)}, seed {self.seed}"
 
 
 def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Sequence[int]) -> list[TrainingArm]:
-    """Every training in the order in which they are run: all of one seed, then of the next, each time turned round.
+    """Every training in the order of running: all of one seed, then all of the next in reverse order.
 
-    So a machine that grows slower favours no count of workers. One process is trained once a seed, for all strategies.
+    So a machine that becomes slower favours no number of workers. One process is trained once per seed, for all
+    strategies.
     """
     arms: list[TrainingArm] = []
     alone: tuple[StrategyName, ...] = ("single",)
@@ -77,7 +79,7 @@ def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Se
 def settings_of(base: PlannedRun, arm: TrainingArm, mode: Mode) -> PlannedRun:
     """What an arm trains with. base: a run of one process.
 
-    Raises ValueError for a batch that can't be dealt among the arm's processes.
+    Raises ValueError for a batch that can't be divided among the arm's processes.
     """
     config = weakly_scaled(base, arm.world, base.sample.batch_size) if mode == "weak" else base
     # The stages of a pipeline all see the whole batch.
@@ -93,7 +95,7 @@ def settings_of(base: PlannedRun, arm: TrainingArm, mode: Mode) -> PlannedRun:
 
 
 def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None:
-    """Raise ValueError for a run that no study can be made of."""
+    """Raise ValueError for a run that can't be studied."""
     if config.train.max_seconds is not None:
         raise ValueError("train.max_seconds: cuts the slower trainings short, so they can't be compared; leave it out")
     if config.distribute.strategy not in ("auto", SINGLE):
@@ -112,7 +114,7 @@ class Wanted:
     seeds: tuple[int, ...] = (0,)
     mode: Mode = "strong"
     threads: int | None = None
-    """Of each process; None deals the cores out among them."""
+    """Threads of each process; None divides the cores among them."""
     oversubscribe: bool = False
     """Allow more processes than cores."""
 
@@ -139,8 +141,8 @@ def command_of(settings: Path, out: Path, world: int) -> list[str]:
 def start(command: Sequence[str], *, threads: int, log: Path) -> int:
     """Run the command to its end with its output in the file `log`, and return its exit code.
 
-    threads: of each process. When the study is interrupted, or asked to end, so is the command, which gets time to
-    save, before KeyboardInterrupt is raised.
+    threads: of each process. An interrupt or SIGTERM is passed on to the command, which gets time to save; then
+    KeyboardInterrupt is raised.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _RANKS}
     environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -167,7 +169,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, so that no training is left behind without its study."""
+    """Treat SIGTERM like Ctrl-C, so that no training is left running without its study."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -180,7 +182,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def last_error(log: Path) -> str:
-    """The line of a log that best explains why it ended: the last one that begins with `error`, else the last."""
+    """The line of a log that best explains its end: the last that begins with `error`, else the last."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -195,8 +197,8 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Run the requested trainings that are not complete, in `out`; returns the entries of scale.json in their order.
 
-    A training that fails is reported, and the rest goes on. echo: a line about each. begin: what runs a command.
-    Raises ValueError for settings that can't be studied so, and if `out` holds another study.
+    A failing training is reported, and the others continue. echo: gets a line about each. begin: runs a command.
+    Raises ValueError for settings that can't be studied, and if `out` holds another study.
     """
     planned = plan_run(config)
     check_base(planned.config, options.worlds, len(planned.train))
@@ -230,7 +232,7 @@ def _require_room(planned: RunPlan, options: Wanted) -> None:
 
 
 def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]:
-    """The content of scale.json, of a new study or of the same one. Raises ValueError if `out` holds anything else."""
+    """The content of scale.json, new or of the study to resume. Raises ValueError if `out` holds anything else."""
     settings = {"mode": options.mode, "threads": options.threads}
     path = out / RUNS_JSON
     try:
@@ -263,7 +265,7 @@ def _status(record: dict[str, Any], arm: TrainingArm) -> str | None:
 def _train(
     out: Path, arm: TrainingArm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Callable[..., int]
 ) -> dict[str, Any]:
-    """Train an arm from its start, whatever was left of it, and keep its entry in `record` and scale.json."""
+    """Train an arm from the start, replacing an incomplete run, and store its entry in `record` and scale.json."""
     threads = options.threads or max(1, usable_cores() // arm.world)
     folder, settings, log = out / arm.folder, out / f"{arm.folder}.yaml", out / f"{arm.folder}.log"
     if folder.exists() and _status(record, arm) is None:

@@ -1,4 +1,4 @@
-"""The results of a scaling study in sentences."""
+"""The conclusions of a scaling study in sentences."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hasten.study.scale.series import Point, Series, Spread, workers
 
 LEAST_EFFICIENCY = 0.8
 BEYOND = 0.05
-"""A difference counts as more than noise if chance alone makes it this often or less."""
+"""Largest probability by chance at which a difference counts as more than noise."""
 _COUNTED = 200_000
-"""Ways of dealing the values that are still counted one by one."""
+"""Number of permutations up to which the exact test is used."""
 _EQUAL = 0.03
-"""A difference in time below this share counts as none where single runs are compared."""
+"""Share below which a difference in time is ignored when single runs are compared."""
 _POSSIBLE = 1.1
-"""Efficiency that caches may still explain."""
+"""Efficiency up to which caches may explain it."""
 
 
 def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _alone(series: Sequence[Series]) -> str:
 
 
 def _faster(best: Point, second: Point) -> bool:
-    """Whether the difference is more than noise: by the runs where there are enough, else by its size."""
+    """Whether the difference is more than noise: by a test if there are enough runs, else by its size."""
     ours, theirs = _seconds(best), _seconds(second)
     if least_chance(len(ours.values), len(theirs.values)) <= BEYOND:
         return chance(ours.values, theirs.values) <= BEYOND
@@ -100,7 +100,7 @@ def _efficiencies(series: Sequence[Series]) -> list[str]:
         over = [point.world for point, efficiency in measured if efficiency > _POSSIBLE]
         if over:
             sentences.append(
-                f"{one.strategy}: more than the ideal at {listed(over)} workers, which workers alone can't give: "
+                f"{one.strategy}: more than the ideal at {join_words(over)} workers, which workers alone can't give: "
                 "something else differed between the runs."
             )
         under = [point for point, efficiency in measured if efficiency < LEAST_EFFICIENCY]
@@ -115,7 +115,7 @@ def _efficiencies(series: Sequence[Series]) -> list[str]:
         if len(under) == len(onward):
             where = f"from {under[0].world} workers on" if len(under) > 1 else f"at {under[0].world} workers"
         else:
-            where = f"at {listed([point.world for point in under])} workers"
+            where = f"at {join_words([point.world for point in under])} workers"
         there = f", {share(least)} at {last.world}" if last is not under[0] else ""
         sentences.append(
             f"{one.strategy}: efficiency is under 80 % {where} ({share(first)} at {under[0].world}{there})."
@@ -148,11 +148,11 @@ def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
 
 
 def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: str, base: str, strategies: int) -> str:
-    each = "; ".join(f"{name} {listed([f'{fall:.3f}' for fall in drops])}" for name, drops in falls.items())
+    each = "; ".join(f"{name} {join_words([f'{fall:.3f}' for fall in drops])}" for name, drops in falls.items())
     least = math.floor(100 * min(fall for drops in falls.values() for fall in drops)) / 100
     both = ", though it falls there in all strategies" if 1 < len(falls) == strategies else ""
     return (
-        f"{metric} at {listed(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
+        f"{metric} at {join_words(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
         f"one seed: can't be told from noise{both}."
     )
 
@@ -174,16 +174,15 @@ def _judged(series: Series, point: Point, metric: str, base: str) -> str:
 
 
 def chance(low: Sequence[float], high: Sequence[float]) -> float:
-    """How often values dealt at random give a `low` group whose ranks are as low as these: exact, one-sided.
+    """One-sided p-value of the Wilcoxon-Mann-Whitney test: is `low` below `high`? Exact for small groups.
 
-    The test of Wilcoxon, Mann and Whitney; it asks nothing of how the values are distributed. 3 against 3 reach 0.05
-    at the least, 2 against 2 no less than 1/6. Both groups have at least one value.
+    The smallest value of 3 against 3 is 0.05, of 2 against 2 it is 1/6. Both groups need at least one value.
     """
     ranks = rankdata([*low, *high]).tolist()
     count, rank_sum = len(low), sum(ranks[: len(low)])
     deals = math.comb(len(ranks), count)
     if deals <= _COUNTED:
-        # scipy's exact method takes no equal values into account.
+        # scipy's exact method doesn't handle ties.
         return sum(sum(values) <= rank_sum + 1e-9 for values in combinations(ranks, count)) / deals
     if min(ranks) == max(ranks):
         return 1.0
@@ -208,7 +207,7 @@ def _fall(point: Point) -> float:
     return point.fall
 
 
-def listed(values: Sequence[object]) -> str:
+def join_words(values: Sequence[object]) -> str:
     """`4`, `4 and 8`, `4, 8 and 16`."""
     texts = [str(value) for value in values]
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))

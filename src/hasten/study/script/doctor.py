@@ -8,14 +8,18 @@ from pathlib import Path
 
 from hasten.observe.load import LoadMeter
 from hasten.observe.rundir import json_text
+from hasten.study.finding import Finding, ranked
 from hasten.study.script import report
-from hasten.study.script.findings.all import LEAST_STEPS, findings_of
+from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
 from hasten.study.script.launch import ScriptRun, run_script
+from hasten.study.script.records import ProcessRecord
 from hasten.study.script.split import split_of
 from hasten.study.split import diagnose
 
 FAILED = 2
 """Exit code for a script that had to be stopped before anything could be measured."""
+LEAST_STEPS = 4
+"""Fewest steps after the first one for which findings are reported."""
 
 
 def doctor_script(
@@ -41,8 +45,8 @@ def doctor_script(
     meter = LoadMeter()
     run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=as_json)
     report_data = judge(run, assume_cuda, meter.others())
-    for line in [] if as_json else report.summary(report_data):
-        echo(line)
+    for text in [] if as_json else report.summary(report_data):
+        echo(text)
     if try_cures and report_data.diagnosis is not None and run.ended != "crashed":
         report_data = _with_cures(report_data, steps, seconds, (lambda line: None) if as_json else echo)
     if as_json:
@@ -55,7 +59,7 @@ def doctor_script(
 
 
 def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.ScriptReport:
-    """Verdict and findings of a run; neither where it made too few steps. others: cores that other programs used."""
+    """Verdict and findings of a run; neither after too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
     return report.ScriptReport(
@@ -68,6 +72,28 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
     )
 
 
+def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
+    """Every finding of a watched run, ranked. records: by rank; findings refer to the code of the first one."""
+    if not records or records[0].steps <= LEAST_STEPS:
+        return []
+    first = records[0]
+    findings: list[Finding] = []
+    rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
+    for rule in (*rules, tensors.find, loading.nnunet):
+        findings += rule(first)
+    findings += algorithms.parallel(records)
+    if first.experiments:
+        findings += experiments.findings(first.experiments)
+        findings += loading.heavy_items(first, findings)
+    by_place: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        # Of several with one name and place, a proven finding replaces a note.
+        existing = by_place.setdefault((finding.name, finding.where), finding)
+        if (existing.level, finding.level) == ("note", "finding"):
+            by_place[finding.name, finding.where] = finding
+    return ranked(by_place.values())
+
+
 def _with_cures(
     report_data: report.ScriptReport, steps: int, seconds: float, echo: Callable[[str], None]
 ) -> report.ScriptReport:
@@ -77,6 +103,6 @@ def _with_cures(
         report_data.run.command, report_data.findings, report_data.run, steps=steps, seconds=seconds, echo=echo
     )
     echo("")
-    for line in report.tried_lines(tried):
-        echo(line)
+    for text in report.tried_lines(tried):
+        echo(text)
     return dataclasses.replace(report_data, tried=tuple(tried))

@@ -1,4 +1,4 @@
-"""Run the script with the probe on its PYTHONPATH, for a bounded number of steps and seconds."""
+"""Run the script with the probe on its PYTHONPATH for a bounded number of steps and seconds, then end its processes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from hasten.study.script.group import end_all
+import psutil
+
 from hasten.study.script.records import ProcessRecord, read_records
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
 INJECT = Path(__file__).parent / "inject"
 GRACE = 10.0
-"""Seconds that a script has after its bound: to write what it wants to write, and to end."""
+"""Seconds that a script has after its bound to write its files and to exit."""
+_END_GRACE = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
 SETUP = 600.0
-"""Seconds that a script may prepare until its first step ends; they don't count against those of the watching."""
+"""Seconds that a script may take until its first step ends; they don't count as watched time."""
 _TAIL_BYTES = 20_000
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*(\.exe)?$")
 _TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -40,7 +43,7 @@ class ScriptRun:
 
     command: tuple[str, ...]
     exit_code: int
-    """The script's own, 128 + the signal's number where one ended it; 0 where we stopped it at the bound."""
+    """The script's own exit code, or 128 + the number of the signal that ended it; 0 if it was stopped at the bound."""
     ended: Ended
     records: list[ProcessRecord] = field(default_factory=list)
     """Of the processes that trained, by rank."""
@@ -63,13 +66,14 @@ def run_script(
     env: Mapping[str, str] | None = None,
     setup: float = SETUP,
 ) -> ScriptRun:
-    """Run `command` until it has made `steps` training steps or `seconds` went by, and end it and all it started.
+    """Run `command` for `steps` training steps or `seconds`, then end it and everything that it started.
 
-    The seconds count from the end of its first step on; until then it has `setup` of them, to write data or to compile.
+    The seconds count from the end of its first step; before that it has `setup` seconds to write data or to compile.
 
-    Its stdin, stdout and stderr are ours (quiet: stdout and stderr go into `output`). cures: names for the probe to
-    apply at the start. experiments: after the last step, measure in its main process for up to half of `seconds` more.
-    assume_cuda: judge as if a GPU were there. env: added to ours. Raises ValueError for a command that can't be run.
+    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). cures: names of cures that the probe
+    applies. experiments: after the last step, measure in its main process for up to half of `seconds` more.
+    assume_cuda: judge as if there were a GPU. env: added to the environment. Raises ValueError for a command that can't
+    be run.
     """
     runnable = checked(command)
     budget = max(10.0, seconds / 2) if experiments else 0.0
@@ -83,7 +87,7 @@ def run_script(
             env=_environment(env or {}, json.dumps(request), cures),
             stdout=log if quiet else None,
             stderr=subprocess.STDOUT if quiet else None,
-            # Its own group, so that all it starts can be ended; Ctrl-C is then ours to pass on.
+            # A session of its own, so that everything it starts can be ended; Ctrl-C must then be passed on.
             start_new_session=True,
         )
         killed = _watch(child, out, seconds, budget, setup)
@@ -105,7 +109,7 @@ def checked(command: Sequence[str]) -> list[str]:
     """`command` as it can be run: `train.py args` becomes `python train.py args`.
 
     Raises ValueError for an empty command, a program or script that isn't there, and switches of Python that would
-    keep the probe out. `python -m module`, torchrun and shell scripts are taken as they are.
+    keep the probe out. `python -m module`, torchrun and shell scripts stay as they are.
     """
     if not command:
         raise ValueError("no command was given; put it after two dashes: hasten doctor -- python train.py")
@@ -158,13 +162,13 @@ def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) ->
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
     env["HASTEN_DOCTOR"] = request
     env["HASTEN_DOCTOR_CURES"] = ",".join(cures)
-    # The folder of the script is left as it was found: no __pycache__ there that wasn't before.
+    # Write no __pycache__ into the script's folder.
     env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
     return env
 
 
 def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float, setup: float) -> bool:
-    """Wait for the end of the script, or bring it about. Returns whether it had to be killed."""
+    """Wait until the script ends, or end it at its limit. Returns whether it had to be killed."""
     start = time.monotonic()
     trains, limit = math.inf, math.inf
     try:
@@ -180,7 +184,7 @@ def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: fl
             elif state == "bounded":
                 limit = min(limit, now + GRACE)
             elif limit == math.inf and now - trains > seconds:
-                limit = now + GRACE / 2  # A step that has begun may end.
+                limit = now + GRACE / 2  # A step that has begun may finish.
             elif limit == math.inf and trains == math.inf and now - start > setup:
                 limit = now + 0.5
             if now > limit:
@@ -194,7 +198,7 @@ def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: fl
 
 
 def _state(out: Path) -> str:
-    """`experiments`, `bounded` (every process that trained has come to its bound), `training` or ""."""
+    """`experiments`, `bounded` (every process that trained has reached its bound), `training` or ""."""
     if any(out.glob("experiments-*")):
         return "experiments"
     trained, bounded = ({path.name.split("-")[1] for path in out.glob(f"{name}-*")} for name in ("trains", "bounded"))
@@ -204,7 +208,7 @@ def _state(out: Path) -> str:
 
 
 def _interrupt(child: subprocess.Popen[bytes]) -> None:
-    """Pass Ctrl-C on, and give the script the time to end by itself."""
+    """Pass Ctrl-C on, and give the script time to end by itself."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(child.pid, signal.SIGINT)
         child.wait(timeout=GRACE)
@@ -223,3 +227,35 @@ def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - _TAIL_BYTES))
     return log.read().decode("utf-8", "replace")
+
+
+def end_all(child: subprocess.Popen[bytes], grace: float = _END_GRACE) -> None:
+    """SIGTERM to `child`, its descendants and its process group, SIGKILL to what is left after `grace` seconds.
+
+    child: the leader of a session. Launchers put ranks into separate process groups, so descendants are ended too, and
+    all processes of the session whose parents have exited.
+    """
+    ours = _members(child.pid)
+    for member in ours:
+        with contextlib.suppress(psutil.Error):
+            member.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(ours, timeout=grace) if ours else ([], [])
+    for member in alive:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _members(leader: int) -> list[psutil.Process]:
+    members: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(leader)
+        if top.status() != psutil.STATUS_ZOMBIE:
+            members = {each.pid: each for each in (top, *top.children(recursive=True))}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if process.pid not in members and os.getsid(process.pid) == leader and process.pid != leader:
+                members[process.pid] = process
+    return list(members.values())

@@ -1,4 +1,4 @@
-"""Typed reading of what the watched processes wrote."""
+"""Typed access to the records that watched processes write."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ProcessRecord:
     """Device types on which the network's inputs lay."""
     assume_cuda: bool = False
     ended: str = "exit"
-    """`steps` or `seconds` at our bound, `exit`, `failed` by an exception, or `running` where it was killed."""
+    """`steps` or `seconds` at the bound, `exit`, `failed` after an exception, or `running` if it was killed."""
     step_seconds: tuple[float, ...] = ()
-    """Every step's wall time, the first left out."""
+    """Every step's wall time, without the first."""
     losses: tuple[float, ...] = ()
     """Of the first steps, one a step (summed where a step had several)."""
     experiments: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class ProcessRecord:
 
     @property
     def measured(self) -> list[dict[str, Any]]:
-        """The steps behind the warm-up: {"seconds", "parts", "cpu", "synced", ..}."""
+        """The steps after the warm-up: {"seconds", "parts", "cpu", "synced", ..}."""
         steps: list[dict[str, Any]] = self.raw.get("steps", [])
         return steps[min(WARMUP, max(1, len(steps) // 2)) :]
 
@@ -66,7 +66,7 @@ class ProcessRecord:
 
     @property
     def train_s(self) -> float:
-        """Of a step without validations and checkpoints: they have findings of their own, and must hide no others."""
+        """Seconds of a step without validations and checkpoints, which have findings of their own."""
         return max(0.0, self.step_s - self.part("validation") - self.part("checkpoint"))
 
     def part(self, name: str) -> float:
@@ -74,7 +74,7 @@ class ProcessRecord:
         return sum(step["parts"].get(name, 0.0) for step in self.measured) / max(1, len(self.measured))
 
     def per_step(self, count: float) -> float:
-        """Of something counted since the end of the first step."""
+        """The mean per step of something counted since the end of the first step."""
         return count / max(1, self.steps - 1)
 
     def listed(self, name: str) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ class ProcessRecord:
 
     @property
     def training_loaders(self) -> list[dict[str, Any]]:
-        """Those from which at least a quarter of the steps took their batch."""
+        """Loaders from which at least a quarter of the steps took their batch."""
         return [each for each in self.listed("loaders") if each["training"] >= max(1, self.steps // 4)]
 
     @property
@@ -101,13 +101,13 @@ class ProcessRecord:
     def finding(
         self, name: str, site: str, title: str, cure: str, *, cost_s: float | None = None, **more: Any
     ) -> Finding:
-        """A finding at its place. Its cure gains all that it costs unless `more` gives another gain."""
+        """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
         gain = None if cost_s is None else gain_of(cost_s, self.step_s)
         return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **{"gain": gain, **more})
 
 
 def place(site: str) -> str:
-    """A probe's `/path/train.py:31` as seen from the working folder, where it lies below that."""
+    """A probe's `/path/train.py:31`, relative to the working folder if it lies below."""
     path, colon, line = site.rpartition(":")
     try:
         return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
@@ -116,9 +116,9 @@ def place(site: str) -> str:
 
 
 def read_records(folder: Path) -> list[ProcessRecord]:
-    """Records of the processes that trained, by rank; of several with one rank, as of folds in turn, the longest.
+    """Records of the processes that trained, by rank; the longest of several with one rank, such as folds.
 
-    Half a file, from a process that was killed, is none.
+    Incomplete files of processes that were killed are ignored.
     """
     by_rank: dict[int, ProcessRecord] = {}
     for path in sorted(folder.glob("record-*.json")):

@@ -36,7 +36,7 @@ _EXPERIMENTS = {
 }
 """In words, what the probe's experiments try."""
 JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
-_NOTHING = "None of the findings has a cure that can be put in from outside."
+_NOTHING = "None of the findings has a cure that can be applied from outside."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where the wall time of a watched script went; on a CPU also to workers that compete with the training for cores."""
+"""Where the wall time of a watched script went, and on a CPU how much workers that compete for cores took."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hasten.study.script.records import ProcessRecord
 from hasten.study.split import PARTS, Split
 
 CLEAR = 1.3
-"""Times its own time alone that forward and backward must take beside the workers."""
+"""Factor by which forward and backward must be slower beside the workers than alone."""
 BUSY_SHARE = 0.3
-"""Share of a worker's time in which it computes, below which it takes nothing from anybody."""
+"""Share of a worker's time spent computing, below which it doesn't slow anything down."""
 _NETWORK = ("autocast", "channels_last", "doubled_batch", "conv_bias")
-"""Experiments that time the script's forward and backward with nothing beside them."""
+"""Experiments that time the script's forward and backward alone."""
 LEAST = 0.3
-"""Cores that the script's own workers must take, below which they take nothing from anybody."""
+"""Cores that the script's workers must use, below which they don't slow anything down."""
 
 
 def split_of(record: ProcessRecord) -> Split:
     """Means over the measured steps of one process, rank 0's usually.
 
-    On a GPU the parts come from the steps in which the device was waited for, brought to the length of the others.
+    On a GPU the parts come from the synchronized steps, scaled to the time of the others.
     """
     measured = record.measured
     free = [step for step in measured if not step.get("synced")] or measured
@@ -64,7 +64,7 @@ def _named(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
 
 
 def _waiting_for_ranks(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
-    """Among several ranks on CPUs, backward's time in which its thread did nothing is the wait for the others."""
+    """With several ranks on CPUs, the time in which backward's thread is idle is the wait for other ranks."""
     if record.world < 2 or record.on_gpu or not record.measured:
         return parts
     idle = statistics.fmean(
@@ -78,7 +78,7 @@ def _waiting_for_ranks(record: ProcessRecord, parts: dict[str, float]) -> dict[s
 
 
 def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
-    """On a CPU the time by which workers slow the network down is that of the items which they make."""
+    """On a CPU, attribute the time by which workers slow the network down to the making of items."""
     lost_s, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
     lost_s = min(lost_s, 0.98 * both)
     if lost_s <= 0:
@@ -89,14 +89,14 @@ def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict
 
 
 def contended_s(record: ProcessRecord) -> float:
-    """Seconds of a step that workers take from forward and backward, by whichever of two ways sees more of it."""
+    """Seconds of a step that workers take from forward and backward: the larger of two estimates."""
     return max(_beyond_alone_s(record), _without_core_s(record))
 
 
 def _without_core_s(record: ProcessRecord) -> float:
     """Seconds of a step in which the training thread was runnable but had no core because workers used it.
 
-    That is the step's wall time without its waits, less its processor time; beside other programs, the workers' share.
+    That is the step's wall time without its waits, less its processor time; other programs take their share of it.
     """
     load, steps = record.listed_dict("load"), record.measured
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
@@ -105,7 +105,7 @@ def _without_core_s(record: ProcessRecord) -> float:
     lost_s = statistics.fmean(
         step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
     )
-    # Of others, those that run on these cores: what the training and its workers leave of them.
+    # Other programs can only use the cores that the training and its workers leave.
     training = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
     others = min(others, max(0.0, float(record.raw.get("cores") or 1) - training - workers))
     return max(0.0, lost_s) * workers / (workers + others)
@@ -122,6 +122,6 @@ def _beyond_alone_s(record: ProcessRecord) -> float:
 
 
 def alone_s(record: ProcessRecord) -> float:
-    """Seconds of forward and backward alone: the slowest measured, as the script's loss may cost more; 0 if none."""
+    """Seconds of forward and backward alone: the slowest measurement, as the script's loss may cost more; 0 if none."""
     results = (record.experiments.get(name) or {} for name in _NETWORK)
     return max((float(one.get("base_s") or 0.0) for one in results), default=0.0)

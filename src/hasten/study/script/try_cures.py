@@ -17,12 +17,12 @@ from hasten.study.script.launch import ScriptRun, run_script
 Outcome = Literal["faster", "slower", "same", "unclear", "failed"]
 
 LEAST = 0.03
-"""Share of a step below which a difference counts as none."""
+"""Share of a step below which a difference is ignored."""
 LOSSES = 10
 """Losses of the first steps that are compared."""
-ROUNDING, LOW_PRECISION, OWN = 1e-5, 2e-2, 1e-3
-"""Largest relative difference of losses: from another order of sums; from bfloat16; and of a script's own runs, above
-which it can't be compared with anything."""
+ROUNDING, LOW_PRECISION, REPEATABLE = 1e-5, 2e-2, 1e-3
+"""Largest relative difference of losses: from another order of sums; from bfloat16; and between runs of the unchanged
+script, above which losses can't be compared."""
 
 CURE_OF = {
     "uncached-items": "cache-items",
@@ -41,9 +41,9 @@ CURE_OF = {
     "nvtx-on": "no-profiler",
     "gradcheck": "no-gradcheck",
 }
-"""The cure from outside by the finding's name, where it needs no number."""
+"""Cures that can be applied from outside and need no number, by the finding's name."""
 _CUT_SHORT = ("finished", "bounded", "timeout", "never trained")
-"""Ends that are no error of the script: it made too few steps to be timed."""
+"""Outcomes that aren't an error of the script, which made too few steps to be timed."""
 _NUMBERS = {"no-workers": "workers", "few-workers": "workers", "no-prefetch": "prefetch"}
 _ARGUMENT = {"workers": "num_workers", "prefetch": "prefetch_factor"}
 
@@ -54,7 +54,7 @@ Run = Callable[[tuple[str, ...]], ScriptRun]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """One cure, or all that won together, against the script as it is."""
+    """One cure, or all winners together, against the unchanged script."""
 
     cures: tuple[str, ...]
     """As `hasten_probe.cures.apply` takes them."""
@@ -64,7 +64,7 @@ class Tried:
     gain: float | None
     """Median step without over median step with it; None if one of the runs failed, or made too few steps."""
     low: float | None
-    """Slowest run with it against the fastest without: the gain at its worst."""
+    """Slowest run with it against the fastest without: the worst gain."""
     high: float | None
     base_s: tuple[float, ...]
     """Median seconds of a step, one for each run without."""
@@ -78,12 +78,12 @@ class Tried:
 
     @property
     def won(self) -> bool:
-        """Faster, and the numbers are the same but for rounding or the precision that was asked for."""
+        """Faster, with losses that differ only by rounding or by the chosen precision."""
         return self.outcome == "faster"
 
 
 def cure_of(finding: Finding) -> str | None:
-    """The cure from outside for a finding, such as "workers=4"; None if only the script's author can cure it."""
+    """The cure that can be applied from outside, such as "workers=4"; None if only the script's author can cure it."""
     if finding.name in _NUMBERS:
         key = _NUMBERS[finding.name]
         match = re.search(rf"{_ARGUMENT[key]}\s*=\s*(\d+)", finding.cure)
@@ -105,11 +105,11 @@ def try_cures(
     meter: LoadMeter | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Tried]:
-    """Every cure that can be put in from outside, one by one, then all that won together.
+    """Try every cure that can be applied from outside, one by one, then all winners together.
 
-    base_run: the watched run, whose losses are the first to compare with; its times aren't used, as its experiments ran
-    beside nothing else. seconds: bound on one run, as in `run_script`. runs: of each arm, at least 2. budget_s: no
-    further cure is begun after it. A cure counts as faster only if each of its runs was faster than each without.
+    base_run: the watched run, used for its losses and not for its times. seconds: bound on one run, as in `run_script`.
+    runs: of each arm, at least 2. budget_s: no further cure is started after it. A cure counts as faster only if each
+    of its runs was faster than each without.
     """
     assert runs >= 2
     findings_by_cure: dict[str, list[str]] = {}
@@ -155,7 +155,7 @@ def _in_turns(
     outcome: Outcome | None = None
     why = ""
     meter.others()
-    # The order turns, so that neither arm always comes onto a warm machine.
+    # The order alternates, so that neither arm always runs on a warm machine.
     for cured in [arm for number in range(runs) for arm in ((False, True) if number % 2 == 0 else (True, False))]:
         script_run = run(cures if cured else ())
         median = _median_step(script_run)
@@ -172,19 +172,21 @@ def _in_turns(
     gain = low = high = difference = None
     agreement = ""
     if outcome is None:
-        gain, low, high, outcome, why = judged(seconds[False], seconds[True], others)
+        gain, low, high, outcome, why = judge_times(seconds[False], seconds[True], others)
         if outcome in ("same", "unclear") and any(cure.startswith("cache-") for cure in cures):
             epoch = f"a cache gains from its second epoch on, and these runs had {steps} steps"
             why = "; ".join(filter(None, (why, epoch)))
-        difference, agreement = agreed(losses[False], losses[True], cures)
+        difference, agreement = compare_losses(losses[False], losses[True], cures)
     return Tried(
         cures=cures, findings=names, outcome=outcome, gain=gain, low=low, high=high, base_s=tuple(seconds[False]),
         cured_s=tuple(seconds[True]), difference=difference, agreement=agreement, why=why,
     )  # fmt: skip
 
 
-def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tuple[float, float, float, Outcome, str]:
-    """Gain of the medians, at its worst and best, the outcome, and why that is unclear."""
+def judge_times(
+    base: Sequence[float], cured: Sequence[float], others: float
+) -> tuple[float, float, float, Outcome, str]:
+    """Gain of the medians, worst and best gain, the outcome, and why it is unclear."""
     gain = statistics.median(base) / statistics.median(cured)
     low, high = min(base) / max(cured), max(base) / min(cured)
     if others > BUSY:
@@ -198,16 +200,16 @@ def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tupl
     return gain, low, high, "unclear", "the runs with and without it overlap"
 
 
-def agreed(
+def compare_losses(
     base: Sequence[tuple[float, ...]], cured: Sequence[tuple[float, ...]], cures: Sequence[str] = ()
 ) -> tuple[float | None, str]:
-    """Largest relative difference of the first losses, and what it means beside that of the script's own runs."""
-    base_difference = max((unlike(base[0], other) for other in base[1:]), default=0.0)
-    differences = [unlike(base[0], other) for other in cured]
+    """Largest relative difference of the first losses, and its meaning given how the unchanged script's runs differ."""
+    base_difference = max((loss_difference(base[0], other) for other in base[1:]), default=0.0)
+    differences = [loss_difference(base[0], other) for other in cured]
     if not differences or not base[0] or not all(cured):
         return None, "not comparable: no losses were seen"
     worst = max(differences)
-    if base_difference > OWN:
+    if base_difference > REPEATABLE:
         return worst, f"not comparable: the script's own runs differ by {base_difference:.1g}"
     if worst == 0:
         return worst, "exact"
@@ -220,7 +222,7 @@ def agreed(
     return worst, f"differs ({worst:.1g})"
 
 
-def unlike(one: Sequence[float], other: Sequence[float]) -> float:
+def loss_difference(one: Sequence[float], other: Sequence[float]) -> float:
     """Largest relative difference of two runs' first losses; those that only one of them has don't count."""
     return max((_relative_difference(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
 
@@ -236,12 +238,12 @@ def _training_record(run: ScriptRun) -> Any:
 
 
 def _median_step(run: ScriptRun) -> float | None:
-    """Of the first rank, its first fifth left out; None if it crashed or made too few steps."""
+    """Of the first rank without its first fifth; None if it crashed or made too few steps."""
     record = _training_record(run)
     if run.ended not in ("finished", "bounded", "timeout") or record is None:
         return None
     steady = record.step_seconds[max(1, len(record.step_seconds) // 5) :]
-    # The mean of what lies between the tenths: workers deliver in bursts, which a median would not see.
+    # A trimmed mean: workers deliver in bursts, which a median would not show.
     steady = sorted(steady)[len(steady) // 20 : len(steady) - len(steady) // 20]
     return statistics.fmean(steady) if len(steady) >= 3 else None
 
@@ -253,7 +255,7 @@ def _losses(run: ScriptRun) -> tuple[float, ...]:
 
 def _ended(run: ScriptRun) -> str:
     lines = run.output.strip().splitlines() if run.output else []
-    # The error's own line; what a program prints behind it, such as a launcher's summary, says less.
+    # The line of the error; later output, such as a launcher's summary, says less.
     errors = [each for each in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", each)]
     last = (errors or lines)[-1:]
     return f"{run.ended} with exit code {run.exit_code}" + (f": {last[0][:200]}" if last else "")

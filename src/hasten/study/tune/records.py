@@ -25,7 +25,7 @@ _UNITS = {"step": "step", "run": "step with its batch", "validate": "validation"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuned:
-    """What was found."""
+    """The result of a search."""
 
     config: RunConfig
     """The run as tuned.yaml has it."""
@@ -35,9 +35,9 @@ class Tuned:
     rows: tuple[SearchRow, ...]
     """Everything that was tried, or not, in order."""
     gain: ArmResult | None
-    """Of all of it together on the run's steps; None where nothing won."""
+    """Of all changes together on the run's steps; None if nothing won."""
     suggestions: tuple[str, ...]
-    """What won but is not taken, or has no field in a run's YAML."""
+    """Winners that are not taken, or have no field in a run's YAML."""
     notes: tuple[str, ...]
     """Caveats."""
     about: dict[str, Any]

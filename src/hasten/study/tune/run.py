@@ -20,16 +20,16 @@ from hasten.engine.outputs import make_folder
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.study.folder import empty_folder
-from hasten.study.tune.lab import Lab
+from hasten.study.tune.arm_builder import ArmBuilder
+from hasten.study.tune.arm_timer import ArmTimer
 from hasten.study.tune.records import Tuned, write_tuned
 from hasten.study.tune.search import BEATEN, GIVEN_UP, Rules, Searched, SearchRow, search
-from hasten.study.tune.setting import applied, changes_between
-from hasten.study.tune.space import advice, fitted, pays_within, room_of, space_of, start_of
+from hasten.study.tune.setting import apply_changes, changes_between
+from hasten.study.tune.space import advice, fit_memory, pays_within, room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
-from hasten.study.tune.workshop import Workshop
 
 _RULES = 1
-"""Raised when another thing is measured, or something else asked of an arm: older results are not found."""
+"""Increased when the measurements or the rules for arms change, so that older results aren't used."""
 
 
 def tune(
@@ -42,7 +42,7 @@ def tune(
     echo: Callable[[str], object] | None = None,
     meter: LoadMeter | None = None,
 ) -> Tuned:
-    """Try what could make the run of `config` faster here, and write tuned.yaml, tune.json and tune.html to `out`.
+    """Search for settings that make the run of `config` faster, and write tuned.yaml, tune.json and tune.html to `out`.
 
     seconds: for everything, filling the cache with the prepared cases included; a comparison that was begun is ended.
     fresh: measure again what an earlier search of this machine, network and shape has measured. larger_batch: take
@@ -81,26 +81,26 @@ def _tuned(
     planned = plan_run(config)
     if planned.device.type == "cpu":
         keep_freed_memory()  # as a run does
-    workshop, start = Workshop(planned), start_of(planned)
+    builder, start = ArmBuilder(planned), start_of(planned)
     echo("prepared cases")
-    workshop.arena(str(start["home"]))
-    about = _about(planned, workshop)
+    builder.arena(str(start["home"]))
+    about = _about(planned, builder)
     store = StoredMeasurements.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
-    room = room_of(workshop, start, store)
-    base, memory = fitted(start, room)
-    lab = Lab(workshop, base, meter=meter)
+    room = room_of(builder, start, store)
+    base, memory = fit_memory(start, room)
+    timer = ArmTimer(builder, base, meter=meter)
     remaining = max(0.0, end - time.monotonic())
     # Even estimating the cost of a comparison takes a step: with no time left, nothing is estimated.
     rules = Rules(
-        cost=store.cost(lab.cost if remaining > 0 else lambda kind, base, arms: math.inf),
-        ceiling=store.ceiling(lab.ceiling),
+        cost=store.cost(timer.cost if remaining > 0 else lambda kind, base, arms: math.inf),
+        ceiling=store.ceiling(timer.ceiling),
         pays=pays_within(planned.config.train.steps),
         tell=echo,
     )
     space = space_of(planned, base, room, larger_batch=larger_batch)
-    searched = search(space, store.measure(lab.measure), seconds=remaining, rules=rules)
+    searched = search(space, store.measure(timer.measure), seconds=remaining, rules=rules)
     decided = searched.decided | ({"activations"} if memory else set())
-    tuned = applied(config, planned.config, start, searched.best, decided)
+    tuned = apply_changes(config, planned.config, start, searched.best, decided)
     rows = searched.rows if memory is None else (memory, *searched.rows)
     return Tuned(
         config=tuned,
@@ -116,7 +116,7 @@ def _tuned(
 
 
 def _suggestions(rows: tuple[SearchRow, ...]) -> tuple[str, ...]:
-    """What won and can't be, or is not, taken by itself."""
+    """Suggestions for winners that can't be, or are not, taken automatically."""
     not_taken = (row for row in rows if row.verdict == "won" and not row.taken and row.why not in (BEATEN, GIVEN_UP))
     return tuple(
         f"{row.stage} gained {row.measured.gain:.2f} times: {row.why or advice(row.changes)}"
@@ -146,12 +146,12 @@ def _notes(searched: Searched, store: StoredMeasurements) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _about(planned: RunPlan, workshop: Workshop) -> dict[str, Any]:
-    """What a comparison holds for, besides the settings that it compares."""
+def _about(planned: RunPlan, builder: ArmBuilder) -> dict[str, Any]:
+    """What a comparison depends on, besides the settings that it compares."""
     config = planned.config
     fields = ("optimizer", "momentum", "lookahead", "clip_norm", "accumulate", "ema", "fp32_layers")
     name, torch_version, threads = machine(planned.device)
-    arena = workshop.arena(config.cache.home)
+    arena = builder.arena(config.cache.home)
     return {
         "rules": [_RULES, hasten.__version__],
         "machine": name,

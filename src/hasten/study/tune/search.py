@@ -1,7 +1,7 @@
-"""The search itself: which arms are compared with what, what is taken of them, and what there is no time for.
+"""The search: which arms are compared with what, which are taken, and which there is no time for.
 
-Coordinate descent, one stage after another, each against the best setting so far. Knobs that are known to work on each
-other are one stage. Nothing here runs a network: `measure` does, and tests give a made-up one.
+Coordinate descent, one stage after another, each against the best setting so far. Knobs that interact form one stage.
+Nothing here runs a network: `measure` does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ Outcome = Literal["faster", "slower", "same", "unclear", "disagreed", "failed"]
 Verdict = Literal["won", "lost", "same", "unclear", "disagreed", "failed", "not tried"]
 
 TRAINS: tuple[Kind, ...] = ("step", "run")
-"""Kinds whose gains are gains of the training, and are checked together at the end."""
+"""Kinds whose gains speed up training; they are confirmed together at the end."""
 BEATEN, GIVEN_UP = "another one gained more", "taken at first, and not in the end"
-"""Remarks on what won and is not taken after all."""
+"""Remarks on arms that won but are not taken."""
+_RESERVE = 0.12
+"""Share of the time that is reserved for comparing the result with the start."""
+_LEAST_CEILING = 1.03
+"""A stage whose ceiling is below this can't gain."""
 _VERDICTS: dict[Outcome, Verdict] = {"faster": "won", "slower": "lost"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmResult:
-    """What one arm did against the base of its comparison."""
+    """The result of one arm against the base of its comparison."""
 
     outcome: Outcome
     gain: float | None = None
@@ -49,7 +53,7 @@ class ArmResult:
 Measure = Callable[[Kind, Setting, Sequence[Setting], float], Mapping[Setting, ArmResult]]
 """Compares arms with the base, interleaved, within about that many seconds: all, or as many as that allows."""
 Cost = Callable[[Kind, Setting, Sequence[Setting]], float]
-"""Seconds that comparing arms with the base takes at the least."""
+"""Least seconds for comparing arms with the base."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,15 +65,15 @@ class SearchStage:
     changes: tuple[Changes, ...]
     """Each makes an arm of the best setting so far."""
     beside: tuple[Changes, ...] = ()
-    """Each is then tried on top of the best of those arms and of all that it might carry past the best."""
+    """Each is then tried on top of the best of those arms, and of all arms that it might make the best."""
     reach: float = 1.5
-    """The most that a change of `beside` is thought to gain: bounds which arms it is tried on."""
+    """Assumed largest gain of a change of `beside`: limits the arms that it is tried on."""
     takes: bool = True
     """Whether what wins is taken; else it is only reported."""
     least: float = 0.0
     """Share that an arm must gain, beyond noise, at the lower end of its interval to be taken."""
     weight: float = 1.0
-    """Share of the time left that it gets, beside those of the stages after it."""
+    """Its weight, against those of later stages, in dividing the remaining time."""
 
 
 Ceiling = Callable[[SearchStage, Setting], tuple[float, str] | None]
@@ -111,7 +115,7 @@ class Searched:
     """Of `best` against `start`, in steps; None where they are the same, or only validation gained."""
     busy: bool
     short: bool
-    """Whether the time did not suffice for everything."""
+    """Whether there was too little time for everything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,19 +124,15 @@ class Rules:
 
     cost: Cost = lambda kind, base, arms: 0.0
     ceiling: Ceiling = lambda stage, base: None
-    """The most that a stage can gain, if that is known beforehand, and why: a stage that can't gain is not measured."""
+    """The largest possible gain of a stage, if known, and why: a stage that can't gain is not measured."""
     pays: Callable[[Setting, Setting, ArmResult], str | None] = lambda base, arm, measured: None
-    """What speaks against taking an arm that won, such as what it costs once; None if nothing does."""
+    """The reason against taking an arm that won, such as its one-time cost; None if there is none."""
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[str], object] = lambda text: None
-    reserve: float = 0.12
-    """Share of the time that is kept for comparing the result with the start."""
-    even: float = 1.03
-    """A stage whose ceiling is below this can't gain."""
 
 
 def search(space: Space, measure: Measure, *, seconds: float, rules: Rules | None = None) -> Searched:
-    """Go through the stages within about `seconds`; nothing is taken but what was clearly faster and agrees."""
+    """Run the stages within about `seconds`; only arms that are clearly faster and agree are taken."""
     run = _Search(space, measure, rules or Rules(), seconds)
     for number, stage in enumerate(space.stages):
         run.stage(stage, sum(later.weight for later in space.stages[number + 1 :]))
@@ -166,7 +166,7 @@ class _Search:
 
     def _spare(self) -> float:
         """Seconds left but for those that comparing the result with the start will take."""
-        reserved = self.rules.reserve * self.seconds
+        reserved = _RESERVE * self.seconds
         if self.current != self.space.start:
             reserved = max(reserved, self.rules.cost("run", self.space.start, [self.current]))
         return self._left() - reserved
@@ -193,7 +193,7 @@ class _Search:
             return {}
         spare = self._spare()
         ceiling = self.rules.ceiling(stage, base) if spare > 0 else None
-        if ceiling is not None and ceiling[0] < self.rules.even:
+        if ceiling is not None and ceiling[0] < _LEAST_CEILING:
             for arm in arms:
                 self._row(stage, base, arm, why=ceiling[1])
             return {}
@@ -223,7 +223,7 @@ class _Search:
     def _measured(
         self, stage: SearchStage, base: Setting, arms: list[Setting], granted: float
     ) -> Mapping[Setting, ArmResult]:
-        """Measure. A busy machine ends nothing: the rest is measured all the same, as a partial answer is one too."""
+        """Measure. A busy machine doesn't end the search, as partial results are useful too."""
         results = self.measure(stage.kind, base, arms, granted)
         self.busy = self.busy or any(measured.busy for measured in results.values())
         return results
@@ -239,7 +239,7 @@ class _Search:
         self.rows.append(row)
 
     def _take(self, stage: SearchStage, base: Setting, results: Mapping[Setting, ArmResult]) -> None:
-        """Go on from the arm that gained most, if one clearly did."""
+        """Continue from the arm with the largest gain, if one is clearly faster."""
         clear: list[tuple[float, Setting]] = []
         for setting, measured in results.items():
             if measured.outcome != "faster" or measured.busy or not stage.takes:

@@ -1,4 +1,4 @@
-"""One point of the search, a value for every knob; and from there back to the configuration of a run."""
+"""A setting of the search, with a value for every knob, and its conversion to a run's configuration."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class Change:
         return f"{self.field}: {value_of(self.before)} -> {value_of(self.after)}"
 
 
-def applied(config: RunConfig, planned: RunConfig, start: Setting, best: Setting, decided: Iterable[str]) -> RunConfig:
+def apply_changes(
+    config: RunConfig, planned: RunConfig, start: Setting, best: Setting, decided: Iterable[str]
+) -> RunConfig:
     """`config` with what `best` changes, and with fields that it leaves open where the search decided about them.
 
     planned: the same with the plan's decisions filled in. A batch of another size keeps the patches of the whole run,

@@ -18,10 +18,10 @@ from hasten.engine.precision import autocast
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import recompute
 from hasten.observe.env import usable_cores
+from hasten.study.tune.arm_builder import ArmBuilder
 from hasten.study.tune.search import ArmResult, SearchRow, SearchStage, Space
 from hasten.study.tune.setting import Changes, Setting, changes_text
 from hasten.study.tune.stored import StoredMeasurements
-from hasten.study.tune.workshop import Workshop
 
 FEED, BATCH, VALIDATION = "cache home and batch program", "batch size", "sliding window"
 _BATCH_LEAST = 0.15
@@ -41,7 +41,7 @@ class Room:
     """What such a step may hold."""
     arena: int
     home: str
-    """Where the run's prepared cases are by now, whatever it asks for."""
+    """Where the run's prepared cases actually are."""
     host: int
     """Host memory that prepared cases may take."""
     device: int
@@ -52,29 +52,29 @@ class Room:
         return self.step <= self.free
 
 
-def room_of(workshop: Workshop, start: Setting, store: StoredMeasurements) -> Room:
+def room_of(builder: ArmBuilder, start: Setting, store: StoredMeasurements) -> Room:
     """Runs the network a few times on one patch, unless an earlier search did."""
-    network = workshop.network(True)
+    network = builder.network(True)
     if _STEP_BYTES not in store.facts:
-        pieces = -(-workshop.batch_size // workshop.planned.config.train.accumulate)
-        with random_state_kept(workshop.device), autocast(workshop.device, str(start["precision"])):
-            report = recompute(network, example_of(workshop.planned), 2**62, batch_size=pieces)
+        pieces = -(-builder.batch_size // builder.planned.config.train.accumulate)
+        with random_state_kept(builder.device), autocast(builder.device, str(start["precision"])):
+            report = recompute(network, example_of(builder.planned), 2**62, batch_size=pieces)
         store.keep(_STEP_BYTES, report.before)
     host = available_memory()
-    free = torch.cuda.mem_get_info(workshop.device)[0] if workshop.device.type == "cuda" else host
+    free = torch.cuda.mem_get_info(builder.device)[0] if builder.device.type == "cuda" else host
     weights = sum(weight.nbytes for weight in network.parameters())
-    arena = workshop.arena(str(start["home"]))
+    arena = builder.arena(str(start["home"]))
     return Room(
         step=int(store.facts[_STEP_BYTES]),
         free=int(_SAFE * (free - _COPIES * weights)),
         arena=arena.num_bytes,
         home=arena.home,
         host=host // 2,
-        device=free // 2 if workshop.device.type == "cuda" else 0,
+        device=free // 2 if builder.device.type == "cuda" else 0,
     )
 
 
-def fitted(start: Setting, room: Room) -> tuple[Setting, SearchRow | None]:
+def fit_memory(start: Setting, room: Room) -> tuple[Setting, SearchRow | None]:
     """The start, with activations recomputed where a step would not fit otherwise, and the table row for that."""
     if room.fits or start["activations"] != "all":
         return start, None
@@ -203,7 +203,7 @@ def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool)
 
 
 def pays_within(steps: int) -> Callable[[Setting, Setting, ArmResult], str | None]:
-    """What compiling saves over a run of so many steps, against what it costs once."""
+    """Compare what compiling saves over a run of `steps` steps with its one-time cost."""
 
     def against(base: Setting, arm: Setting, measured: ArmResult) -> str | None:
         compiles = arm["compile"] != "off" or bool(arm["batch_program"])

@@ -24,13 +24,13 @@ class StoredMeasurements:
     path: Path
     about: dict[str, Any]
     """Written into the file for people; the file's name has its digest."""
-    found: dict[str, ArmResult] = field(default_factory=dict)
+    results: dict[str, ArmResult] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Other things that were measured, by name."""
+    """Other measurements by name."""
     asked: int = 0
     """Comparisons that had to be measured."""
     answered: int = 0
-    """Comparisons that were known."""
+    """Comparisons that were stored."""
 
     @classmethod
     def open(cls, folder: Path, about: dict[str, Any], *, fresh: bool) -> StoredMeasurements:
@@ -44,14 +44,14 @@ class StoredMeasurements:
 
         def ask(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, ArmResult]:
             keys = {arm: _key(kind, base, arm) for arm in arms}
-            missing = [arm for arm in arms if keys[arm] not in self.found]
+            missing = [arm for arm in arms if keys[arm] not in self.results]
             self.asked += len(missing)
             self.answered += len(arms) - len(missing)
-            results = {arm: self.found[keys[arm]] for arm in arms if arm not in missing}
+            results = {arm: self.results[keys[arm]] for arm in arms if arm not in missing}
             fresh = measure(kind, base, missing, seconds) if missing else {}
             sound = {keys[arm]: one for arm, one in fresh.items() if one.outcome != "unclear" and not one.busy}
             if sound:
-                self.found |= sound
+                self.results |= sound
                 self._write()
             results |= fresh
             return {arm: results[arm] for arm in arms if arm in results}
@@ -62,7 +62,7 @@ class StoredMeasurements:
         """`cost` of the comparisons that are not stored."""
 
         def known(kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
-            missing = [arm for arm in arms if _key(kind, base, arm) not in self.found]
+            missing = [arm for arm in arms if _key(kind, base, arm) not in self.results]
             return cost(kind, base, missing) if missing else 0.0
 
         return known
@@ -76,7 +76,7 @@ class StoredMeasurements:
                 most, why = self.facts[name]
                 return float(most), str(why)
             arms = [base.having(change) for change in stage.changes]
-            if all(arm == base or _key(stage.kind, base, arm) in self.found for arm in arms):
+            if all(arm == base or _key(stage.kind, base, arm) in self.results for arm in arms):
                 return None
             limit = ceiling(stage, base)
             if limit is not None:
@@ -93,7 +93,7 @@ class StoredMeasurements:
     def _write(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.path, {"about": self.about, "facts": self.facts, "found": self.found})
+            write_json(self.path, {"about": self.about, "facts": self.facts, "found": self.results})
         except OSError as error:
             message = "what was measured can't be kept (%s); set cache.dir to a folder that can be written"
             log.warning(f"%s: {message}", self.path, error)

@@ -1,4 +1,4 @@
-"""Parameters of the model from measurements, and by resampling how far they can be trusted."""
+"""Fits the parameters of the model to measurements, with error bars by resampling."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SEED = 0
 _RANGE = (0.1, 0.9)
 """The central 80 %."""
 _BETWEEN_RUNS = 0.03
-"""Relative standard deviation of a training's pace from one allocation of nodes to the next, which no log records."""
+"""Relative standard deviation of a training's speed between allocations of nodes, which no log records."""
 _LEAST = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingModel:
-    """What `predict` takes."""
+    """The parameters of `predict`."""
 
     training: Training
     network: Network
@@ -33,12 +33,12 @@ class ScalingModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """The likeliest parameters, and other draws of them that the measurements allow as well."""
+    """The best parameters, and draws of parameters that are consistent with the measurements."""
 
     best: ScalingModel
     draws: tuple[ScalingModel, ...]
     notes: tuple[str, ...] = ()
-    """What was assumed and what was measured, a sentence each."""
+    """Assumptions and measurements, one sentence each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Predicted:
 
 
 def predictions(fitted: Fitted, counts: Sequence[int], mode: Mode) -> list[Predicted]:
-    """The model over `counts` workers with its error bars, which always hold the point itself."""
+    """The model's predictions for `counts` workers with error bars, which always contain the prediction."""
     points = []
     for workers in counts:
         best = fitted.best.at(workers, mode)
@@ -79,7 +79,7 @@ def nonnegative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `target` (m,)."""
     from scipy.optimize import nnls
 
-    # Columns of one size, or what counts as zero would depend on their units.
+    # Normalize the columns, or the threshold for zero would depend on their units.
     sizes = np.linalg.norm(columns, axis=0)
     sizes[sizes == 0] = 1.0
     solution: np.ndarray = nnls(columns / sizes, target)[0]
@@ -129,22 +129,22 @@ def _errors(columns: np.ndarray, target: np.ndarray, solution: np.ndarray) -> li
 
 
 def fit_epochs(
-    epochs: Mapping[int, float], *, mode: Mode, errors: Mapping[int, float] | None = None, tell: str = ""
+    epochs: Mapping[int, float], *, mode: Mode, errors: Mapping[int, float] | None = None, source: str = "the logs"
 ) -> Fitted:
-    """The model from nothing but the seconds of an epoch on several counts of workers, 1 perhaps among them.
+    """The model from the seconds of an epoch on several numbers of workers alone.
 
     errors: relative standard error of each; by default none but what runs differ by. An epoch on W workers takes
     compute / W, what of a ring's all-reduces isn't hidden, and a rest that doesn't shrink: three shares, none below 0,
     fitted by least squares of relative residuals. The error bars repeat the fit on epochs drawn around the fitted ones.
     Of the ring only what the rest couldn't stand for as well is fitted: bytes where an epoch has 1/W of the steps
     (weak), messages where it keeps them (strong).
-    Raises ValueError for fewer than 3 counts.
+    source: names the logs in errors. Raises ValueError for fewer than 3 counts.
     """
     counts = sorted(epochs)
     if len(counts) < 3:
         listed = ", ".join(map(str, counts)) or "none"
         raise ValueError(
-            f"{tell or 'the logs'}: epochs on {listed} workers are too few to fit; 3 counts are needed, such as 1, 2, 4"
+            f"{source}: epochs on {listed} workers are too few to fit; 3 counts are needed, such as 1, 2, 4"
         )
     seconds = np.array([epochs[count] for count in counts])
     columns = _epoch_columns(np.array(counts, dtype=float), mode)
@@ -170,14 +170,14 @@ def fit_epochs(
     models = tuple(_epoch_model(draw, mode) for draw in draws if draw[0] > 0)
     if shares[0] <= 0:
         raise ValueError(
-            f"{tell or 'the logs'}: epochs don't get shorter as a training's do (fitted compute is 0), so nothing can "
+            f"{source}: epochs don't get shorter as a training's do (fitted compute is 0), so nothing can "
             "be predicted from them; compare the runs' settings"
         )
     return Fitted(best=_epoch_model(shares, mode), draws=models, notes=notes)
 
 
 def _epoch_columns(counts: np.ndarray, mode: Mode) -> np.ndarray:
-    """(counts, 3) what compute, communication and the rest count on each number of workers, in epochs of one."""
+    """(counts, 3) factors of compute, communication and the rest for each number of workers."""
     hops = 2 * (counts - 1)
     return np.stack([1 / counts, hops / counts**2 if mode == "weak" else hops, np.ones_like(counts)], axis=1)
 
@@ -186,14 +186,14 @@ def _epoch_model(shares: np.ndarray, mode: Mode) -> ScalingModel:
     compute, sent, rest = (float(value) for value in shares)
     weak = mode == "weak"
     link = Link(name="as logged", latency_s=0.0 if weak else sent, bytes_per_s=1.0)
-    # What was hidden behind the backward pass isn't in the epochs: all that is left lies open, in one piece.
+    # Communication hidden by the backward pass isn't visible in epochs: the rest is exposed, in one piece.
     size = sent if weak else 1e-9
     training = Training(compute_s=compute, gradient_bytes=size, overlap=0.0, bucket_bytes=math.inf, checkpoint_s=rest)
     return ScalingModel(training=training, network=Network(between=link))
 
 
 def resample(training: Training, network: Network, *, errors: Mapping[str, float], notes: Sequence[str] = ()) -> Fitted:
-    """A measured training on a measured or named network, with draws of what isn't known exactly.
+    """A measured training on a measured or named network, with draws of the uncertain parameters.
 
     errors: field of Training to its relative standard deviation. The links bring their own.
     """

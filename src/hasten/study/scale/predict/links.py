@@ -13,16 +13,16 @@ from typing import Any
 from hasten.observe.values import mapping, number
 
 ASSUMED_BANDWIDTH, ASSUMED_LATENCY = 0.2, 0.4
-"""Relative standard deviations of a named link's figures: what installations of the same hardware differ by."""
+"""Relative standard deviations of a named link's figures between installations of the same hardware."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """What one worker, or one adapter of a node, sends and receives by."""
+    """The connection of one worker, or of one adapter of a node."""
 
     name: str
     latency_s: float
-    """Seconds that one message takes beside its bytes: the alpha of the cost models."""
+    """Seconds of a message independent of its size: the alpha of the cost models."""
     bytes_per_s: float
     """Bytes a second each way in a large all-reduce (the "bus bandwidth" of nccl-tests): one over their beta."""
     latency_error: float = ASSUMED_LATENCY
@@ -30,7 +30,7 @@ class Link:
     bandwidth_error: float = ASSUMED_BANDWIDTH
     """Relative standard deviation."""
     trees: bool = True
-    """Whether the library that goes over it may choose a tree: NCCL does, gloo sums around rings only."""
+    """Whether the library may use trees: NCCL does, gloo only uses rings."""
     note: str = ""
     """Where the figures come from."""
 
@@ -40,7 +40,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """How workers hang together: `per_node` of them by `inside`, nodes by `adapters` links `between`."""
+    """How workers are connected: `per_node` of them by `inside`, nodes by `adapters` links `between`."""
 
     between: Link
     inside: Link | None = None
@@ -84,11 +84,11 @@ LINKS: Mapping[str, Link] = {
         _named("eth1", 50.0, 0.112, _TCP),
     )
 }
-"""Links by name. Assumptions for want of a measurement: `measure.py` gives the figures of one's own."""
+"""Links by name. These are assumptions; `measure.py` measures a real link."""
 
 
 USUAL_LINK = "ib200"
-"""What is assumed where none is named."""
+"""The default link."""
 
 
 def link_of(text: str, option: str = "--link") -> Link:

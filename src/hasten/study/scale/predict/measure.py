@@ -31,7 +31,7 @@ def measure_all_reduce(
 ) -> list[tuple[float, float]]:
     """(bytes, median seconds of the slowest rank) of all-reduces over the default group. All ranks call it.
 
-    seconds: about what it may take in all; on a slow link the largest sizes are left out.
+    seconds: approximate total time; on a slow link the largest sizes are left out.
     """
     points: list[tuple[float, float]] = []
     remaining = seconds

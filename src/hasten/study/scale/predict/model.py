@@ -32,7 +32,7 @@ FIXED, SPREAD, IMBALANCE = "fixed part of the step", "spread of the steps", "une
 COMMUNICATION, DATA = "communication", "data"
 VALIDATION, ONCE, TOO_FEW = "validation", "fixed costs", "too few samples"
 _FREE = 0.02
-"""A loss of less than this is no factor."""
+"""A loss below this share is ignored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,15 +53,15 @@ class Training:
     """Of `compute_s`, during which gradients become ready, at an even rate."""
     bucket_bytes: float = DDP_BUCKET
     overlap: float = 1.0
-    """How much of what the backward pass could hide it does hide, 0 to 1."""
+    """Share of the communication that could be hidden by the backward pass and is, 0 to 1."""
     data_s: float = 0.0
-    """Seconds for making a worker's batch, beside the step."""
+    """Seconds for making a worker's batch, in parallel with the step."""
     steps: float | None = None
     """Steps of an epoch on one worker; None: an epoch counts as one step, where only whole epochs are known."""
     validation_s: float = 0.0
     """Seconds of an epoch's validation on one worker; the cases are dealt out."""
     checkpoint_s: float = 0.0
-    """Seconds of an epoch that all wait for the writer."""
+    """Seconds of an epoch in which all wait for checkpoints."""
     startup_s: float = 0.0
     """Seconds before the first step, of the whole training."""
     epochs: float | None = None
@@ -88,7 +88,7 @@ class Prediction:
     efficiency: float
     """Speed-up over one worker, over the workers: 1 is ideal."""
     communication_share: float
-    """Of a step, that waits for gradients."""
+    """Share of a step spent waiting for gradients."""
     losses: Mapping[str, float]
     """Share of the workers' time that each cause takes beyond an ideal speed-up; with the efficiency they add up to 1.
 
@@ -97,7 +97,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """The cause that costs most; `compute` where none costs anything to speak of."""
+        """The cause that costs most; `compute` if none costs much."""
         name = max(self.losses, key=lambda cause: self.losses[cause])
         return name if self.losses[name] >= _FREE else COMPUTE
 
@@ -164,16 +164,16 @@ def expected_maximum(workers: int) -> float:
     """Mean of the largest of `workers` standard normal draws: 0 for one, 1.42 for 8, 3.2 for 1024."""
     if workers == 1:
         return 0.0
-    # The mean of its quantile function, between whose points the tails matter little.
+    # The mean of its quantile function; the tails matter little.
     normal, points = NormalDist(), 2000
     return sum(normal.inv_cdf(((k + 0.5) / points) ** (1 / workers)) for k in range(points)) / points
 
 
 def exposed_s(training: Training, workers: int, network: Network, backward_s: float) -> float:
-    """Seconds of a step's all-reduces that are left when the backward pass is through.
+    """Seconds of a step's all-reduces that remain after the backward pass.
 
-    Buckets go one after another, each when it is full and the one before has gone. The last one is full at the end of
-    the backward pass, so it is never hidden: pytorch.org/docs/stable/notes/ddp.html.
+    Buckets are sent one after another, each when it is full. The last one is full at the end of the backward pass, so
+    it is never hidden: pytorch.org/docs/stable/notes/ddp.html.
     """
     if workers == 1 or training.gradient_bytes == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""What the model is fitted from: the logs of a scaling study, or one process's run and the network it is to go on."""
+"""Sources for fitting the model: the logs of a scaling study, or a run of one process and a network."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hasten.study.scale.log_folder import read_logs
 from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample
 from hasten.study.scale.predict.links import LINKS, USUAL_LINK, Network
 from hasten.study.scale.predict.model import Mode, Training
-from hasten.study.scale.run_logs import SINGLE, guessed, is_run
+from hasten.study.scale.run_logs import SINGLE, entry_from_files, is_run
 
 FIXED_SHARE = 0.05
-"""Assumed part of a step that fewer samples don't shorten: launches, the optimizer, small layers."""
+"""Assumed share of a step that doesn't shrink with the batch: launches, the optimizer, small layers."""
 _GRADIENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 _FEWEST_LINES = 4
 
@@ -34,7 +34,7 @@ class Source:
     name: str
     fitted: Fitted
     epochs_only: bool
-    """Whether nothing but epochs is known, so that no step times can be reported."""
+    """Whether only epochs are known, so that no step times can be reported."""
     mode: Mode
     batch: int | None = None
     """Samples of a step in one process, if that is known."""
@@ -53,11 +53,11 @@ def source_of(
     epochs: float | None = None,
     imbalance: float = 0.0,
 ) -> Source:
-    """The model of what `folder` holds: a scaling study's logs, or the run of one process.
+    """The model fitted to `folder`: a scaling study's logs, or the run of one process.
 
     network, gradient_mib, epochs, imbalance: for a run only; network None is `USUAL_LINK` there, with a note. mode: of
     logs without a mode, and of what is predicted; None: theirs, else weak. Raises ValueError for what can't be
-    fitted, or is asked of the wrong source.
+    fitted, and for options that don't apply to the source.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name one with a scaling study's logs, or the folder of a run")
@@ -99,7 +99,7 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
         epochs[world] = statistics.median(seconds)
         # A median of epochs varies more than their mean.
         errors[world] = max(_error(seconds), *(1.25 * _error(each) for each in later))
-    fitted = fit_epochs(epochs, mode=mode, errors=errors, tell=f"{folder} ({strategy_name})")
+    fitted = fit_epochs(epochs, mode=mode, errors=errors, source=f"{folder} ({strategy_name})")
     others = [name for name in names if name != strategy_name]
     notes = (
         f"Strategy: {strategy_name}, {'as they tell' if modes else 'taken as'} {mode} scaling"
@@ -109,7 +109,7 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
     )
     return Source(
         name=folder.name or str(folder),
-        fitted=Fitted(best=fitted.best, draws=fitted.draws, notes=notes),
+        fitted=replace(fitted, notes=notes),
         epochs_only=True,
         mode=mode,
         measured=tuple(epochs.items()),
@@ -146,8 +146,8 @@ def _from_run(
     imbalance: float,
 ) -> Source:
     run = read_run(folder)
-    # The number of processes of an unfinished run shows in the files that all but the first write.
-    if guessed(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
+    # An unfinished run of several processes has files that all ranks but the first write.
+    if entry_from_files(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
         raise ValueError(
             f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "
             "process, or a folder with runs of several counts"
@@ -228,7 +228,7 @@ def _steps(run: Run, batch: int | None) -> list[tuple[int, float, float]]:
 
 
 def _noise(steps: Sequence[tuple[int, float, float]]) -> float:
-    """Standard deviation of a step in seconds, by how neighbours differ: a drift that all ranks share isn't in it."""
+    """Standard deviation of a step in seconds, from differences of neighbours, which excludes a common drift."""
     # A mean over n independent steps varies less by the root of n than one of them.
     work = [(count, seconds * (1 - wait)) for count, seconds, wait in steps]
     squares = [(b - a) ** 2 / (1 / n + 1 / m) for (n, a), (m, b) in pairwise(work)]

@@ -1,4 +1,4 @@
-"""How the devices compute: the choice of algorithms, the precision, single images, and the balance between ranks."""
+"""Findings on how the devices compute: algorithms, precision, single images, and the balance between ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hasten.study.script.findings.experiments import costs
 from hasten.study.script.records import ProcessRecord
 
 FIXED = 0.8
-"""Share of the calls that have the commonest shape: the last batch of a pass may be smaller."""
+"""Share of the calls that must have the commonest shapes: the last batch of a pass may be smaller."""
 SHAPES = 3
-"""As many shapes in turn are searched once each."""
+"""Number of different shapes up to which cuDNN's search pays, as each is searched once."""
 IMAGE = 512 * 512
 """Pixels up to which one image is too little work for a GPU."""
 UNEQUAL = 1.25
@@ -30,7 +30,7 @@ def find(record: ProcessRecord) -> list[Finding]:
 
 
 def _single(record: ProcessRecord, shape: str, evidence: str) -> Iterator[Finding]:
-    """2-D images that come one by one, where no GPU was asked whether more of them take longer."""
+    """2-D images one by one, where no GPU was there to measure a larger batch."""
     sides = [int(side) for side in shape.split("x")]
     if not record.on_gpu and len(sides) == 4 and sides[0] == 1 and sides[2] * sides[3] <= IMAGE:
         yield record.finding(
@@ -57,7 +57,7 @@ def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> 
         return
     usual = sorted(shapes.values(), reverse=True)[:SHAPES]
     cost = costs(record.experiments).get("cudnn-benchmark")
-    # A GPU that was measured without a gain has none.
+    # If the experiment on this GPU showed no gain, there is none.
     idle = cost is None and record.on_gpu and "base_s" in (record.experiments.get("cudnn_benchmark") or {})
     if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()) and not idle:
         yield record.finding(
@@ -71,7 +71,7 @@ def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> 
 
 
 def _precision(record: ProcessRecord) -> Iterator[Finding]:
-    """For a GPU that isn't here, so a note; one that is gets the experiment's word."""
+    """A note for a GPU that isn't here; on a GPU the experiment decides."""
     autocast = record.listed_dict("autocast")
     if record.cuda and not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
         yield record.finding(
@@ -84,7 +84,7 @@ def _precision(record: ProcessRecord) -> Iterator[Finding]:
 
 
 def parallel(records: Sequence[ProcessRecord]) -> list[Finding]:
-    """data-parallel, which is a note with at most one GPU, as it does nothing there; and unequal-ranks."""
+    """data-parallel (a note with at most one GPU, where it has no effect) and unequal-ranks."""
     return [*_wrapper(records[0]), *_balance(records)]
 
 
@@ -102,10 +102,10 @@ def _wrapper(record: ProcessRecord) -> Iterator[Finding]:
 
 
 def _work(record: ProcessRecord) -> float:
-    """Median seconds a step that a rank is busy itself: waiting for data counts, waiting for other ranks doesn't.
+    """Median seconds of a step that a rank works or waits for data; waiting for other ranks doesn't count.
 
-    On a CPU that is the thread's processor time. On a GPU, where the host's time is no measure, the forward pass stands
-    for it, as there are no collectives in it.
+    On a CPU that is the thread's processor time. On a GPU, where the host's time says little, it is the forward pass,
+    which has no collectives.
     """
     if record.on_gpu:
         steps = [step for step in record.measured if step.get("synced")] or record.measured
@@ -116,7 +116,7 @@ def _work(record: ProcessRecord) -> float:
 
 
 def _balance(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
-    """One rank has more to do than the others in most steps."""
+    """unequal-ranks: one rank has more work than the others in most steps."""
     ranks = [record for record in records if record.measured]
     if len(ranks) < 2:
         return

@@ -1,4 +1,4 @@
-"""Findings from the experiments in the script's process: each fault that a measured gain proves, with its cure."""
+"""Findings from the experiments in the script's process: faults that a measured gain proves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hasten.study.script.findings.loader_experiments import LEAST, Results, Step
 from hasten.study.script.records import place
 
 TOY_S = 0.015
-"""Seconds of forward and backward on a CPU below which calls rule, so that precision and layout aren't the point."""
+"""Seconds of forward and backward on a CPU below which call overhead dominates precision and layout."""
 AMID_LOAD = 1.5
-"""While others use the machine, only such a factor is trusted; below it a finding is reported as a note."""
+"""Gain from which a finding is trusted on a busy machine; smaller gains become notes."""
 AGREE = {"autocast": 0.05, "exact": 1e-3}
 """Largest difference of the outputs, relative to the largest output."""
 HIDDEN = 0.05
@@ -25,8 +25,8 @@ BATCH_ROOM = 0.3
 def findings(results: Results) -> list[Finding]:
     """Findings of the experiments of a record; none where there were no steps to judge by.
 
-    Nothing is found where the interval of the measured rounds doesn't prove it. A note is what is found while other
-    programs use the machine, unless it is gross, and what shortens the step but, beside long validations, not the time.
+    The interval of the measured rounds must prove a finding. It becomes a note on a busy machine, unless the gain is
+    large, and if long validations leave too little of the gain.
     """
     step = step_of(results)
     if step is None:
@@ -37,7 +37,7 @@ def findings(results: Results) -> list[Finding]:
 
 
 def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
-    """With its gain on all of the time, and the doubt of a busy machine."""
+    """The finding with its gain on the whole training time, as a note if a busy machine makes it doubtful."""
     if finding.gain is not None and step.rare_s:
         gain = step.overall(finding.gain)
         finding = replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
@@ -48,14 +48,14 @@ def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
 
 
 def costs(results: Results) -> dict[str, float]:
-    """Measured seconds a step of faults that are found by watching: "zero-grad-memset", "anomaly-detection",
-    "cudnn-benchmark". Only where the interval says that there is a cost."""
+    """Measured seconds of a step for faults that are found by watching: "zero-grad-memset", "anomaly-detection",
+    "cudnn-benchmark". Only those whose interval proves a cost."""
     names = {"zero_grad": "zero-grad-memset", "anomaly": "anomaly-detection", "cudnn_benchmark": "cudnn-benchmark"}
     return {name: arm["base_s"] - arm["arm_s"] for key, name in names.items() if (arm := _arm(results, key, 1.0))}
 
 
 def step_of(results: Results) -> StepTimes | None:
-    """The step's model out of the loader's and the network's own times; None without measured steps."""
+    """The model of a step from the times of the loader and the network; None without measured steps."""
     rare_s = results.get("rare_s") or 0.0
     step_s = (results.get("step_s") or 0.0) - rare_s
     if step_s <= 0:
@@ -70,7 +70,7 @@ def step_of(results: Results) -> StepTimes | None:
         wait_s = alone if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
     wait_s = min(wait_s, 0.98 * step_s)
     hidden = count > 0 and wait_s < HIDDEN * step_s
-    # Where the loader rules, batches come as fast as steps are made, whatever they take with nobody computing beside.
+    # If the loader is the bottleneck, a batch takes as long as a step, whatever it takes alone.
     batch_s = wait_s if count == 0 else step_s
     if hidden:
         batch_s = None if alone is None else min(alone, step_s)
@@ -85,7 +85,7 @@ def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
 
 
 def _weighty(results: Results, name: str) -> dict[str, Any] | None:
-    """The same for another precision or layout of a network that isn't a toy."""
+    """The same for another precision or layout, with a larger threshold and not for toy networks."""
     arm = _arm(results, name, LEAST)
     if arm is None or arm["gain"] < FASTER:
         return None
@@ -111,7 +111,6 @@ def _autocast(results: Results, step: StepTimes) -> Finding | None:
         name="no-autocast",
         title="forward and backward run in float32 where this machine gains by a lower precision",
         cure=f'with torch.autocast("{device}", dtype=torch.{dtype}): around the forward and the loss{scaler}',
-        what="forward and backward take",
         also=f"; outputs differ by {arm['difference']:.1%} of the largest",
     )
 
@@ -127,13 +126,12 @@ def _layout(results: Results, step: StepTimes) -> Finding | None:
         name="no-channels-last",
         title="the convolutions run in the plain memory layout where this machine gains by channels_last",
         cure=f"net = net.to(memory_format=torch.{layout}); x = x.to(memory_format=torch.{layout})",
-        what="forward and backward take",
         also=f"; outputs agree to {arm['difference']:.1g}",
     )
 
 
 def _subclass(results: Results, step: StepTimes) -> Finding | None:
-    """A note where no gain shows, as small operations feel it most."""
+    """A note without a measured gain, as the cost depends on the number of small operations."""
     arm = results.get("plain_tensors") or {}
     if not arm.get("subclass"):
         return None
@@ -144,7 +142,7 @@ def _subclass(results: Results, step: StepTimes) -> Finding | None:
     }
     finding = None
     if arm.get("low", 0.0) > 1.0:
-        finding = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **texts)
+        finding = _of_arm(arm, step, also=f"; {arm['subclass']}", **texts)
     return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
@@ -163,7 +161,10 @@ def _fused(results: Results, step: StepTimes) -> Finding | None:
     )
 
 
-def _of_arm(arm: dict[str, Any], step: StepTimes, *, what: str, also: str, **texts: str) -> Finding | None:
+def _of_arm(
+    arm: dict[str, Any], step: StepTimes, *, also: str, what: str = "forward and backward take", **texts: str
+) -> Finding | None:
+    """A finding if the arm's gain is worthwhile. what: the timed work, also: more evidence, both in words."""
     saved_s = arm["base_s"] - arm["arm_s"]
     gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
@@ -199,7 +200,7 @@ def _batch(results: Results, step: StepTimes) -> Finding | None:
 
 
 def _biases(results: Results, step: StepTimes) -> Finding | None:
-    """A note where no gain shows: it is idle work in any case, but other hardware than this may not feel it."""
+    """A note without a measured gain: the bias is useless in any case, but may cost nothing on this hardware."""
     arm = results.get("conv_bias") or {}
     names = arm.get("modules") or []
     if not names or arm.get("difference", 1.0) > AGREE["exact"]:

@@ -1,19 +1,19 @@
-"""What is in the training loop beside the steps: debugging tools, memory housekeeping, validation and checkpoints."""
+"""Findings on what else is in the training loop: debugging tools, memory housekeeping, validation, checkpoints."""
 
 from __future__ import annotations
 
 import statistics
 
-from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, ms, part
+from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, finding_from_share, ms
 from hasten.study.script.findings.experiments import costs
 from hasten.study.script.records import WARMUP, ProcessRecord, place
 
 OFTEN = 0.2
-"""Calls a step from which it belongs to the loop, not to the epoch."""
+"""Calls per step from which a call belongs to the loop rather than to the epoch."""
 SHARE = 0.02
-"""Of the step's time from which rarer calls count too."""
+"""Share of the step's time from which rarer calls count too."""
 MOST = 0.5
-"""Share of the steps from which a profiler is left on: one with a schedule runs in a few."""
+"""Share of the steps from which a profiler counts as always on: one with a schedule runs in a few."""
 
 _CALLS = {
     "empty_cache": (
@@ -57,7 +57,7 @@ def find(record: ProcessRecord) -> list[Finding]:
         name, title, cure = _CALLS[call["kind"]]
         evidence = f"{count:.1f} a step, {ms(cost)} of {ms(record.step_s)}"
         more: dict[str, object] = {}
-        if name == "empty-cache" and not record.on_gpu:  # there the call returns at once
+        if name == "empty-cache" and not record.on_gpu:  # without CUDA the call returns at once
             more = {"gain": None, "level": "finding" if record.cuda else "note"}
         cost = measured.get(name, cost)
         findings.append(record.finding(name, call["site"], title, cure, evidence=evidence, cost_s=cost, **more))
@@ -90,7 +90,7 @@ def _validation(record: ProcessRecord) -> list[Finding]:
     if not validations:
         return []
     seconds = statistics.fmean(each["seconds"] for each in validations)
-    return part(
+    return finding_from_share(
         cost, step_s, VALIDATION, saved_s=0.8 * cost, name="validation-share",
         title="validation takes a large part of the time",
         where=place(validations[-1]["site"]),
@@ -104,9 +104,9 @@ def _checkpoints(record: ProcessRecord) -> list[Finding]:
     measured = len(record.measured)
     if not saves or not measured:
         return []
-    # The first save of a process imports what it needs: the usual one counts.
+    # A median, as the first save of a process also imports modules.
     usual = statistics.median(each["seconds"] for each in saves)
-    return part(
+    return finding_from_share(
         usual * len(saves) / measured, record.step_s, CHECKPOINTS, name="checkpoint-stall",
         title="the training stands still while checkpoints are written",
         where=place(saves[-1]["site"]),

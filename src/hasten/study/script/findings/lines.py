@@ -1,4 +1,4 @@
-"""Lines of the user's code at which the host works while the network waits, by samples of the training's own thread."""
+"""Findings on lines of user code where the host works and the network waits, from samples of the training thread."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hasten.study.script.findings.tensors import MAPS
 from hasten.study.script.records import ProcessRecord, place
 
 SHARE = 0.05
-"""Of the step, from which a line's work on the host is a note, and of the whole time, from which it is a finding."""
+"""Share of the training step from which a line's work on the host is a note, and of the whole time for a finding."""
 HEAVY = 0.25
-"""Of the time, from which it is also too much work, wherever it is done."""
+"""Share of the time from which it is too much work wherever it is done."""
 FEW = 4
 """Fewest samples for which a line's time is meaningful."""
 EVERY = 0.005
 """Seconds between samples."""
 AGAIN = 1.5
-"""Times that a file is opened, on average, from which it is read again and again."""
+"""Mean number of times a file is opened from which it counts as read again and again."""
 LOOPED = 30
-"""Calls of one function of torch by one line in a step from which that line is a loop over tensors."""
+"""Calls of one torch function by one line in a step from which that line counts as a loop over tensors."""
 COPIES = 8
-"""In a validation round, from which maps are copied batch by batch or image by image."""
+"""Copies in a validation round from which maps count as copied one by one."""
 HISTOGRAMS = 8
-"""In a step, or in a round of logging, from which they are those of all weights."""
+"""Number of histograms from which they count as those of all weights."""
 HOST = (
     "numpy", "scipy", "skimage", "PIL", "cv2", "sklearn", "zipfile", "gzip", "zlib", "nibabel", "SimpleITK", "h5py",
     "pandas", "imageio", "numba", "multiprocessing", "queue", "threading",
@@ -53,7 +53,7 @@ def find(record: ProcessRecord) -> list[Finding]:
 
 
 def _by_site(record: ProcessRecord, where: str) -> dict[str, Counter[str]]:
-    """Seconds by package of a line, "" for its own."""
+    """Seconds of each line by package; "" is the line itself."""
     sites: dict[str, Counter[str]] = {}
     for line in record.listed("lines"):
         if line["where"] == where:
@@ -62,9 +62,9 @@ def _by_site(record: ProcessRecord, where: str) -> dict[str, Counter[str]]:
 
 
 def _cost(record: ProcessRecord, seconds: float) -> float | None:
-    """Seconds a step, if there are enough samples and it is worth a word.
+    """Seconds of a step, if there are enough samples and the share is large enough.
 
-    Beside waiting for data and long validations it may cost next to nothing, until these are cured.
+    Waiting for data and long validations are excluded, so that they don't hide it.
     """
     cost = record.per_step(seconds)
     return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
@@ -163,7 +163,7 @@ def _loops(record: ProcessRecord) -> Iterator[Finding]:
     for call in record.listed("torch_calls"):
         if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
             calls[call["site"]] = call
-    # The probe's own work between the operations can't be separated from their time: reported, but not timed.
+    # Not timed: the probe's work between the operations can't be separated from their time.
     for site, call in calls.items():
         if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_"):
             yield record.finding(

@@ -12,15 +12,15 @@ from hasten.study.finding import Finding, ms
 from hasten.study.script.records import place
 
 LEAST = 1.05
-"""Predicted factor on the whole step from which something is a finding; smaller gains are not reported."""
+"""Predicted speed-up of the step from which something is a finding; smaller gains are not reported."""
 WORK = 0.5
-"""Of a GPU's step, a batch's repeated work that workers hide here, from which it is worth a note."""
+"""Repeated work of a batch, as a share of a GPU's step, from which it is a note although workers hide it here."""
 GPU_CORES, GPU_LEAST_S = 200, 0.005
-"""A GPU convolves about as fast as so many cores, but for the launches of its kernels."""
+"""Rough model of a GPU: as fast as so many cores, but a step takes at least this long."""
 BEFORE_DRAW = 0.25
-"""Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
+"""Share of an item that must come before its first random number: less is just reading a prepared file."""
 HANDOVER_S = 0.0005
-"""Seconds of the main process to take a batch over from a worker."""
+"""Seconds that the main process needs to receive a batch from a worker."""
 
 _PARTS = {
     "before-draw": (
@@ -32,15 +32,15 @@ _PARTS = {
         "FgBgToIndicesd before the crop, whose fg_indices_key and bg_indices_key then name what it keeps",
     ),
 }
-"""Parts of an item that are the same each time: in words, with the cure."""
+"""Parts of an item that are the same each time: title and cure."""
 Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
-    """The script's step as far as it is known: with workers the loader runs beside the rest, without before it.
+    """A model of the script's step: with workers the loader runs in parallel with the rest, without them before it.
 
-    Validations and checkpoints are left out of its seconds, as they have findings of their own.
+    Validations and checkpoints are excluded, as they have findings of their own.
     """
 
     step_s: float
@@ -52,7 +52,7 @@ class StepTimes:
     """Seconds of validations and checkpoints, spread over the steps."""
 
     def after(self, *, saved_s: float = 0.0, batch_s: float | None = None, workers: int | None = None) -> float:
-        """Predicted seconds of a step whose compute takes `saved_s` less, or whose loader is another."""
+        """Predicted seconds of a step whose compute takes `saved_s` less, or with another loader."""
         count = self.workers if workers is None else workers
         batch = self.batch_s if batch_s is None else batch_s
         compute = max(self.compute_s - saved_s, 0.02 * self.step_s)
@@ -64,11 +64,11 @@ class StepTimes:
         return min(20.0, self.step_s / self.after(**changed))
 
     def gpu_s(self, cores: int) -> float:
-        """About the seconds of a GPU's step, by those on so many cores: for notes on what would then be slow."""
+        """Rough seconds of a step on a GPU, for notes on what would be slow there. cores: of this machine."""
         return max(GPU_LEAST_S, self.compute_s * cores / GPU_CORES)
 
     def overall(self, gain: float) -> float:
-        """A gain on the step as one on all of the time."""
+        """Convert a gain on the step into one on the whole training time."""
         return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
 
 
@@ -77,8 +77,8 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
     if step.workers not in times:
         return None
-    loops = {int(count): seconds for count, seconds in (loader.get("loop") or {}).items()}
-    if len(loops) > 1 and len(loops.get(step.workers, ())) > 1:
+    loops = measured_loops(results, step.workers)
+    if loops:
         return _of_loops(loader, loops, step)
     predicted = {
         count: step.after(
@@ -94,7 +94,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     if step.workers and times[step.workers] < 1.2 * times[best]:
         return None
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
-    name, title = _too_few(step.workers)
+    name, title = too_few(step.workers)
     return Finding(
         name=name,
         title=title,
@@ -106,7 +106,21 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
     )
 
 
-def _too_few(workers: int) -> tuple[str, str]:
+def measured_loops(results: Results, workers: int) -> dict[int, list[float]]:
+    """Seconds of whole steps by number of workers; empty unless they were timed with other numbers than `workers` too.
+
+    Each number was timed in two rounds; a single round of the present number proves nothing.
+    """
+    loops = {int(count): seconds for count, seconds in ((results.get("workers") or {}).get("loop") or {}).items()}
+    return loops if len(loops) > 1 and len(loops.get(workers, ())) > 1 else {}
+
+
+def too_many(workers: int, cores: int) -> tuple[str, str]:
+    """Name and title."""
+    return "many-workers", f"{workers} workers on {cores} cores take them from the network and from each other"
+
+
+def too_few(workers: int) -> tuple[str, str]:
     """Name and title."""
     if workers == 0:
         return "no-workers", "the loader reads in the training's own process, which waits for each batch"
@@ -114,7 +128,7 @@ def _too_few(workers: int) -> tuple[str, str]:
 
 
 def _beside(results: Results, step: StepTimes, times: dict[int, float], count: int) -> float:
-    """Seconds a batch with the training beside it: on a CPU both share the cores."""
+    """Seconds of a batch while the training runs: on a CPU both share the cores."""
     batch = times[count] + (HANDOVER_S if count else 0.0)
     if step.workers and step.batch_s is not None:
         batch *= step.batch_s / times[step.workers]
@@ -139,7 +153,7 @@ def items(results: Results, step: StepTimes) -> Finding | None:
         return None
     after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
     gain = min(20.0, step.step_s / after)
-    # What workers hide here costs nothing, but would beside a GPU's step; reading a prepared file is as it should be.
+    # What workers hide here costs nothing, but it would with a GPU's shorter step. Reading a prepared file is fine.
     sound = results.get("device") == "cuda" or items["kind"] == "before-draw"
     least_s = math.inf if sound else WORK * step.gpu_s(int(results.get("cores") or 1))
     if gain < LEAST and each * size / lanes < least_s:
@@ -184,7 +198,7 @@ def _cache_cure(plain: bool, fits: bool) -> str:
 
 
 def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -> Finding | None:
-    """By whole steps, measured in turns: workers that take the network's cores cost what their batches save."""
+    """The finding from whole steps, measured in turns, which include that workers take cores from the network."""
     now, cores = step.workers, int(loader.get("cores") or 1)
     usual = {count: statistics.median(times) for count, times in loops.items()}
     best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
@@ -195,9 +209,9 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -
         return None
     gain = min(20.0, usual[now] / usual[best])
     table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
-    name, title = _too_few(now)
+    name, title = too_few(now)
     if best < now or not proven:
-        name, title = "many-workers", f"{now} workers on {cores} cores take them from the network and from each other"
+        name, title = too_many(now, cores)
     suggested = best if proven else min(now, cores)
     return Finding(
         name=name,

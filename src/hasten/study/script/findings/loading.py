@@ -1,4 +1,4 @@
-"""How the script's DataLoaders are set, where the training waits for them."""
+"""Findings on the settings of the script's DataLoaders."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import WAITS, Finding, gain_of, ms, part
+from hasten.study.finding import WAITS, Finding, finding_from_share, gain_of, ms
 from hasten.study.script.findings.experiments import step_of
+from hasten.study.script.findings.loader_experiments import measured_loops, too_few, too_many
 from hasten.study.script.records import ProcessRecord, place
 from hasten.study.script.split import contended_s
 
 LEAST_WAIT_S = 0.0005
-"""Below this, workers would cost more than they hide: handing a batch over takes about as long."""
+"""Wait below which workers would cost more than they hide, as handing over a batch takes about as long."""
 RESTARTS = 0.05
-"""Share of the time that goes into starting the workers again for each pass."""
+"""Share of the time spent on restarting workers, from which it is a finding."""
 _HIDE = ("no-workers", "few-workers")
 OTHERS_HIDE = 1.5
-"""Predicted gain from which other workers are the cure."""
+"""Predicted gain from which more workers are the cure."""
 HEAVY = 0.15
-"""Of a step that waiting for batches, and for the cores that make them, must take. Items that are hidden here, but for
-which a GPU would wait, are a note."""
+"""Share of a step that waiting for batches, and for the cores that make them, must take. Items that workers hide here,
+but that would delay a GPU, are a note."""
 
 
 def find(record: ProcessRecord) -> Iterator[Finding]:
-    """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory, where training draws from."""
+    """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory of the training's loaders."""
     for loader in record.training_loaders:
         for rule in (_workers, _many, _prefetch, _persistent, _pinned):
             yield from rule(record, loader)
@@ -38,13 +39,14 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
     if loader["fetches"]:
         evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
-    # On a CPU the workers take cores from the training itself, so that only a part of the wait can be hidden. Where
-    # other counts were measured, the experiments say what they gain here; more cores would still hide the wait.
+    # On a CPU the workers take cores from the training, so only a part of the wait can be hidden. Where other counts
+    # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
     measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
+    name, title = too_few(0)
     yield record.finding(
-        "no-workers",
+        name,
         loader["site"],
-        "the main process loads the data, and the training waits for it",
+        title,
         f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
         evidence=evidence,
         cost_s=wait,
@@ -54,18 +56,17 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
 
 
 def _many(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
-    """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
+    """many-workers on a CPU; where whole steps were measured, the experiments report it."""
     workers, cores = loader["num_workers"], int(record.raw.get("cores") or 0)
-    loops = (record.experiments.get("workers") or {}).get("loop") or {}
-    measured = len(loops) > 1 and len(loops.get(str(workers), ())) > 1
-    if measured or not cores or workers <= cores or record.on_gpu:
+    if measured_loops(record.experiments, workers) or not cores or workers <= cores or record.on_gpu:
         return
     lost_s = contended_s(record)
     suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
+    name, title = too_many(workers, cores)
     yield record.finding(
-        "many-workers",
+        name,
         loader["site"],
-        f"{workers} workers on {cores} cores take them from the network and from each other",
+        title,
         f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
         evidence=f"{cores} cores{suffix}",
         level="note",
@@ -76,7 +77,7 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     wait = record.part("wait")
     if not loader["num_workers"] or loader["prefetch_factor"] != 1:
         return []
-    return part(
+    return finding_from_share(
         wait, record.step_s, WAITS, name="no-prefetch",
         title="workers prepare only one batch ahead, and the training waits whenever one is late",
         where=place(loader["site"]), cure="DataLoader(..., prefetch_factor=4)",
@@ -89,7 +90,7 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     if not loader["num_workers"] or loader["persistent_workers"] or not again:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
-    return part(
+    return finding_from_share(
         record.per_step(sum(max(0.0, start - usual) for start in again)), record.step_s, RESTARTS,
         name="no-persistent-workers",
         title="the workers are started again for every pass over the data", where=place(loader["site"]),
@@ -118,7 +119,7 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
 
 
 def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
-    """findings: of the other rules. Nothing is added where more workers hide the items or caching them is the cure."""
+    """heavy-items, unless more workers or a cache are the cure. findings: of the other rules."""
     results = record.experiments
     loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
     loaders = record.training_loaders
@@ -161,12 +162,12 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
 
 
 def nnunet(record: ProcessRecord) -> list[Finding]:
-    """nnunet-loader: with the command of Hasten's trainer for the same training."""
+    """nnunet-loader, with the command that runs the same training by Hasten's trainer."""
     trainer = record.listed_dict("nnunet")
     wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s
     if not trainer or trainer["hasten"] or wait + reads < WAITS * step_s:
         return []
-    # On a CPU the batches are then made by the cores that train, which costs about half of what was waited.
+    # On a CPU the training's cores then make the batches, which costs about half of the wait.
     saved = wait + reads if record.on_gpu else wait / 2
     arguments = " ".join(_without_trainer(trainer["arguments"]))
     return [
@@ -183,7 +184,7 @@ def nnunet(record: ProcessRecord) -> list[Finding]:
 
 
 def _without_trainer(arguments: list[str]) -> list[str]:
-    """The same training by Hasten's trainer, which `hasten nnunet train` takes unless another is named."""
+    """The arguments for Hasten's trainer, which is the default of `hasten nnunet train`."""
     if "-tr" not in arguments:
         return arguments
     at = arguments.index("-tr")

@@ -1,4 +1,4 @@
-"""Tensor work in the step that is needless: values read on the host, unused gradients, repeated copies and casts."""
+"""Findings on needless tensor work: values read on the host, unused gradients, repeated copies and casts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hasten.study.finding import READS, Finding, gain_of, ms
 from hasten.study.script.records import ProcessRecord
 
 OFTEN = 0.5
-"""Of the steps: reading every few steps, for a log, is as it should be."""
+"""Share of the steps from which something happens in every step; reading every few steps, for a log, is fine."""
 MAPS = 64
-"""Elements from which what is read is a map or a picture, and not a few numbers."""
+"""Number of elements from which a tensor counts as a map or an image rather than a few numbers."""
 SAME = 2
-"""Comparisons with the step before, all equal, from which something is a constant."""
+"""Number of comparisons with the previous step, all equal, from which a tensor counts as constant."""
 LARGE = 1000
-"""Elements from which a copy from pageable memory is worth a word."""
+"""Number of elements from which a copy from pageable memory is reported."""
 
 _CALLS = {
     "input_gradient": (
@@ -37,7 +37,7 @@ _CALLS = {
 
 
 def find(record: ProcessRecord) -> list[Finding]:
-    """needless-forward, needless-grad, late-cast, recreate, sync-copy, and unpinned-memory of what no loader made."""
+    """needless-forward, needless-grad, late-cast, recreate, sync-copy, and unpinned-memory without a loader."""
     findings = []
     for call in record.listed("calls"):
         kind, count = call["kind"], record.per_step(call["count"])
@@ -88,7 +88,7 @@ def _transfers(record: ProcessRecord, sent: list[dict[str, Any]]) -> Iterator[tu
 
 
 def host_reads(record: ProcessRecord) -> list[Finding]:
-    """One host-read a line of code. On a CPU nothing is waited for, so that it is a note there unless it is costly."""
+    """One host-read for each line of code; on a CPU, where nothing has to be waited for, a note unless it is costly."""
     by_site: dict[str, list[dict[str, Any]]] = {}
     for read in record.listed("reads"):
         if (record.on_gpu and read["device"] == "cpu") or read.get("validating"):
@@ -99,7 +99,7 @@ def host_reads(record: ProcessRecord) -> list[Finding]:
 
 
 def _read_cure(reads: list[dict[str, Any]]) -> str:
-    """What fits what is read: a map or a picture, a question, or a number."""
+    """The cure for reading a map, a boolean or a number."""
     if any(read.get("elements", 0) >= MAPS for read in reads):
         return "work on it on the device, and copy it only in the steps in which it is shown"
     if any(read.get("boolean") or read["kind"] == "bool()" for read in reads):

@@ -9,14 +9,14 @@ from typing import Any
 
 
 def start() -> None:
-    """Wait for the script to import torch; by itself this imports nothing but the standard library."""
+    """Wait until the script imports torch. Only imports the standard library itself."""
     from .hook import after_import
 
     after_import("torch", _install)
 
 
 def _install() -> None:
-    """Patch torch, which was just imported, for this process and those forked from it."""
+    """Patch the torch that was just imported, for this process and its forks."""
     from . import on_data, on_modes, on_modules, on_steps, on_tensors
     from .session import Session
 
@@ -29,7 +29,7 @@ def _install() -> None:
 
 
 def _applied(names: str) -> dict[str, Any]:
-    """What applying each cure gave, or its error's words."""
+    """The description of each applied cure, or its error as text."""
     if not names:
         return {}
     from . import cures

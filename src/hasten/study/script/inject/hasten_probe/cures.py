@@ -1,4 +1,4 @@
-"""Cures that can be put in from outside: `apply(name)` patches torch before the script builds anything.
+"""Cures that can be applied from outside: `apply(name)` patches torch before the script builds anything.
 
 A name may carry a value, `workers=2`. `apply` returns a description of the patch; ValueError for an unknown name.
 """
@@ -23,7 +23,7 @@ from .exp_time import memory
 from .nested import in_channels_last, mapped
 
 _ROOM = 0.2
-"""Share of the memory that stays free: later items aren't cached."""
+"""Share of the memory that stays free; once it is reached, no more items are cached."""
 
 
 def apply(name: str) -> str:
@@ -97,12 +97,12 @@ def _pin_memory(value: str) -> str:
 
 
 def _cache_items(value: str) -> str:
-    _loader_options(lambda options: options.update(dataset=_kept_items(options["dataset"])))
+    _loader_options(lambda options: options.update(dataset=_caching_items(options["dataset"])))
     return "the items of map-style datasets are kept once made"
 
 
 def _cache_transforms(value: str) -> str:
-    _loader_options(lambda options: options.update(dataset=_kept_prefix(options["dataset"])))
+    _loader_options(lambda options: options.update(dataset=_caching_prefix(options["dataset"])))
     return "MONAI datasets keep what their transforms before the first random one made"
 
 
@@ -115,14 +115,14 @@ class _BoundedCache(dict):
             self[key] = value
 
 
-def _kept_items(dataset: Any) -> Any:
-    """Each item is made once and then returned as a copy, since collate functions and callers may write into it."""
+def _caching_items(dataset: Any) -> Any:
+    """Make each item once, then return copies, since collate functions and callers may write into it."""
     kind = type(dataset)
-    if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_kept"):
+    if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_cache"):
         return dataset
 
     def __getitem__(self: Any, index: Any) -> Any:
-        cached = self._hasten_kept
+        cached = self._hasten_cache
         if index not in cached:
             item = kind.__getitem__(self, index)
             cached.put(index, copy.deepcopy(item))
@@ -132,36 +132,36 @@ def _kept_items(dataset: Any) -> Any:
     members: dict[str, Any] = {"__getitem__": __getitem__}
     if hasattr(kind, "__getitems__"):
         members["__getitems__"] = lambda self, indices: [self[index] for index in indices]
-    return _as(dataset, members)
+    return _with_members(dataset, members)
 
 
-def _kept_prefix(dataset: Any) -> Any:
-    """A MONAI `Dataset` keeps its items as they are before the first random transform, as a `CacheDataset` does."""
+def _caching_prefix(dataset: Any) -> Any:
+    """Let a MONAI `Dataset` cache its items before the first random transform, as a `CacheDataset` does."""
     monai_data, transforms = sys.modules.get("monai.data"), sys.modules.get("monai.transforms")
     if monai_data is None or transforms is None or not isinstance(dataset, monai_data.Dataset):
         return dataset
     compose, kind = getattr(dataset, "transform", None), type(dataset)
     plain = kind._transform is monai_data.Dataset._transform
-    if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_kept"):
+    if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_cache"):
         return dataset
     end = first_random(compose, transforms)
 
     def _transform(self: Any, index: int) -> Any:
-        cached = self._hasten_kept
+        cached = self._hasten_cache
         prefix = cached.get(index)
         if prefix is None:
             prefix = compose(self.data[index], end=end)
             cached.put(index, prefix)
         return compose(copy.deepcopy(prefix), start=end) if end < len(compose.transforms) else copy.deepcopy(prefix)
 
-    return _as(dataset, {"_transform": _transform})
+    return _with_members(dataset, {"_transform": _transform})
 
 
-def _as(dataset: Any, members: dict[str, Any]) -> Any:
-    """The object under a subclass that bears its class's names, so that what asks for its type still finds it."""
+def _with_members(dataset: Any, members: dict[str, Any]) -> Any:
+    """Give the object a subclass with the same name and module, so that checks of its type still work."""
     kind = type(dataset)
     try:
-        dataset._hasten_kept = _BoundedCache()
+        dataset._hasten_cache = _BoundedCache()
         dataset.__class__ = type(kind.__name__, (kind,), {**members, "__module__": kind.__module__})
     except (AttributeError, TypeError):
         return dataset
@@ -184,8 +184,8 @@ def _fuse(kind: type) -> None:
 
     @functools.wraps(original)
     def __init__(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        # AdamW's constructor is Adam's: what it asks for itself stays.
-        # A generator of parameters within a group can be read once only.
+        # A generator of parameters can be read only once.
+        # AdamW calls Adam's constructor, so only the outermost class is changed.
         params = [_listed(group) for group in params]
         requested = kwargs.get("fused") is not None or kwargs.get("differentiable")
         if type(self) is kind and not requested and _fusable(params):
@@ -198,7 +198,7 @@ def _fuse(kind: type) -> None:
 
 
 def _fusable(params: list[Any]) -> bool:
-    """The constructor lets pass what the first step would refuse."""
+    """Whether the first step accepts these parameters; the constructor doesn't check all of it."""
     each = [p for group in params for p in (group["params"] if isinstance(group, dict) else [group])]
     # With names: (name, parameter).
     each = [p[1] if isinstance(p, tuple) else p for p in each]
@@ -276,9 +276,9 @@ def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple, dict], A
 
 
 def _autocast(dtype: str) -> str:
-    """Forward under autocast, the outputs given in float32 so that the script's loss sees what it did before."""
+    """Forward under autocast, with float32 outputs as the script's loss expects."""
     if dtype not in ("", "bf16", "bfloat16"):
-        raise ValueError(f"autocast={dtype}: only bfloat16 can be put in from outside, as float16 needs a GradScaler")
+        raise ValueError(f"autocast={dtype}: only bfloat16 can be applied from outside, as float16 needs a GradScaler")
 
     def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
         kind = next(module.parameters()).device.type
@@ -308,7 +308,7 @@ def _channels_last(value: str) -> str:
 
 
 class _Off:
-    """In place of a profiler: takes every call, and is its own answer."""
+    """Stands in for a profiler: accepts every call and returns itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -17,13 +17,13 @@ from .exp_time import memory, random_mark
 from .nested import leaves
 
 _DRAWS = 4
-"""Times that an item is made before it counts as always the same."""
+"""Number of times an item is made before it counts as constant."""
 _SEARCHES = ("RandCropByPosNegLabeld", "RandCropByPosNegLabelD", "RandCropByPosNegLabelDict")
 _CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDataset", "SmartCacheDataset", "GDSDataset")
 
 
 def items(session: Any, seconds: float) -> dict[str, Any]:
-    """Is the work on an item, or its first part, the same each time? What does it cost, and would its result fit?"""
+    """Test whether an item, or its first part, is the same each time, what it costs, and whether the results fit."""
     loader, site = training_loader(session)
     if loader is None:
         return {"skipped": "no DataLoader"}
@@ -42,7 +42,7 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
 
 
 def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
-    """Make items several times under other random states, and compare."""
+    """Make items several times with different random states, and compare."""
     begin = time.perf_counter()
     times: list[float] = []
     size = checked = 0
@@ -72,7 +72,7 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
 
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
-    """An item that draws: what is done before its first draw gives the same result each time."""
+    """For an item that draws random numbers: the work before the first draw gives the same result each time."""
     early, shares, begin = [], [], time.perf_counter()
     for index in indices:
         with _first_draw() as draws:
@@ -85,7 +85,7 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
         shares.append((draws[0] - start) / max(elapsed, 1e-9))
         if time.perf_counter() - begin > seconds:
             break
-    # The watching slows both parts down alike, so that the share of the item is what counts.
+    # Watching slows both parts alike, so the share of the item is more reliable.
     before = min(statistics.median(early), item_s * statistics.median(shares))
     return {"kind": "before-draw", "item_s": item_s, "cached_s": before, "checked": len(early)}
 
@@ -111,7 +111,7 @@ def _first_draw() -> Iterator[list[float]]:
 
         return call
 
-    # NumPy's are no functions of C to a profiler, so they are replaced for the moment.
+    # The profiler doesn't see NumPy's functions, so they are replaced here.
     holder = numpy.random if numpy is not None else None
     functions = vars(holder).items() if holder is not None else ()
     originals = {name: each for name, each in functions if callable(each) and hasattr(each, "__self__")}
@@ -168,7 +168,7 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
 
 
 def first_random(compose: Any, transforms: Any) -> int:
-    """Number of the first transform that draws, or may; that of all if none does. transforms: MONAI's module."""
+    """Index of the first transform that is, or may be, random; their number if none is. transforms: MONAI's module."""
     end = compose.get_index_of_first(
         lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
     )
@@ -176,7 +176,7 @@ def first_random(compose: Any, transforms: Any) -> int:
 
 
 def _foreground(dataset: Any) -> dict[str, Any] | None:
-    """Crops around foreground that is searched at every call, as their indices weren't made beforehand."""
+    """Crops that search the foreground at every call, as its indices weren't computed beforehand."""
     transforms = getattr(getattr(dataset, "transform", None), "transforms", ())
     crop = next((each for each in transforms if type(each).__name__ in _SEARCHES and not each.fg_indices_key), None)
     cache = getattr(dataset, "_cache", None)
@@ -206,7 +206,7 @@ def _seed(number: int) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in type and in every value; what can't be compared counts as unlike."""
+    """Whether types and all values are equal; what can't be compared counts as different."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

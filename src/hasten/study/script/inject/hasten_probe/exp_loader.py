@@ -17,14 +17,14 @@ from .nested import tensors_in
 
 
 def training_loader(session: Any) -> tuple[Any, str]:
-    """The first loader that draws at random, else the first, and where it was made; (None, "") without any."""
+    """The first loader that shuffles, else the first, and where it was made; (None, "") without any."""
     pairs = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
     shuffled = [pair for pair in pairs if isinstance(pair[0].sampler, RandomSampler)]
     return next(iter(shuffled or pairs), (None, ""))
 
 
 def on_device(value: Any) -> bool:
-    """Is any tensor in `value` on another device than the CPU?"""
+    """Whether any tensor in `value` is on another device than the CPU."""
     return any(tensor.device.type != "cpu" for tensor in tensors_in(value))
 
 
@@ -40,7 +40,7 @@ def unfit(loader: Any) -> str:
 
 
 def index_batches(loader: Any, most: int) -> list[Any]:
-    """The first batches of indices that the loader's sampler gives, its generators put back afterwards."""
+    """The first batches of indices from the loader's sampler; the state of its generators is restored."""
     with _preserved_generators(loader):
         source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         return list(itertools.islice(iter(source), most))
@@ -98,7 +98,7 @@ def _batches_of(loader: Any, batches: list[Any], workers: int, timeout: float) -
 
 
 def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: float) -> float | None:
-    """Steady seconds a batch with nobody computing meanwhile; None if none came within `seconds`.
+    """Steady seconds per batch while nothing else computes; None if none came within `seconds`.
 
     Workers deliver in bursts of one each, so the clock starts after the first burst and stops after a whole one.
     """
@@ -119,7 +119,7 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
 
 
 def _processor_share(dataset: Any, batches: list[Any]) -> float:
-    """Of the time that an item takes, what a core computes: the rest is waiting for disks and the like."""
+    """Share of an item's time spent computing; the rest is waiting, such as for disks."""
     wall, work = time.perf_counter(), time.thread_time()
     flat = (index for batch in batches for index in (batch if isinstance(batch, (list, tuple)) else [batch]))
     for index in itertools.islice(flat, 64):
@@ -134,7 +134,7 @@ def step_beside(
 ) -> float | None:
     """Seconds of a step of the whole loop: a batch from so many workers, then forward and backward beside them.
 
-    The batches that the workers made ahead are worked off first. None if that takes longer than `limit` seconds.
+    Batches that the workers prefetched are consumed first. None if that takes longer than `limit` seconds.
     """
     ahead, steps = workers * (loader.prefetch_factor or 2), 0
     begin = start = time.perf_counter()
@@ -155,7 +155,7 @@ def step_beside(
 def whole_loop(
     loader: Any, batches: list[Any], counts: list[int], cycle: Callable[[], object], seconds: float
 ) -> dict[str, list[float]]:
-    """Seconds of whole steps by number of workers, in two rounds over `counts`, the second backwards."""
+    """Seconds of whole steps by number of workers, in two rounds over `counts`, the second in reverse."""
     limit = seconds / (2 * len(counts))
     times: dict[str, list[float]] = {}
     for order in (counts, counts[::-1]):
@@ -195,7 +195,7 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     times: dict[int, float] = {}
     for number, count in enumerate(counts):
         remaining = seconds - (time.perf_counter() - begin)
-        # A quarter for the present one, whose time all others are judged by.
+        # A quarter for the present number, which all others are compared with.
         share = remaining / 4 if number == 0 else remaining / (len(counts) - number)
         if remaining <= 0.2:
             result["cut"] = "no time for more workers"
@@ -209,6 +209,6 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
         tried = list(dict.fromkeys([loader.num_workers, *other]))
         result["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begin))
     if times:
-        # The fewest that come within a tenth of the fastest: more only take memory.
+        # The fewest within a tenth of the fastest: more would only take memory.
         result["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
     return result

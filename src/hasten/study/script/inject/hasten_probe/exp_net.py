@@ -1,7 +1,7 @@
-"""Experiments on the step: what it would gain by other precision, layout, batch and optimizer, without idle biases.
+"""Experiments on the step: gains by another precision, layout, batch size or optimizer, or without idle biases.
 
-Each on deep copies of the root module and its last batch, so that neither weights, gradients, statistics nor hooks of
-the user's objects change. The real loss isn't known here: the mean of the squares of all outputs stands in for it.
+Each uses deep copies of the root module and its last batch, so that weights, gradients, statistics and hooks of the
+user's objects don't change. The real loss isn't known: the mean square of all outputs stands in for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def sync_of(device: torch.device) -> Callable[[], object] | None:
 
 
 def nets(session: Any) -> list[Net]:
-    """Roots with parameters to train and a batch to run, the one with most parameters first."""
+    """Root modules with trainable parameters and a batch, the one with most parameters first."""
     roots = []
     for module, site in session.roots:
         batch = session.last_batches.get(id(module))
@@ -64,7 +64,7 @@ def nets(session: Any) -> list[Net]:
 
 
 def compiled(module: nn.Module) -> bool:
-    """A compiled network is left alone: every arm would compile again, for minutes."""
+    """Whether a network is compiled: every arm would compile it again, for minutes."""
     return any(
         type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
         for part in module.modules()
@@ -98,7 +98,7 @@ def difference(one: Any, other: Any) -> float:
 
 
 def _outputs(model: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Dropout and the like draw the same in both arms."""
+    """The outputs with a fixed seed, so that dropout draws the same in both arms."""
     torch.manual_seed(0)
     with torch.no_grad():
         return model(*args, **kwargs)
@@ -158,7 +158,7 @@ def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:
 
 
 def _cancels(norm: nn.Module) -> bool:
-    """Does `norm` subtract each channel's mean, so that a constant added to a channel changes nothing?"""
+    """Whether `norm` subtracts each channel's mean, so that a constant added to a channel has no effect."""
     if isinstance(norm, nn.GroupNorm):
         return norm.num_groups == norm.num_channels
     batch, instance = nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
@@ -166,7 +166,7 @@ def _cancels(norm: nn.Module) -> bool:
 
 
 def idle_biases(net: Net, model: nn.Module) -> list[str]:
-    """Names of the convolutions with a bias whose very output enters a norm that takes it away again."""
+    """Names of the convolutions with a bias whose output goes directly into a norm that removes it."""
     names = {module: name for name, module in model.named_modules()}
     conv_outputs: dict[int, tuple[nn.Module, Any]] = {}
     idle: list[str] = []
@@ -193,7 +193,7 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
 
 
 def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    """Forward and backward on the tensors within, where the batch is of a subclass that looks at every operation."""
+    """Forward and backward on plain tensors, if the batch has a tensor subclass that intercepts every operation."""
     if not session.subclass:
         return {"skipped": "the batches are plain tensors"}
 
@@ -265,7 +265,7 @@ def cudnn_benchmark(net: Net, session: Any, seconds: float) -> dict[str, Any]:
 
 
 def free_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes free, and in all; what torch's allocator holds but doesn't use counts as free."""
+    """Free and total bytes; memory that torch's allocator caches counts as free."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
@@ -273,7 +273,7 @@ def free_memory(device: torch.device) -> tuple[int, int]:
 
 
 def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, Any]:
-    """A step of the optimizer as it is against one of the same class with fused=True, both on clones."""
+    """A step of the optimizer against one of the same class with fused=True, both on clones."""
     kind = type(optimizer)
     if "fused" not in inspect.signature(kind.__init__).parameters:
         return {"skipped": f"{kind.__name__} takes no `fused`"}
@@ -324,7 +324,7 @@ def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
 
 
 def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
-    """Seconds that writing zeros into the gradients takes, beside forgetting them."""
+    """Writing zeros into the gradients, the base, against setting them to None."""
     clone = _cloned(optimizer, {})
     parameters = _parameters(clone)
     gradients = [p.grad for p in parameters]
@@ -332,7 +332,7 @@ def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
     def forget() -> None:
         for parameter, gradient in zip(parameters, gradients):  # noqa: B905
             parameter.grad = None
-            # As a backward does: it hands its tensor over where there is none, and adds where there is one.
+            # As backward does: it assigns its tensor if there is no gradient, and adds to one otherwise.
             parameter.grad = gradient
 
     def write() -> None:

@@ -17,10 +17,10 @@ import torch
 FEWEST, USUAL, MOST = 5, 15, 60
 """Rounds. Below 5 no interval holds the median at about 94 %; beyond the usual number, only while it is wide."""
 LEAST_GAIN = 1.05
-"""Where none of the first rounds shows as much, there is nothing to be had, and the rest is left out."""
+"""If none of the first rounds reaches this gain, the remaining rounds are skipped."""
 _HOPELESS = 3
 _WIDE = 1.15
-"""Upper over lower end. Going on by the width, not by the gain, keeps a chance gain from ending the search."""
+"""Ratio of the interval's ends. Stopping by width rather than by gain keeps a chance gain from ending the search."""
 _GRAIN = 0.02
 """Seconds that a timed piece lasts at least: shorter calls are repeated within it, as single ones drown in jitter."""
 
@@ -33,15 +33,15 @@ def versus(
 ) -> dict[str, Any]:
     """Times of `base` and `arm` in turns: medians in seconds a call, the gain of `arm` and its interval.
 
-    Slow calls get fewer rounds, and it ends early where no round gains `LEAST_GAIN`; {"low": 0.0} then, as too few
-    rounds prove nothing. What is too slow even for that gives {"skipped": why, "needs_s": seconds that it needs}. No
-    verdict here: who reads it sets the threshold.
+    Slow calls get fewer rounds, and it ends early if no round gains `LEAST_GAIN`; "low" is 0.0 then, as too few rounds
+    prove nothing. Calls that are too slow even for that give {"skipped": why, "needs_s": seconds needed}. The caller
+    sets the threshold for a verdict.
     """
     if seconds <= 0:
         return {"skipped": "no time left"}
     begin = time.perf_counter()
     calls = (base, arm)
-    # Unrecorded: the first ones allocate, and choose kernels.
+    # Not recorded: the first calls allocate and choose kernels.
     first = [_timed(call, 1, sync) for call in calls]
     once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first))  # noqa: B905
     elapsed = time.perf_counter() - begin
@@ -116,7 +116,7 @@ def memory() -> tuple[int, int]:
 
 
 def children_s() -> float:
-    """Processor seconds of the processes that this one started, ended ones and those that run: its workers."""
+    """Processor seconds of this process's children, ended and running: its workers."""
     total = sum(os.times()[2:4])
     for child in multiprocessing.active_children():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -154,7 +154,7 @@ def _times() -> tuple[float, float, float] | None:
 
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Whatever is drawn inside, the random states of Python, NumPy and torch are afterwards as before."""
+    """Restore the random states of Python, NumPy and torch after the block."""
     numpy = sys.modules.get("numpy")
     python, torch_state = random.getstate(), torch.get_rng_state()
     numpy_state = numpy.random.get_state() if numpy is not None else None
@@ -171,7 +171,7 @@ def random_state_kept() -> Iterator[None]:
 
 
 def random_mark() -> tuple[Any, ...]:
-    """What changes as soon as anything is drawn from a global generator."""
+    """A value that changes as soon as anything is drawn from a global generator."""
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else ("", [], 0, 0, 0.0)
     return random.getstate(), bytes(torch.get_rng_state().numpy()), bytes(numpy_state[1]), numpy_state[2:]

@@ -27,20 +27,20 @@ SHARES = {
     "zero_grad": 0.05,
     "anomaly": 0.05,
 }
-"""Of the time for all; what one leaves goes to those after it."""
+"""Shares of the time for all experiments; unused time goes to the later ones."""
 TOUCHES = {
     "workers": ("wait", "sample", "forward", "backward"),
     "items": ("wait", "sample"),
     "fused": ("optimizer",),
     "zero_grad": ("optimizer",),
 }
-"""Parts of a step that an experiment's cure could shorten; those not named, forward and backward."""
+"""Parts of a step that an experiment's cure could shorten; by default forward, backward, sample and overhead."""
 LIKELY = {"workers": 0.8, "items": 0.8, "anomaly": 0.5, "doubled_batch": 0.4, "plain_tensors": 0.4, "autocast": 0.3}
-"""Share of these parts that the cure saves where it works; those not named, a tenth."""
+"""Share of these parts that a working cure saves; by default a tenth."""
 ALWAYS = ("items", "plain_tensors", "conv_bias")
-"""What these look at is worth telling even where there is nothing to gain here, or no time to measure it."""
+"""Experiments whose observation is worth reporting even without a gain or time to measure it."""
 NOTHING = 0.02
-"""Share of a step that can be gained at most, below which an experiment isn't worth its time."""
+"""Largest possible gain, as a share of a step, below which an experiment isn't worth its time."""
 
 
 def run(session: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def needs_s(session: Any) -> float:
 
 
 def _expected(session: Any, names: Iterable[str]) -> dict[str, float]:
-    """Share of a step that each experiment's cure would save if it worked: what promises most comes first."""
+    """Share of a step that each experiment's cure would save if it worked; the most promising run first."""
     steps = [step["parts"] for step in session.steps[1:]]
     whole = max(sum(sum(parts.values()) for parts in steps), 1e-9)
 
@@ -109,7 +109,7 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     if "error" in result:
-        # Lack of memory included: the copies go with the frames that held them.
+        # Also after an out-of-memory error: this frees the copies in the frames of the traceback.
         gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -118,7 +118,7 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
 
 
 def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
-    """What there is to try, why the rest isn't, and the kind of device that computes."""
+    """The experiments to run, why the others aren't, and the type of the device."""
     calls: dict[str, Callable[[float], dict[str, Any]]] = {
         "workers": lambda seconds: exp_loader.workers(session, seconds, _cycle(session)),
         "items": lambda seconds: exp_items.items(session, seconds),
@@ -144,14 +144,14 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
 
 
 def _cycle(session: Any) -> Callable[[], object] | None:
-    """Forward and backward on a CPU, which workers take the cores from; None where there is nothing to run."""
+    """Forward and backward on a CPU, where workers compete for the cores; None if there is nothing to run."""
     nets = exp_net.nets(session)
     if not nets or nets[0].device.type != "cpu" or exp_net.compiled(nets[0].module):
         return None
     try:
         return nets[0].cycle(nets[0].copied())
     except Exception:
-        return None  # What can't be copied has no experiments of its own either.
+        return None  # The other experiments fail on it too, and say why.
 
 
 def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any) -> Callable[[float], dict[str, Any]]:
@@ -162,9 +162,9 @@ def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any) -
 
 
 def _step(session: Any) -> dict[str, Any]:
-    """The present step and its wait for data, means over all but the first ones, which allocate and start workers.
+    """Mean time of a step and of its wait for data, without the first steps, which allocate and start workers.
 
-    Means, as workers deliver in bursts: most steps wait for nothing, and some for long.
+    Means, as workers deliver in bursts: most steps don't wait, and some wait long.
     """
     first = max(1, len(session.step_seconds) // 5)
     # The session's steps have the very first one too, which `step_seconds` leaves out.
@@ -178,7 +178,7 @@ def _step(session: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _not_ended(session: Any) -> Iterator[None]:
-    """A session that is finished ends whoever calls an optimizer on; ours are to be called."""
+    """A finished session ends the script at its next optimizer step, which the experiments must be able to call."""
     finished, session.finished = session.finished, False
     try:
         yield

@@ -28,7 +28,7 @@ class _Finder:
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            # The loader belongs to this one module: it is left as it was found.
+            # Restore the loader.
             vars(loader).pop("exec_module", None)
             execute(module)
             if self in sys.meta_path:
@@ -43,7 +43,7 @@ class _Finder:
 
 
 def after_import(name: str, call: Callable[[], object]) -> None:
-    """`call()` once `name` is imported; whatever it raises is printed to stderr and not propagated."""
+    """Call `call()` once `name` is imported; print what it raises to stderr instead of propagating it."""
     if name in sys.modules:
         call()
     else:

@@ -9,7 +9,7 @@ import torch
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What lies in mappings, lists, tuples and dataclasses."""
+    """The values in nested mappings, lists, tuples and dataclasses."""
     if isinstance(value, Mapping):
         parts: Any = value.values()
     elif isinstance(value, (list, tuple)):

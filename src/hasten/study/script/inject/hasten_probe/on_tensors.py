@@ -95,7 +95,7 @@ def _count(session: Session, frame: Any, kind: str, seconds: float, tensor: Any)
 def keep_batch(session: Session, batch: Any, site: str) -> None:
     """Tensors of a batch, on the host until they are moved; float64 ones are noted."""
     session.batch = {id(tensor) for tensor in tensors_in(batch) if tensor.device.type == "cpu"}
-    session.batch_kept = [batch]
+    session.batch_refs = [batch]
     if session.index and session.validating is None:
         for tensor in tensors_in(batch):
             if tensor.dtype == torch.float64 and tensor.numel() >= WIDE:
@@ -135,7 +135,7 @@ def _cast(session: Session, original: Callable[..., Any], self: Any, *args: Any,
         _note_cast(session, frame, self, result)
         if id(self) in session.batch:
             session.batch.add(id(result))
-            session.batch_kept.append(result)
+            session.batch_refs.append(result)
     return result
 
 

@@ -17,7 +17,7 @@ LOSSES = 200
 
 
 class Timeline:
-    """A stack of open spans: a moment belongs to the innermost one, or to `over` while that is set."""
+    """A stack of open spans: time belongs to the innermost one, or to `over` while that is set."""
 
     def __init__(self) -> None:
         self.stack = ["overhead"]
@@ -42,7 +42,7 @@ class Timeline:
             self.stack.pop()
 
     def relabel(self, label: str) -> None:
-        """What follows, until a span opens or the innermost one closes, is `label`."""
+        """Label the time until a span opens or the innermost one closes."""
         self.mark()
         self.stack[-1] = label
 
@@ -56,7 +56,7 @@ class Timeline:
 
 
 class Session:
-    """What patches fill, what the record is written from, and what the experiments work with."""
+    """Filled by the patches; read by the record and the experiments."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.wanted = request
@@ -71,7 +71,7 @@ class Session:
         self.begin()
 
     def begin(self) -> None:
-        """As at a process's start."""
+        """The state at the start of a process."""
         self.flow: Any = None
         self.pid = os.getpid()
         self.thread = threading.get_ident()
@@ -120,7 +120,7 @@ class Session:
         self.loop_code: Any = None
         self.torch_calls: dict[tuple[str, str], int] = {}
         self.batch: set[int] = set()
-        self.batch_kept: list[Any] = []
+        self.batch_refs: list[Any] = []
         self.sent: dict[str, dict[str, Any]] = {}
         self.sent_in_step: dict[str, int] = {}
         self.sent_batch: set[tuple[int, int]] = set()
@@ -131,19 +131,19 @@ class Session:
         self.load: dict[str, Any] = {}
 
     def begin_forked(self) -> None:
-        """A forked process begins anew."""
+        """Reset the state in a forked process."""
         if self.flow is not None:
             self.flow.end()
         self.begin()
 
     def live(self) -> bool:
-        """Whether what happens now is to be recorded: in the thread that trains, and before the end."""
+        """Whether to record now: only in the training thread and before the end."""
         return self.on and threading.get_ident() == self.thread
 
     def around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        """`owner.name` becomes `call(session, original, *args, **kwargs)` wherever the session records.
+        """Replace `owner.name` by `call(session, original, *args, **kwargs)` while the session records.
 
-        Not within code that is being compiled. Nothing happens where the owner has no such name.
+        Code that is being compiled calls the original. An owner without such a name is left alone.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -158,16 +158,16 @@ class Session:
         setattr(owner, name, wrapper)
 
     def sync(self) -> None:
-        """On an accelerator, in the few steps whose parts are timed: wait until its queued work is complete."""
+        """Wait for the work queued on an accelerator, in the few steps whose parts are timed."""
         if self.syncing:
             self.wait_for_device()
 
     def choose_syncing(self) -> None:
-        """Every fourth step on CUDA. Its parts are the device's times; the steps between show the pace as it is."""
+        """Every fourth step on CUDA: its parts are then device times, and the steps between show the real pace."""
         self.syncing = self.index % 4 == 3 and "cuda" in self.devices
 
     def called(self, kind: str, site: Site, seconds: float = 0.0) -> None:
-        """Count a call of something that doesn't belong into a training loop; those before the first step don't."""
+        """Count a call that doesn't belong in a training loop; calls before the first step don't count."""
         if self.index == 0:
             return
         entry = self.calls.setdefault((kind, site), {"kind": kind, "site": site, "count": 0, "seconds": 0.0})

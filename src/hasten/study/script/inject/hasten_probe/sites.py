@@ -1,4 +1,4 @@
-"""Lines of the user's own code, as opposed to those of libraries."""
+"""Finds the lines of user code, as opposed to those of libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _libraries() -> tuple[str, ...]:
 
 @functools.cache
 def is_user(filename: str) -> bool:
-    """Whether a code object's file is neither of the standard library nor of an installed package."""
+    """Whether a code object's file belongs neither to the standard library nor to an installed package."""
     if filename.startswith("<"):
         return filename in ("<string>", "<stdin>")
     path = os.path.abspath(filename)  # noqa: PTH100
@@ -41,7 +41,7 @@ def site_of(frame: Any) -> str:
 
 
 def caller() -> Any:
-    """The frame that called what is wrapped: the innermost outside this package."""
+    """The frame that called the wrapped function: the innermost outside this package."""
     frame: Any = sys._getframe(1)
     while frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
@@ -49,14 +49,14 @@ def caller() -> Any:
 
 
 def user_frame(frame: Any) -> Any:
-    """The innermost frame of user code from `frame` on outwards; None if there is none."""
+    """The innermost frame of user code, from `frame` outwards; None if there is none."""
     while frame is not None and not is_user(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def made_at(new: Any) -> str:
-    """Site of the innermost user code that makes `new`: constructors of its own classes aren't that."""
+    """Site of the user code that creates `new`, outside the constructors of its classes."""
     frame = user_frame(sys._getframe(1))
     while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is new:
         frame = user_frame(frame.f_back)

@@ -33,9 +33,9 @@ from hasten.study.tune.search import Kind
 from hasten.study.tune.setting import Setting
 
 _RATE = 1e-12
-"""Learning rate of steps that are timed: their weights stay what they are, so that losses can be compared."""
+"""Learning rate of timed steps: the weights stay the same, so that losses can be compared."""
 _CASES = 4
-"""Validation cases at most that one timed validation goes through."""
+"""Largest number of validation cases in one timed validation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,19 +45,19 @@ class Arm:
     call: Callable[[], float]
     """Seconds of the work of one step of the base's batch (or of one validation, or update)."""
     sibling: Callable[[Kind], Arm] | None = None
-    """Makes the arm that times the same network as another one of the kinds step and run."""
+    """Makes the arm that times the same network as the other of the kinds step and run."""
     trace: Trace
-    """What is compared with another arm's: loss and gradient norm, or labels and their number."""
+    """Compared with another arm's: loss and gradient norm, or labels and their number."""
     once: float = 0.0
     """Seconds that compiling took."""
     note: str = ""
 
 
-class Workshop:
+class ArmBuilder:
     """Builds arms for one run. Arenas and networks are made once; every arm gets a copy of the same first weights."""
 
     def __init__(self, planned: RunPlan) -> None:
-        # Patches of one size: a run's smaller ones, if it has stages, are over sooner.
+        # Patches of one size: the smaller ones of a run with stages take little of its time.
         sample = dataclasses.replace(planned.config.sample, stages=(), fit_batch=False)
         self.planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
         self.device = planned.device
@@ -93,7 +93,7 @@ class Workshop:
         return copy.deepcopy(self._networks[fused])
 
     def build(self, kind: Kind, setting: Setting) -> Arm:
-        """Raises whatever keeps the setting from working: a failing compiler, too little memory."""
+        """Raises the error of a setting that doesn't work, such as a failing compiler or too little memory."""
         with threads(int(setting["threads"])):
             parts, note = self.parts(setting)
             if kind == "validate":
@@ -125,7 +125,7 @@ class Workshop:
         with _unwarned():
             parts = compose_run(planned, arena, Clock(), network=network)
         for module in network.modules():
-            # Its draws would drown what is compared.
+            # Its random draws would hide differences.
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
         if setting["capture"] and parts.captured is None:
@@ -136,7 +136,7 @@ class Workshop:
         return parts, recomputed.why if recomputed else ""
 
     def planned_for(self, setting: Setting) -> RunPlan:
-        """The plan under a setting, nothing of it left to be measured, and with a learning rate that moves nothing."""
+        """The plan under a setting, with nothing left to be measured and a negligible learning rate."""
         config = self.planned.config
         sample = dataclasses.replace(
             config.sample, batch_size=int(setting["batch_size"]), compile=bool(setting["batch_program"])
@@ -217,7 +217,7 @@ class Workshop:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Warnings of assembling a run, such as a budget that can't be met, go into the arm's note."""
+    """Suppress warnings of assembling a run, such as a budget that can't be met: the arm's note has them."""
     logger = logging.getLogger("hasten.engine.autotune")
     before = logger.level
     logger.setLevel(logging.ERROR)

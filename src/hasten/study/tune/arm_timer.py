@@ -1,4 +1,4 @@
-"""Comparing settings on this machine: built, checked against each other's numbers, timed in turns."""
+"""Compares settings on this machine: builds them, checks that their numbers agree, and times them in turns."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.load import BUSY, LoadMeter
+from hasten.study.tune.arm_builder import Arm, ArmBuilder
 from hasten.study.tune.search import TRAINS, ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting
-from hasten.study.tune.workshop import Arm, Workshop
 
 _ROUNDS = 7
-"""Rounds that a verdict needs at the least, the unrecorded one among them."""
+"""Rounds that a verdict needs, including the unrecorded one."""
 _FEWEST = 5
 """Rounds below which no verdict is given."""
 _AMID_LOAD = 1.5
-"""Gain, or loss, at the near end of the interval from which it is believed although other programs run."""
+"""Gain or loss, at the near end of the interval, that is trusted on a busy machine."""
 _HOPELESS = 2.0
-"""Times of the fastest arm's best from which an arm isn't timed again."""
+"""Multiple of the fastest arm's best time from which an arm isn't timed again."""
 _SPREAD = 0.25
-"""Spread of one setting's own times from which a machine counts as busy, whatever its load."""
+"""Spread of one setting's times from which a machine counts as busy, whatever its load."""
 _COMPILE_S = 30.0
-"""What compiling a network costs, until one was compiled."""
+"""Assumed seconds for compiling a network, until one was compiled."""
 _SAME_LABELS = 0.999
-"""Share of the voxels that must keep their label where sums are of another type."""
+"""Share of the voxels that must keep their label with sums of another type."""
 _RUN_S = 1.0
-"""One timed run with batches should take about so long, at most."""
+"""Approximate limit for one timed run with batches."""
 _STEP_S = 0.1
 """Steps that are shorter are timed several at a time."""
 
 
-class Lab:
-    """`measure`, `cost` and `ceiling` of a search, for the run that a workshop was made for."""
+class ArmTimer:
+    """`measure`, `cost` and `ceiling` of a search, for the run of an ArmBuilder."""
 
-    def __init__(self, workshop: Workshop, start: Setting, *, meter: LoadMeter | None = None) -> None:
-        self.workshop, self.start, self.meter = workshop, start, meter
+    def __init__(self, builder: ArmBuilder, start: Setting, *, meter: LoadMeter | None = None) -> None:
+        self.builder, self.start, self.meter = builder, start, meter
         self.compile_s = _COMPILE_S
         self.build_s = 1.0
         self._step_s: float | None = None
         self._ready: dict[tuple[Kind, Setting], Arm] = {}
         self._compiled: set[Setting] = set()
 
-    # What a search asks
+    # For the search
 
     def measure(
         self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
@@ -63,12 +63,12 @@ class Lab:
         self._forget(base)
         results: dict[Setting, ArmResult] = {}
         # Copies of one network are compiled again and again, and by default torch gives up at the ninth.
-        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.builder.device), torch._dynamo.config.patch(recompile_limit=256):
             short = self.cost(kind, base, arms[:1]) > seconds
             reference = self._base(kind, base)
             agreed: dict[Setting, str] = {}
             for number, setting in enumerate(arms):
-                # Compiling may take longer than was thought: what was built must still be timed.
+                # Compiling may take longer than estimated, and what was built must still be timed.
                 elapsed = time.perf_counter() - begin
                 if number and elapsed + self.cost(kind, base, arms[: number + 1]) > seconds:
                     break
@@ -84,7 +84,7 @@ class Lab:
                     results[setting] = ArmResult(outcome="disagreed", agreement=text, why=text, once=built.once)
                     del self._ready[kind, setting]
             if agreed:
-                # What took long to compile is timed all the same: it would else have been for nothing.
+                # Time it even if compiling took long, or the compiling would have been wasted.
                 needed = 1.0 if short else 1.2 * _ROUNDS * self.unit(kind) * (1 + len(agreed))
                 remaining = max(needed, seconds - (time.perf_counter() - begin))
                 compared = self._compare(kind, base, list(agreed), remaining)
@@ -109,7 +109,7 @@ class Lab:
         if self._step_s is None:
             self.prepare()
         meter = self.meter or LoadMeter()
-        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.builder.device), torch._dynamo.config.patch(recompile_limit=256):
             alone, whole = self._base("step", base), self._base("run", base)
             meter.others()
             step = min(alone.call() for _ in range(4))
@@ -119,7 +119,7 @@ class Lab:
         most, share = run / step, max(0.0, 1 - step / run)
         return most, f"batches take {share:.0%} of a step: leaving them out altogether would gain {max(1, most):.2f}"
 
-    # What it is made of
+    # Building and timing
 
     def _compile_cost(self, setting: Setting) -> float:
         again = 0.3 if setting in self._compiled else 1.0  # torch keeps its kernels on the disk
@@ -127,20 +127,20 @@ class Lab:
         return again * programs * self.compile_s
 
     def _forget(self, base: Setting) -> None:
-        """Give back the memory of all that was built but for the base, and the start, which comes again at the end."""
+        """Free all arms but the base and the start, which is needed again at the end."""
         self._ready = {key: arm for key, arm in self._ready.items() if key[1] in (base, self.start)}
         gc.collect()
 
     def prepare(self) -> float:
-        """Build the start and see how long its step takes, and so how many are timed as one.
+        """Build the start and time its step, which determines how many steps are timed as one.
 
         Raises ValueError if it does not run.
         """
-        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.builder.device), torch._dynamo.config.patch(recompile_limit=256):
             arm = self._base("step", self.start)
             self._step_s = min(arm.call() for _ in range(2))
-        self.workshop.run_steps = max(2, min(16, int(_RUN_S / self._step_s)))
-        self.workshop.repeats = max(1, min(32, int(_STEP_S / self._step_s)))
+        self.builder.run_steps = max(2, min(16, int(_RUN_S / self._step_s)))
+        self.builder.repeats = max(1, min(32, int(_STEP_S / self._step_s)))
         self._ready.clear()
         return self._step_s
 
@@ -148,13 +148,13 @@ class Lab:
         """About how many seconds one timed call takes."""
         step = self._step_s if self._step_s is not None else self.prepare()
         if kind == "run":
-            return 1.2 * step * self.workshop.run_steps
+            return 1.2 * step * self.builder.run_steps
         if kind != "validate":
-            return step * self.workshop.repeats if kind == "step" else 0.5 * step
-        planned = self.workshop.planned
-        arena = self.workshop.arena(str(self.start["home"]))
-        voxels = sum(math.prod(arena.shapes[case]) for case in self.workshop.timed_cases(arena))
-        trained = math.prod(planned.config.sample.patch) * self.workshop.batch_size
+            return step * self.builder.repeats if kind == "step" else 0.5 * step
+        planned = self.builder.planned
+        arena = self.builder.arena(str(self.start["home"]))
+        voxels = sum(math.prod(arena.shapes[case]) for case in self.builder.timed_cases(arena))
+        trained = math.prod(planned.config.sample.patch) * self.builder.batch_size
         # A forward pass is a third of a step, and windows overlap.
         return step / 3 * voxels / trained / (1 - planned.config.infer.overlap) ** 2
 
@@ -173,7 +173,7 @@ class Lab:
             if kind in TRAINS and others and others[0].sibling is not None:
                 built = others[0].sibling(kind)
             else:
-                built = self.workshop.build(kind, setting)
+                built = self.builder.build(kind, setting)
         except Exception as error:
             lines = str(error).strip().splitlines()
             reason = lines[0] if lines else type(error).__name__
@@ -218,7 +218,7 @@ def _spread(times: list[float]) -> float:
 
 
 def _agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tuple[bool, str]:
-    """Whether the numbers are the base's within what a shorter float may change, and how far they are apart."""
+    """Whether the numbers agree with the base's within lower precision, and how far they differ."""
     if kind == "validate":
         share = float((trace[0] == reference[0]).float().mean())
         return share >= _SAME_LABELS, f"{share:.2%} of the labels are the same"
