@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.augment.chain import Batch
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
@@ -127,14 +126,19 @@ class Loop:
                     stack.enter_context(each or nullcontext())
                 self._collect = stack.enter_context(collected_between_steps())
                 self.log.begin()
-                if not self.parts.paced.done(self.first) and self.status == "finished":
-                    batches: Iterable[Batch | None] = self.feed
-                    if self.parts.captured is not None:  # it makes its batches itself
-                        batches = [None] * (self.steps - self.first)
-                    for batch in batches:
-                        self._step(self.done, batch)
-                        if self._after_step(self.done + 1):
-                            break
+                if self.parts.paced.done(self.first) or self.status != "finished":
+                    return
+                captured = self.parts.captured  # makes its own batches
+                batches: Iterable[Any] = self.feed if captured is None else range(self.first, self.steps)
+                for index, batch in enumerate(batches, start=self.first):
+                    with self.clock.span("train"):
+                        if captured is None:
+                            loss = self.parts.step(batch["image"], batch["label"], index)
+                        else:
+                            loss = captured(index)
+                        self.log.losses.append(loss)
+                    if self._after_step(index + 1):
+                        break
         finally:
             if self.progress:
                 self.progress.stop()
@@ -155,20 +159,10 @@ class Loop:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
                 return
 
-    # A step, and what may follow it
-
-    def _step(self, index: int, batch: Batch | None) -> None:
-        """index: 0-based; batch: None where the captured step makes its own."""
-        with self.clock.span("train"):
-            if batch is None:
-                assert self.parts.captured is not None
-                loss = self.parts.captured(index)
-            else:
-                loss = self.parts.step(batch["image"], batch["label"], index)
-            self.log.losses.append(loss)
+    # Between two steps
 
     def _after_step(self, step: int) -> bool:
-        """Whatever follows after so many steps; whether the run ends here."""
+        """Log, validate and save where they are due after `step` steps. Returns whether the run ends here."""
         self.done = step
         if self._fault is not None:
             self._fault(step)
@@ -176,26 +170,23 @@ class Loop:
             self.watchdog.beat(step)
         # A validation or the wait for a disk may take long.
         with self.watchdog.paused() if self.watchdog is not None else nullcontext():
-            return self._between_steps(step)
-
-    def _between_steps(self, step: int) -> bool:
-        if step % log_every(self.steps, self.device) == 0 or step == self.steps:
-            self._log(step)
-        if self.beside is not None:
-            self.beside.poll()
-        self.limit.after_step(step, self.trained_s())
-        paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
-        if ends or paced.reaches(step, self.train.validate_every):
-            self._validate(step, ends=ends)
-        self.asked = self.stop.agreed()
-        if self.status == "finished":
-            if self.asked is not None:
-                self.status = "interrupted"
-            elif ends and step < self.steps:
-                self.status = "time_up"
-        stops = ends or self.status != "finished"
-        if stops or paced.reaches(step, self.train.checkpoint_every):
-            self._save_last(step)
+            if step % log_every(self.steps, self.device) == 0 or step == self.steps:
+                self._log(step)
+            if self.beside is not None:
+                self.beside.poll()
+            self.limit.after_step(step, self.trained_s())
+            paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
+            if ends or paced.reaches(step, self.train.validate_every):
+                self._validate(step, ends=ends)
+            self.asked = self.stop.agreed()
+            if self.status == "finished":
+                if self.asked is not None:
+                    self.status = "interrupted"
+                elif ends and step < self.steps:
+                    self.status = "time_up"
+            stops = ends or self.status != "finished"
+            if stops or paced.reaches(step, self.train.checkpoint_every):
+                self._save_last(step)
         return stops
 
     def trained_s(self) -> float:

@@ -139,7 +139,7 @@ def _train(
     if resume:
         before = run_on_rank0(world, lambda: load_run(out / RUN_YAML))
         config, changes = run_on_all_ranks(world, lambda: resumed_run(before, config))
-        earlier = run_on_rank0(world, lambda: complete_summary(out, _complete(out, config), changes))
+        earlier = run_on_rank0(world, lambda: complete_summary(out, config, changes))
         if earlier is not None:
             return earlier
     with starting(out, world, resume=resume):
@@ -259,19 +259,6 @@ def _newest(out: Path) -> Checkpoint | None:
     if checkpoint is None:
         log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
     return checkpoint
-
-
-def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
-    """The summary of a run that has nothing left to do under `config`."""
-    try:
-        summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
-        status, target = summary["status"], summary["target"]["value"]
-        # A run that its time limit paced passed through the whole schedule in fewer steps.
-        position = summary.get("position", summary["steps"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    through = status in ("finished", "time_up") and position >= (config.train.steps or 0)
-    return summary if through or (status == "target_reached" and target == config.train.target) else None
 
 
 def _keep_reasons(out: Path, parts: RunComponents) -> None:
