@@ -171,7 +171,7 @@ def make_step(
     spatial_dims: int,
     device: torch.device,
 ) -> TrainStep:
-    """The step on the uncompiled network, which holds the weights whatever is compiled later, and its optimizer."""
+    """The step and its optimizer, on the uncompiled network, which owns the weights."""
     variant = variant_of(train)
     update = Update(
         weights=network,

@@ -77,8 +77,8 @@ def train(
         config: settings; what is None is decided by the plan.
         out: new or empty folder, unless `resume`.
         plan: plan.json with decisions to take where `config` leaves a field open.
-        resume: go on from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a CPU
-            bit for bit as a run that was never stopped.
+        resume: continue from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a
+            CPU bit for bit as a run that was never stopped.
         progress: what to call with the run's progress; None draws nothing.
         started: value of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the
             imports); None is now.
@@ -180,7 +180,7 @@ def run_loop(
     """
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
-        with bus_error_explained(mapped, command), loop.observed if loop.world.first else nullcontext():
+        with bus_error_explained(mapped, command), loop.records.running() if loop.world.first else nullcontext():
             loop.run()
             summary = conclude()
     except OSError as error:
@@ -189,9 +189,9 @@ def run_loop(
             f"({error.strerror or error}); make room there and go on with: {command}"
         ) from error
     if loop.status == "interrupted":
-        assert loop.asked is not None
+        assert loop.stop_signal is not None
         message = f"stopped at step {loop.done}; go on with: {command}" if loop.world.first else ""
-        raise Stopped(message, loop.asked)
+        raise Stopped(message, loop.stop_signal)
     return summary
 
 
@@ -203,7 +203,7 @@ def _conclude(out: Path, loop: Loop, parts: RunComponents, *, import_seconds: fl
             write_examples(out, parts, loop)
         metric = f"mean_{loop.evaluator.metric}"
         summary = write_summary(out, loop, about_cases(parts), metric=metric, import_seconds=import_seconds)
-        loop.observed.end(summary)
+        loop.records.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 
 
