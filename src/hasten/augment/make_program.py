@@ -21,8 +21,7 @@ from hasten.augment.store import check_fits, common_size, size_of, store_of_batc
 from hasten.augment.whole_cases import WholeCases
 from hasten.cache.arena import Arena, DevicePart, Store
 from hasten.cache.pages import Pages
-from hasten.sample.dealt import Dealt, part_order
-from hasten.sample.order import CaseOrder, epoch_order
+from hasten.sample.order import CaseOrder, Dealt, epoch_order, part_order
 from hasten.sample.schedule import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
 

@@ -22,7 +22,7 @@ from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
 from hasten.config.settled import PlannedRun
 from hasten.distribute.balance import Parts, balance_sentence, deal, loads_of
 from hasten.distribute.case_exchange import IN_FLIGHT, exchange, gather_case_rows
-from hasten.sample.dealt import Dealt
+from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
 from hasten.sample.share import Share, share_mistake
 

@@ -1,4 +1,4 @@
-"""Validation beside the training: on a copy of the weights, in a thread, on a CUDA stream of its own."""
+"""Asynchronous validation: on a copy of the weights, in a thread, on its own CUDA stream."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class Validated(Generic[R]):
     """The step after which the weights were copied."""
     result: R
     seconds: float
-    """Wall time of the validation itself, beside the training."""
+    """Wall time of the validation itself."""
     network: nn.Module
     """The weights it belongs to. They change with the next request: save them before, or not at all."""
 
 
 class AsyncValidation(Generic[R]):
-    """`request(network, step)` copies the weights and validates the copy while the training goes on.
+    """`request(network, step)` copies the weights and validates the copy while the training continues.
 
     At most one validation runs at a time. Its result, or what it raised, comes out of a later `poll`, `request` or
     `finish`, in the thread that calls them: `deliver(validated)` is called there, before the copy takes other weights.
 
-    validate: gets the copy, in evaluation mode; what it returns had better lie on the host. It runs in a thread of its
-    own, so it must not touch what the training uses, nor draw from torch's global generators (a `DataLoader` without a
-    `generator` of its own does, whenever it is iterated over). like: a network, or average, of the kind that is to be
+    validate: gets the copy, in evaluation mode, and should return values on the host. It runs in its own thread, so it
+    must not touch what the training uses, nor draw from torch's global generators (a `DataLoader` without its own
+    `generator` does, whenever it is iterated over). like: a network, or average, of the kind that is to be
     validated, not compiled; it is copied once. when_busy: what a request does while a validation runs: "skip" it, or
     "wait" for that one's end. threads: cores that a validation uses on a CPU; None for as many as the training uses.
 
     On a GPU the copy is made on the training's stream, and the validation waits for it there: the host waits for
-    neither. The memory of a second copy and of the validation's activations comes on top of the training's. On a CPU
-    both share the cores, and nothing is won unless the training leaves some idle.
+    neither. It takes extra memory for the copy and for the validation's activations. On a CPU both share the cores, so
+    it gains nothing unless the training leaves some idle.
 
-    Use it in a `with` statement: its end waits for the last validation, or after an error throws it away.
+    Use it in a `with` statement: its end waits for the last validation, or discards it after an error.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AsyncValidation(Generic[R]):
     ) -> bool:
         """Begin to validate the weights that `network` has now; False where the request is skipped.
 
-        validate, when_busy: for this time, in place of the usual ones. A run's last request had better "wait".
+        validate, when_busy: override the constructor's for this request. A run's last request should "wait".
         """
         begin = time.perf_counter()
         self.poll()

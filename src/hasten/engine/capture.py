@@ -189,7 +189,7 @@ class CapturedStep:
         return figures if self.engaged else f"not certainly faster: {figures}"
 
     def _timed(self, name: str, call: Callable[[], object]) -> dict[str, list[float]]:
-        """Seconds of some calls, each waited for. The weights go on meanwhile, and are to be restored."""
+        """Seconds of each of several synchronized calls. They change the weights, which the caller must restore."""
         return compared({name: call}, self.step.device, base=name, seconds=_SECONDS, least=_LEAST).seconds
 
     def _replay(self, index: int) -> Tensor:

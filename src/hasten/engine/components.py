@@ -25,7 +25,7 @@ from hasten.optim.schedule import PacedSchedule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopComponents:
-    """What the training loop uses, whatever the batches hold."""
+    """What the training loop needs, for any kind of batch."""
 
     settings: dict[str, Any]
     """Of the whole run, as run.yaml has them, for the trackers."""
@@ -68,7 +68,7 @@ class ValidationScore(Protocol):
         """The value of a metric, the higher the better."""
 
     def record(self) -> dict[str, Any]:
-        """What metrics.jsonl has of it."""
+        """The fields of its line in metrics.jsonl."""
 
 
 class Evaluator(Protocol):
@@ -76,7 +76,7 @@ class Evaluator(Protocol):
 
     @property
     def metric(self) -> str:
-        """What the best weights are chosen by."""
+        """Name of the metric that selects the best weights."""
 
     @property
     def repeated(self) -> float:
@@ -101,7 +101,7 @@ class Best:
 
 
 def best_on_disk(path: Path, metric: str) -> Best:
-    """What best.pt holds. It may be later than last.pt, and a file that can't be read is to be written anew."""
+    """The best validation according to best.pt, which may be later than last.pt; step 0 if the file can't be read."""
     try:
         content = read_checkpoint(path)
     except ValueError:

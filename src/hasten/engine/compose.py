@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -127,8 +126,7 @@ def compose_run(
             engaged["surgery"] = Switch(surgery.fused + surgery.biases > 0, str(surgery))
     planned = with_head(planned, network, start)
     dims, device = planned.case_set.spatial_dims, planned.device
-    # Before the optimizer, whose moments lie in memory as the weights do.
-    layout = memory_format(dims, variant_of(planned.config.train).channels_last)
+    layout = memory_format(dims, variant_of(planned.config.train).channels_last)  # the optimizer's moments get it too
     network.to(memory_format=layout)  # type: ignore[call-overload]
     settle_activations(planned, network, engaged)  # determines which batch fits
     planned = settle_batch_size(planned, network, engaged)
@@ -139,10 +137,9 @@ def compose_run(
         # The strategy places the weights before the optimizer takes them up; it wraps what is compiled.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)
-        optimizer = strategy.share_optimizer(build_optimizer(network, train))
         paced = paced_schedule(train, planned.config.sample.batch_size)
         loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
-        step = make_step(train, network, loss, optimizer, paced, average, strategy, dims, device)
+        step = make_step(train, network, loss, paced, average, strategy, dims, device)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
@@ -153,23 +150,14 @@ def compose_run(
         engaged["weights to start from"] = Switch(True, start.summary())
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
-    built = {"arena": arena, "step": step, "program": program, "captured": captured, "paced": paced}
-    return _components(planned, start, engaged, built)
-
-
-def _components(
-    planned: RunPlan, start: Start | None, engaged: dict[str, Switch], built: dict[str, Any]
-) -> RunComponents:
-    config = planned.config
     return RunComponents(
-        settings=to_dict(config), train=config.train, observe=config.observe, timeout_s=config.distribute.timeout_s,
-        planned=planned, start=start.record() if start is not None else None,
+        settings=to_dict(planned.config), train=planned.config.train, observe=planned.config.observe,
+        timeout_s=planned.config.distribute.timeout_s, planned=planned, arena=arena, step=step, program=program,
+        captured=captured, engaged=engaged, paced=paced, start=start.record() if start is not None else None,
         inference=inference_of(
-            config, spatial_dims=planned.case_set.spatial_dims, device=planned.device, classes=planned.num_outputs,
+            planned.config, spatial_dims=dims, device=device, classes=planned.num_outputs,
             overlapping=bool(planned.regions),
         ),
-        engaged=engaged,
-        **built,
     )  # fmt: skip
 
 
@@ -177,18 +165,17 @@ def make_step(
     train: PlannedTrain,
     network: nn.Module,
     loss: Loss,
-    optimizer: torch.optim.Optimizer,
     paced: PacedSchedule,
     average: nn.Module | None,
     strategy: Strategy,
     spatial_dims: int,
     device: torch.device,
 ) -> TrainStep:
-    """The step on the uncompiled network, which holds the weights whatever is compiled later."""
+    """The step and its optimizer, on the uncompiled network, which owns the weights."""
     variant = variant_of(train)
     update = Update(
         weights=network,
-        optimizer=optimizer,
+        optimizer=strategy.share_optimizer(build_optimizer(network, train)),
         schedule=paced,
         average=average,
         average_decay=train.ema,

@@ -48,7 +48,7 @@ def train_folds(
     """Train folds of a cross-validation one after another, each in `out`/foldN, and score each on its validation cases.
 
     The folds are those of data.split.by, `fold` or `nnunet`; `fold` is taken for its default. A fold that is finished
-    is left as it is, and one that was stopped goes on, so that the same call continues what it began; other processes
+    is left as it is, and one that was stopped is resumed, so the same call continues what it began; other processes
     may train other folds of the same `out` meanwhile. Scores are those on the images' own voxels.
 
     Args:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_between_steps() -> Iterator[Callable[[], object]]:
-    """Inside the block nothing is collected but by the function that it is given, to be called between steps.
+    """Inside the block only the yielded function collects garbage; call it between steps.
 
     Objects alive at the beginning are not traversed again. Afterwards the collector is as it was before; but where the
     caller had frozen objects all stay frozen, since Python has no way to unfreeze some.

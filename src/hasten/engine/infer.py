@@ -186,7 +186,7 @@ def infer_on_grid(
     if new_shape == shape and planes is None:
         ((_, labels),) = infer_labels(network, [volume], how)
         return labels
-    # With `planes` all scores of a plane are needed, whatever memory they take.
+    # With `planes` all scores of a plane are needed at once, so memory sets no limit.
     boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
     with _memory(how, short=len(boxes) > 1):
         if prod(padded_size(shape, how)) <= how.whole_up_to:

@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.augment.chain import Batch
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
@@ -24,13 +23,12 @@ from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.components import Best, Evaluator, LoopComponents, ValidationScore, best_on_disk
 from hasten.engine.gc_control import collected_between_steps
-from hasten.engine.observed import Observed
-from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
+from hasten.engine.ranks import mean_over_ranks, random_states, take_up_random
+from hasten.engine.records import RankLog, Records, TrainLog
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
 from hasten.engine.time_limit import TimeLimit
-from hasten.engine.train_log import TrainLog
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.progress import Progress
@@ -84,9 +82,9 @@ class Loop:
         self.rank_log = RankLog(out, self.world) if several else None
         self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=parts.timeout_s)
         self._fault = faults_of(self.world, out / RANKS)
-        self.observed = Observed(out, parts, steps=lambda: self.done, time_s=self.time_s, first=first)
+        self.records = Records(out, parts, steps=lambda: self.done, time_s=self.time_s, first=first)
         self.log = TrainLog(
-            self.observed.record if self.world.first else None,
+            self.records.record if self.world.first else None,
             lambda: self.feed.wait_seconds,
             parts.program.samples,
             first=first,
@@ -95,19 +93,19 @@ class Loop:
         self.saver = Saver()
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=parts.timeout_s if several else None)
         self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
-        self.beside = self._validation_beside() if self.train.validate_async else None
+        self.async_validation = self._make_async_validation() if self.train.validate_async else None
         if parts.captured is not None:
             parts.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(parts, evaluator, self.time_s, reserve_s)
         self.last: Any = None
-        """What the evaluator gave last, if anything."""
-        self.plain = parts.validated
+        """The evaluator's last score; None before the first validation."""
+        self.validated_network = parts.validated
         """The weights validated last, complete on this rank."""
         self.status = "finished"
         """Or `target_reached`, `time_up`, `interrupted`."""
         self.target_time_s: float | None = None
-        self.asked: signal.Signals | None = None
+        self.stop_signal: signal.Signals | None = None
         """The signal that asked the run to stop."""
         self._checked = (first, 0)
 
@@ -116,25 +114,32 @@ class Loop:
         return self.elapsed + self.clock.elapsed
 
     def run(self) -> None:
-        """Train to the end, to the target, to the time limit, or until asked to stop; the attributes then say how."""
+        """Train to the last step, the target, the time limit or a stop signal; `status` then says which."""
         self._restore_records()
         if self.progress:
             self.progress.start(self.steps, self.train.target, self.evaluator.metric)
         try:
-            with ExitStack() as stack:
-                contexts: list[AbstractContextManager | None] = [self.stop, self.watchdog, self.saver, self.beside]
-                for each in contexts:
-                    stack.enter_context(each or nullcontext())
-                self._collect = stack.enter_context(collected_between_steps())
+            with (
+                self.stop,
+                self.watchdog or nullcontext(),
+                self.saver,
+                self.async_validation or nullcontext(),
+                collected_between_steps() as self._collect,
+            ):
                 self.log.begin()
-                if not self.parts.paced.done(self.first) and self.status == "finished":
-                    batches: Iterable[Batch | None] = self.feed
-                    if self.parts.captured is not None:  # it makes its batches itself
-                        batches = [None] * (self.steps - self.first)
-                    for batch in batches:
-                        self._step(self.done, batch)
-                        if self._after_step(self.done + 1):
-                            break
+                if self.parts.paced.done(self.first) or self.status != "finished":
+                    return
+                captured = self.parts.captured  # makes its own batches
+                batches: Iterable[Any] = self.feed if captured is None else range(self.first, self.steps)
+                for index, batch in enumerate(batches, start=self.first):
+                    with self.clock.span("train"):
+                        if captured is None:
+                            loss = self.parts.step(batch["image"], batch["label"], index)
+                        else:
+                            loss = captured(index)
+                        self.log.losses.append(loss)
+                    if self._after_step(index + 1):
+                        break
         finally:
             if self.progress:
                 self.progress.stop()
@@ -147,7 +152,7 @@ class Loop:
             try:
                 records = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
             except TypeError:
-                raise ValueError(f"{path}: has a step that is no number; mend or delete that line") from None
+                raise ValueError(f"{path}: has a step that is no number; correct or delete that line") from None
             write_jsonl(path, records)
         for record in broadcast_from_rank0(self.world, records):
             value = record.get(self.evaluator.metric)
@@ -155,20 +160,10 @@ class Loop:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
                 return
 
-    # A step, and what may follow it
-
-    def _step(self, index: int, batch: Batch | None) -> None:
-        """index: 0-based; batch: None where the captured step makes its own."""
-        with self.clock.span("train"):
-            if batch is None:
-                assert self.parts.captured is not None
-                loss = self.parts.captured(index)
-            else:
-                loss = self.parts.step(batch["image"], batch["label"], index)
-            self.log.losses.append(loss)
+    # Between two steps
 
     def _after_step(self, step: int) -> bool:
-        """Whatever follows after so many steps; whether the run ends here."""
+        """Log, validate and save where they are due after `step` steps. Returns whether the run ends here."""
         self.done = step
         if self._fault is not None:
             self._fault(step)
@@ -176,26 +171,23 @@ class Loop:
             self.watchdog.beat(step)
         # A validation or the wait for a disk may take long.
         with self.watchdog.paused() if self.watchdog is not None else nullcontext():
-            return self._between_steps(step)
-
-    def _between_steps(self, step: int) -> bool:
-        if step % log_every(self.steps, self.device) == 0 or step == self.steps:
-            self._log(step)
-        if self.beside is not None:
-            self.beside.poll()
-        self.limit.after_step(step, self.trained_s())
-        paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
-        if ends or paced.reaches(step, self.train.validate_every):
-            self._validate(step, ends=ends)
-        self.asked = self.stop.agreed()
-        if self.status == "finished":
-            if self.asked is not None:
-                self.status = "interrupted"
-            elif ends and step < self.steps:
-                self.status = "time_up"
-        stops = ends or self.status != "finished"
-        if stops or paced.reaches(step, self.train.checkpoint_every):
-            self._save_last(step)
+            if step % log_every(self.steps, self.device) == 0 or step == self.steps:
+                self._log(step)
+            if self.async_validation is not None:
+                self.async_validation.poll()
+            self.limit.after_step(step, self.trained_s())
+            paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
+            if ends or paced.reaches(step, self.train.validate_every):
+                self._validate(step, ends=ends)
+            self.stop_signal = self.stop.agreed()
+            if self.status == "finished":
+                if self.stop_signal is not None:
+                    self.status = "interrupted"
+                elif ends and step < self.steps:
+                    self.status = "time_up"
+            stops = ends or self.status != "finished"
+            if stops or paced.reaches(step, self.train.checkpoint_every):
+                self._save_last(step)
         return stops
 
     def trained_s(self) -> float:
@@ -228,7 +220,7 @@ class Loop:
         )
 
     def _require_sound(self, step: int) -> None:
-        """A diverged state must not replace the last good checkpoint; the loss may show it only later."""
+        """Raise ValueError for a diverged state, which must not replace the last good checkpoint."""
         with self.clock.span("train"), torch.no_grad():
             norm = float(self.strategy.total_norm(list(self.parts.step.update.weights.parameters())))
             skipped = int(self.parts.step.update.skipped)
@@ -242,13 +234,13 @@ class Loop:
 
     def _wait_for_threads(self) -> None:
         self.saver.wait()
-        if self.beside is not None:
-            self.beside.wait()
+        if self.async_validation is not None:
+            self.async_validation.wait()
 
     # Validation
 
-    def _validation_beside(self) -> AsyncValidation[ValidationScore | None]:
-        # On a CPU the training goes on meanwhile, on the cores that this leaves it.
+    def _make_async_validation(self) -> AsyncValidation[ValidationScore | None]:
+        # On a CPU the training continues meanwhile, on the other cores.
         threads = max(1, torch.get_num_threads() // 2) if self.device.type == "cpu" else None
         return AsyncValidation(self.evaluator, self._deliver, like=self.parts.validated, threads=threads)
 
@@ -257,14 +249,14 @@ class Loop:
             return
         self._require_sound(step)
         self._collect()
-        if self.beside is not None and not ends:
-            self.beside.request(self.parts.validated, step)
+        if self.async_validation is not None and not ends:
+            self.async_validation.request(self.parts.validated, step)
             return
-        if self.beside is not None:
-            self.beside.finish()
+        if self.async_validation is not None:
+            self.async_validation.finish()
         begin = time.perf_counter()
         with self.clock.span("validate"):
-            network = self.plain = self.strategy.whole(self.parts.validated)
+            network = self.validated_network = self.strategy.whole(self.parts.validated)
             score = self.evaluator(network, expired=self.limit.expired)
         seconds = time.perf_counter() - begin
         if score is not None:
@@ -274,7 +266,7 @@ class Loop:
         self.log.pause(time.perf_counter() - begin)
 
     def _give_up_validation(self, step: int, network: nn.Module) -> None:
-        """The time was up before all cases were validated; the weights are saved if there are no others."""
+        """End the run where the time limit cut a validation short; save the weights if none have been saved."""
         log.warning(
             "train.max_seconds=%g: the validation at step %d was given up, as it did not fit into the time; "
             "validate on fewer cases (data.split) or give more time",
@@ -291,7 +283,7 @@ class Loop:
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
 
     def _deliver(self, validated: Validated[ValidationScore | None]) -> None:
-        """Of a validation beside the training, some steps after the one that it belongs to."""
+        """Record an asynchronous validation, some steps after the step whose weights it validated."""
         assert validated.result is not None
         begin = time.perf_counter()
         self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
@@ -304,7 +296,7 @@ class Loop:
         now = broadcast_from_rank0(self.world, self.time_s())
         if self.world.first:
             line = {"kind": "validation", "step": step, "time_s": now, **score.record(), "seconds": seconds}
-            self.observed.record(line)
+            self.records.record(line)
         if not self.best.value >= value:
             self.best = Best(value=value, step=step)
             self._save_best(self.evaluator.content(network, score, step))
@@ -323,7 +315,7 @@ class Loop:
                 self.saver.save(state, self.checkpoints.write)
 
     def _state(self, step: int) -> dict[str, Any]:
-        """As a single process would have it; complete on rank 0. All ranks call it."""
+        """The training state of a single process, complete on rank 0. All ranks call it."""
         update = self.parts.step.update
         state = training_state(
             network=update.weights,

@@ -1,9 +1,7 @@
-"""Support for runs of several processes, beside their strategy: checks, records, random states."""
+"""Support for runs of several processes, beside their strategy: checks, losses, random states."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +12,6 @@ from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.job import RunPlan
 from hasten.nets import random_state
-from hasten.observe.rundir import RANKS, append_jsonl
 from hasten.sample.share import WHOLE, Share
 
 
@@ -47,19 +44,6 @@ def share_of(planned: RunPlan, strategy: Strategy) -> Share:
     if not strategy.splits_batch:
         return WHOLE
     return Share(strategy.world.rank, strategy.world.size, planned.config.train.accumulate)
-
-
-class RankLog:
-    """Lines of this rank in ranks/rank-<r>.jsonl of the run's folder."""
-
-    def __init__(self, out: Path, world: World) -> None:
-        self.path = out / RANKS / f"rank-{world.rank}.jsonl"
-        self.who = {"rank": world.rank, "host": world.host}
-
-    def record(self, line: Mapping[str, Any]) -> None:
-        """Append one line, with the rank and its host."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_jsonl(self.path, {**self.who, **line})
 
 
 def mean_over_ranks(losses: Tensor, strategy: Strategy) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hasten.cases.locate import same_source
 from hasten.config.resume import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedRun, planned_run, undecided
-from hasten.observe.rundir import METRICS_JSONL, append_jsonl
+from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON, append_jsonl
 from hasten.optim.build import build_schedule
 
 log = logging.getLogger(__name__)
@@ -78,9 +79,19 @@ def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: 
         log.warning("%s: the learning rate of step %d is %.3g instead of %.3g", out, step + 1, now, was)
 
 
-def complete_summary(out: Path, summary: dict[str, Any] | None, changes: Changes) -> dict[str, Any] | None:
-    """The summary of a complete run, which is logged; None for an incomplete one."""
-    if summary is not None:
-        more = "train.target" if summary["status"] == "target_reached" else "train.steps"
-        require_use(out, changes, RUN_RULES, more)
+def complete_summary(out: Path, config: RunConfig, changes: Changes) -> dict[str, Any] | None:
+    """The summary of a run that has nothing left to do under `config`, which is logged; None for an incomplete one."""
+    try:
+        summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
+        status, target = summary["status"], summary["target"]["value"]
+        # A run that its time limit paced passed through the whole schedule in fewer steps.
+        position = summary.get("position", summary["steps"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if status in ("finished", "time_up") and position >= (config.train.steps or 0):
+        require_use(out, changes, RUN_RULES, "train.steps")
+    elif status == "target_reached" and target == config.train.target:
+        require_use(out, changes, RUN_RULES, "train.target")
+    else:
+        return None
     return summary

@@ -77,8 +77,8 @@ def train(
         config: settings; what is None is decided by the plan.
         out: new or empty folder, unless `resume`.
         plan: plan.json with decisions to take where `config` leaves a field open.
-        resume: go on from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a CPU
-            bit for bit as a run that was never stopped.
+        resume: continue from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a
+            CPU bit for bit as a run that was never stopped.
         progress: what to call with the run's progress; None draws nothing.
         started: value of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the
             imports); None is now.
@@ -139,7 +139,7 @@ def _train(
     if resume:
         before = run_on_rank0(world, lambda: load_run(out / RUN_YAML))
         config, changes = run_on_all_ranks(world, lambda: resumed_run(before, config))
-        earlier = run_on_rank0(world, lambda: complete_summary(out, _complete(out, config), changes))
+        earlier = run_on_rank0(world, lambda: complete_summary(out, config, changes))
         if earlier is not None:
             return earlier
     with starting(out, world, resume=resume):
@@ -180,7 +180,7 @@ def run_loop(
     """
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
-        with bus_error_explained(mapped, command), loop.observed if loop.world.first else nullcontext():
+        with bus_error_explained(mapped, command), loop.records.running() if loop.world.first else nullcontext():
             loop.run()
             summary = conclude()
     except OSError as error:
@@ -189,9 +189,9 @@ def run_loop(
             f"({error.strerror or error}); make room there and go on with: {command}"
         ) from error
     if loop.status == "interrupted":
-        assert loop.asked is not None
+        assert loop.stop_signal is not None
         message = f"stopped at step {loop.done}; go on with: {command}" if loop.world.first else ""
-        raise Stopped(message, loop.asked)
+        raise Stopped(message, loop.stop_signal)
     return summary
 
 
@@ -203,7 +203,7 @@ def _conclude(out: Path, loop: Loop, parts: RunComponents, *, import_seconds: fl
             write_examples(out, parts, loop)
         metric = f"mean_{loop.evaluator.metric}"
         summary = write_summary(out, loop, about_cases(parts), metric=metric, import_seconds=import_seconds)
-        loop.observed.end(summary)
+        loop.records.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 
 
@@ -259,19 +259,6 @@ def _newest(out: Path) -> Checkpoint | None:
     if checkpoint is None:
         log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
     return checkpoint
-
-
-def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
-    """The summary of a run that has nothing left to do under `config`."""
-    try:
-        summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
-        status, target = summary["status"], summary["target"]["value"]
-        # A run that its time limit paced passed through the whole schedule in fewer steps.
-        position = summary.get("position", summary["steps"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    through = status in ("finished", "time_up") and position >= (config.train.steps or 0)
-    return summary if through or (status == "target_reached" and target == config.train.target) else None
 
 
 def _keep_reasons(out: Path, parts: RunComponents) -> None:

@@ -29,7 +29,7 @@ from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
-from hasten.sample.dealt import Dealt
+from hasten.sample.order import Dealt
 from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
 

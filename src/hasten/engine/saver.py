@@ -1,4 +1,4 @@
-"""Checkpoints saved beside the training: copied at the step boundary, written by a thread."""
+"""Asynchronous checkpoints: copied at the step boundary, written by a thread."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Saver:
     def save(self, content: dict[str, Any], write: Write) -> None:
         """Copy the tensors of `content` to host memory and hand the copy to a thread that calls `write` with it.
 
-        To be called between two steps. On a CPU the copy is done on return. On a GPU it is queued, and what is queued
-        after it waits for it on the device, so that the host goes on at once and the next step changes nothing in it.
-        Raises what the save before this one failed with; this one is then not begun.
+        Call it between two steps. On a CPU the copy is complete on return. On a GPU it is queued, and later work on the
+        device waits for it, so the host continues at once and the next step can't change the copy. Raises the error of
+        the save before this one; this one is then not started.
         """
         self.wait()
         snapshot, ready = self._copied(content)

@@ -1,4 +1,4 @@
-"""Scores of a network's output, whatever its form, and their mean over mirror images."""
+"""Scores from any form of network output, and test-time augmentation by mirroring."""
 
 from __future__ import annotations
 

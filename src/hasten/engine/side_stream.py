@@ -40,10 +40,10 @@ class SideStream:
             ):
                 result = body()
         except BaseException:
-            # The generator would take the capture for one that goes on, and refuse to draw outside of it.
+            # The generator would assume that the capture is still active, and refuse to draw outside of it.
             generator = torch.cuda.default_generators[self.stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
-            # Where ending the capture failed, the allocator goes on filling the graph's pool, and gives nothing back.
+            # Where ending the capture failed, the allocator would go on using the graph's pool and free nothing.
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(self.stream.device.index, pool)
                 torch._C._cuda_releasePool(self.stream.device.index, pool)

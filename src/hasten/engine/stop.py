@@ -60,7 +60,7 @@ class StopRequest:
             self.asked = number
 
     def agreed(self) -> signal.Signals | None:
-        """At a step boundary: the signal on which all ranks stop here, or None to go on."""
+        """At a step boundary: the signal on which all ranks stop here, or None to continue."""
         if self._group is None:
             return self.asked
         self._calls += 1

@@ -63,7 +63,7 @@ def write_summary(
         "position": parts.paced.position(loop.done),
         "samples_per_s": parts.program.samples(loop.first, loop.done) / trained_s if trained_s > 0 else 0.0,
         "skipped_updates": int(parts.step.update.skipped),
-        "validate_beside_seconds": loop.beside.seconds if loop.beside is not None else 0.0,
+        "validate_beside_seconds": loop.async_validation.seconds if loop.async_validation is not None else 0.0,
         "wait_share": loop.feed.wait_seconds / trained_s if trained_s > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         **about,
@@ -104,7 +104,7 @@ def write_examples(out: Path, parts: RunComponents, loop: Loop) -> None:
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
-    planned, network, best = parts.planned, loop.plain, out / CHECKPOINTS / BEST_PT
+    planned, network, best = parts.planned, loop.validated_network, out / CHECKPOINTS / BEST_PT
     if loop.last is None or not best.exists():
         return
     network.load_state_dict(read_checkpoint(best)["weights"])

@@ -37,7 +37,7 @@ class BatchTrial:
 def best_batch(trial: Callable[[int], BatchTrial], free: int) -> tuple[int, str]:
     """The batch from which on doubling it gains nothing or takes too much memory, and a sentence that says which.
 
-    trial: runs so many windows. free: bytes that are free. One window goes through whatever it takes.
+    trial: runs so many windows. free: bytes that are free. One window is always allowed.
     """
     count, last = 1, trial(1)
     while count < _HIGHEST:

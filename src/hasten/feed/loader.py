@@ -46,7 +46,7 @@ class ThreadBuffer:
         finally:
             stop.set()
             while thread.is_alive():
-                # The thread may be waiting for room: discard values to let it go on.
+                # The thread may be waiting for room: discard values so that it can end.
                 try:
                     batches.get(timeout=0.01)
                 except queue.Empty:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.engine.train_log import TrainLog
+from hasten.engine.records import TrainLog
 from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of

@@ -21,7 +21,7 @@ from hasten.engine.job import pick_device
 from hasten.engine.measure import Switch, Variant
 from hasten.engine.step import memory_format
 from hasten.optim.average import average_of
-from hasten.optim.build import build_optimizer, paced_schedule
+from hasten.optim.build import paced_schedule
 from hasten.pathology.batches import balanced, make_batches
 from hasten.pathology.config import DetectionConfig, FitConfig, shared_settings
 from hasten.pathology.evaluate import TileResult, evaluate_tiles
@@ -52,7 +52,7 @@ def compose_slides(config: DetectionConfig, tiles: TileSet) -> LoopComponents:
     train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
     paced = paced_schedule(train, config.train.batch_size)
     average = average_of(network) if train.ema > 0 else None
-    step = make_step(train, network, tile_loss, build_optimizer(network, train), paced, average, alone(), 2, device)
+    step = make_step(train, network, tile_loss, paced, average, alone(), 2, device)
     return LoopComponents(
         settings=to_dict(config), train=train, observe=config.observe, timeout_s=DistributeConfig().timeout_s,
         step=step, program=batches, engaged=engaged, paced=paced,

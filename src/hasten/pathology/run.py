@@ -118,6 +118,6 @@ def _conclude(
         "tiles": {"train": len(loop.parts.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
     summary = write_summary(out, loop, about, metric=evaluator.metric, import_seconds=import_seconds)
-    loop.observed.end(summary)
+    loop.records.end(summary)
     write_page(out, summary, content, results)
     return summary

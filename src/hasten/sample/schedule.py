@@ -1,4 +1,4 @@
-"""Which patches and which deal of the cases each step of a run has: functions of the step alone."""
+"""Patch size, batch size and dealing round of each step of a run: functions of the step alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.augment.program import Segment
-from hasten.sample.dealt import Dealt, part_order
+from hasten.sample.order import Dealt, part_order
 from hasten.sample.share import WHOLE, Share
 from tests.augment.reference import case_of, word_at
 from tests.augment.reference import sample_key as reference_key
