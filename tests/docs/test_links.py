@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.reading import DOCS, anchors, name, pages, prose
+from tests.docs.reading import DOCS, ROOT, anchors, name, pages, prose, spans
 
 MADE = {DOCS / name for name in ("reference/cli.md", "reference/settings.md", "changelog.md", "contributing.md")}
 """Pages whose headings come at build time; the build checks links to them."""
@@ -36,6 +36,13 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n\n[a](none.md) [b](#two) [c](#one) [d](https://example.org) `[e](code.md)`\n")
     assert [line.split(":")[0] for line in broken(page)] == ["none.md", "#two"]
+
+
+def test_files_that_contributing_lists_exist() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where to find what")[2].partition("\n## ")[0]
+    files = [span for span in spans(section) if "/" in span and span != "src/hasten"]
+    assert len(files) > 30
+    assert [file for file in files if not (ROOT / "src/hasten" / file).exists()] == []
 
 
 def test_every_page_is_in_the_site() -> None:
