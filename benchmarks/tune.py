@@ -49,7 +49,7 @@ def search(given: argparse.Namespace) -> Part:
 def losing(given: argparse.Namespace) -> Part:
     from hasten.config.load import load_run
     from hasten.engine.allocator import keep_freed_memory
-    from hasten.engine.job import plan_run
+    from hasten.engine.run_plan import plan_run
     from hasten.study.tune.arm_builder import ArmBuilder
     from hasten.study.tune.arm_timer import ArmTimer
     from hasten.study.tune.space import start_of

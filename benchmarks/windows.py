@@ -96,10 +96,10 @@ def scores(config: RunConfig, weights: Path) -> dict[str, float]:
     import torch
 
     from hasten.engine.cases import arena_of
+    from hasten.engine.dice import counts_of, dice_of
     from hasten.engine.infer import infer_labels
-    from hasten.engine.job import plan_run
-    from hasten.engine.metric import counts_of, dice_of
     from hasten.engine.model import load_model
+    from hasten.engine.run_plan import plan_run
 
     planned = plan_run(config)
     arena = arena_of(planned)

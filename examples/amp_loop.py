@@ -16,7 +16,7 @@ from monai.networks.nets import UNet
 
 import hasten
 from hasten.cache.build import get_arena
-from hasten.engine.job import plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.engine.sampling import settle_program
 from hasten.engine.update import Update
 from hasten.feed.feed import Feed

@@ -20,7 +20,7 @@ from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy, build_strategy
 from hasten.distribute.world import detect_world
-from hasten.engine.job import plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.engine.sampling import settle_program
 from hasten.engine.update import Update
 from hasten.feed.feed import Feed

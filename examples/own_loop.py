@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 
 import hasten
 from hasten.cache.build import get_arena
+from hasten.engine.dice import counts_of, dice_of
 from hasten.engine.infer import infer_labels
-from hasten.engine.job import inference_of, plan_run
-from hasten.engine.metric import counts_of, dice_of
+from hasten.engine.run_plan import inference_of, plan_run
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 

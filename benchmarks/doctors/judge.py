@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.study.finding import Finding
-from hasten.study.split import Split, diagnose
+from hasten.study.time_split import Split, diagnose
 
 SCRIPT_CAUSES = {
     "slow-disk": ("input", ("few-workers", "no-workers", "uncached-items", "uncached-transforms")),

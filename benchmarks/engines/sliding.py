@@ -74,7 +74,7 @@ class Setting:
         from monai.inferers import SlidingWindowInferer as Theirs
 
         from benchmarks.tasks import network
-        from hasten.engine.sliding import SlidingWindowInferer as Ours
+        from hasten.engine.inferer import SlidingWindowInferer as Ours
 
         torch.manual_seed(0)
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")

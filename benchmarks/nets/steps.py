@@ -74,8 +74,8 @@ def _arms(parts: RunComponents) -> tuple[dict[str, Callable[[int], Any]], int]:
 
     import torch
 
-    from hasten.engine.job import build_net
     from hasten.engine.measure import Variant, variant_of
+    from hasten.engine.run_plan import build_net
 
     planned, step = parts.planned, parts.step
     channels, outputs = len(planned.case_set.channels), planned.num_outputs
@@ -163,7 +163,7 @@ def _in_turns(arms: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, l
 
 
 def _about(parts: RunComponents) -> dict[str, Any]:
-    from hasten.engine.job import network_size
+    from hasten.engine.run_plan import network_size
 
     engaged = {name: dataclasses.asdict(each) for name, each in parts.engaged.items()}
     network, train = parts.planned.config.network, parts.planned.config.train

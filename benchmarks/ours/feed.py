@@ -38,7 +38,7 @@ def hasten_feed(
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set
     from hasten.config.schema import CacheConfig
-    from hasten.engine.job import pick_device
+    from hasten.engine.run_plan import pick_device
     from hasten.feed.feed import Feed as HastenFeed
 
     where = pick_device(device)

@@ -49,7 +49,7 @@ def efficiency(
     turns, in reverse order every other round, after a round that fills the cache. Raises RuntimeError if a run fails.
     """
     from hasten.config.load import dump_run, load_run
-    from hasten.engine.job import plan_run
+    from hasten.engine.run_plan import plan_run
     from hasten.observe.load import LoadMeter
 
     work.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from benchmarks.doctors.corpus import read, score, scripts
 from benchmarks.doctors.judge import RUN_CAUSES, SCRIPT_CAUSES, _outcome, _reading, _run_fault
 from hasten.config.load import load_run
 from hasten.study.finding import Finding
-from hasten.study.split import Split
+from hasten.study.time_split import Split
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from hasten.config.load import load_run
 from hasten.config.networks import NETWORKS
 from hasten.engine.export import export_weights
 from hasten.engine.initial import fit_file
-from hasten.engine.job import build_net, plan_run
 from hasten.engine.predict import predict
 from hasten.engine.run import train
+from hasten.engine.run_plan import build_net, plan_run
 from hasten.nets.build import build_network
 from tests.engine.runs import assert_same_run, at_step, checkpoint, config_of, resumed
 

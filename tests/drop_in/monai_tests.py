@@ -34,7 +34,7 @@ PLACES = {
     "monai.handlers.MeanIoUHandler": "hasten.engine.metrics.handlers:MeanIoU",
     "monai.handlers.ROCAUC": "hasten.engine.metrics.handlers",
     "monai.handlers.SmartCacheHandler": "hasten.engine.workflow",
-    "monai.inferers.SlidingWindowInferer": "hasten.engine.sliding",
+    "monai.inferers.SlidingWindowInferer": "hasten.engine.inferer",
     "monai.losses.DeepSupervisionLoss": "hasten.nets.losses.deep_supervision",
     "monai.losses.DiceCELoss": "hasten.nets.losses",
     "monai.losses.DiceFocalLoss": "hasten.nets.losses",

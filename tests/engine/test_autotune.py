@@ -16,8 +16,8 @@ from hasten.config.plan import make_plan
 from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.engine import autotune, measure
 from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
-from hasten.engine.job import RunPlan, augmentation_of, build_net
 from hasten.engine.measure import Probe, Switch, Variant, VariantTimes
+from hasten.engine.run_plan import RunPlan, augmentation_of, build_net
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
 from hasten.observe.load import LoadMeter

@@ -14,7 +14,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
 from hasten.engine.budget import LEAST_STEPS, LEAST_WIDE_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
-from hasten.engine.job import RunPlan, plan_run
+from hasten.engine.run_plan import RunPlan, plan_run
 from hasten.observe.clock import Clock
 
 

@@ -13,9 +13,9 @@ import torch
 
 from hasten.config.load import load_run
 from hasten.engine.compose import prepare_run
-from hasten.engine.job import plan_run
 from hasten.engine.predict import predict
 from hasten.engine.run import train
+from hasten.engine.run_plan import plan_run
 from hasten.observe.clock import Clock
 from hasten.report.page import write_report
 from tests.engine.runs import metrics

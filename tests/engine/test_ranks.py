@@ -12,9 +12,9 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.strategy import Strategy, alone
 from hasten.distribute.world import World
-from hasten.engine.job import plan_run
 from hasten.engine.ranks import mean_over_ranks, random_states, rank_mistakes, seed_rank, share_of, take_up_random
 from hasten.engine.run import train
+from hasten.engine.run_plan import plan_run
 from hasten.observe.rundir import RANKS, read_jsonl
 from hasten.sample.share import WHOLE, Share
 from tests.distribute.ranks import run_ranks

@@ -18,10 +18,10 @@ from hasten.config.load import load_run
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.components import Best, best_on_disk
 from hasten.engine.export import export_weights
-from hasten.engine.job import build_net, plan_run
 from hasten.engine.postprocess import Cleaning, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run import train
+from hasten.engine.run_plan import build_net, plan_run
 from hasten.observe.rundir import SUMMARY_JSON
 from hasten.report.page import write_report
 from hasten.report.read import read_run

@@ -20,9 +20,9 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
-from hasten.engine import compose, job, loop, run
-from hasten.engine.job import make_plan
+from hasten.engine import compose, loop, run, run_plan
 from hasten.engine.run import train
+from hasten.engine.run_plan import make_plan
 from hasten.engine.time_limit import TimeLimit
 from hasten.engine.validate import validate
 from hasten.observe.rundir import (
@@ -373,7 +373,7 @@ def test_the_device_is_picked_once(
         picked.append(name)
         return torch.device(name)
 
-    for module in (run, job):
+    for module in (run, run_plan):
         monkeypatch.setattr(module, "pick_device", pick)
     train(make("train.steps=2"), tmp_path / "run")
     assert picked == ["cpu"]

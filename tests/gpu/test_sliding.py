@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.engine.infer import Inference, infer_labels
-from hasten.engine.sliding import SlidingWindowInferer
+from hasten.engine.inferer import SlidingWindowInferer
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ import torch
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
-from hasten.engine.job import plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.study.tune.arm_builder import ArmBuilder
 from hasten.study.tune.arm_timer import ArmTimer
 from hasten.study.tune.space import room_of, space_of, start_of

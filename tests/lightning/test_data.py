@@ -24,7 +24,7 @@ from monai.transforms import (
 import hasten
 from hasten.config.load import load_run
 from hasten.engine.cases import arena_of
-from hasten.engine.job import plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule

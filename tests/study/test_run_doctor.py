@@ -20,7 +20,7 @@ from hasten.study.run.assemble import assemble
 from hasten.study.run.doctor import RunDiagnosis, diagnose_run
 from hasten.study.run.show import lines, write_page
 from hasten.study.run.timed import Marks, TimedStep
-from hasten.study.split import PARTS
+from hasten.study.time_split import PARTS
 from tests.engine.runs import config_of
 
 SLOW = 0.3

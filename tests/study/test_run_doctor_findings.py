@@ -14,7 +14,7 @@ from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.run.timed import TimedSteps
 from hasten.study.run.whole import split_of
-from hasten.study.split import Split, diagnose
+from hasten.study.time_split import Split, diagnose
 
 RARE = Rare(validation_s=1.0, timed_cases=8, validations=10, checkpoint_s=0.01, write_s=0.1, checkpoints=10, steps=1000)
 SETTLED = ("sample.batch_size=4", "train.precision=bf16", "train.channels_last=false", "train.validate_every=100",

@@ -116,7 +116,7 @@ def _prepared(given: ArmArguments, record: Record, scratch: Path) -> Any:
 
 def _set_up(given: ArmArguments, scratch: Path) -> bool:
     """What nnU-Net reads from the environment; returns whether it computes on the CPU."""
-    from hasten.engine.job import pick_device
+    from hasten.engine.run_plan import pick_device
 
     device = pick_device(given.device)
     if device.index:

@@ -33,7 +33,7 @@ def _train(record: Record) -> None:
     from benchmarks.ladder.chain import network_of
     from benchmarks.ladder.loop import Arm, may_autocast, run, set_up
     from hasten.engine.cases import arena_of
-    from hasten.engine.job import plan_run
+    from hasten.engine.run_plan import plan_run
     from hasten.engine.sampling import settle_program
 
     given, task = record.given, record.given.task

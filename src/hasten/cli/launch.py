@@ -55,7 +55,7 @@ def launch(
     job = _with_stall_s(job, shared.timeout_s)
     arguments = [] if source is None else [source, *(overrides or [])]
     options = _options(out, plan=plan, folds=folds, quiet=quiet)
-    command = ["-m", "hasten.cli.launched", "train", *arguments, *options, *(["--resume"] if resume else [])]
+    command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
     from hasten.distribute.launch import command as launcher
 
     start = launcher.launch_horovod if shared.strategy == "horovod" else launcher.launch

@@ -47,6 +47,6 @@ def show(
         words = (f"'network.{name}={value}'".replace(" ", "") for name, value in settings.items())
         echo(f"nnU-Net's network, which these settings build: {' '.join(words)}")
     if run is not None:
-        from hasten.engine.job import plan_run
+        from hasten.engine.run_plan import plan_run
 
         echo(fit_file(path, plan_run(run_from(run, []))).table())

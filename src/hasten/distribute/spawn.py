@@ -1,6 +1,6 @@
 """Starting ranks from inside Python: DDP from a notebook, or from a script that runs without a launcher.
 
-Each rank is `python -m hasten.distribute.spawned`, a fresh interpreter that gets the function by cloudpickle. So a
+Each rank is `python -m hasten.distribute.spawned_rank`, a fresh interpreter that gets the function by cloudpickle. So a
 function of a notebook's cell or of a script is sent by value: nothing imports the script again, which needs no
 `if __name__ == "__main__"` around it, and CUDA may be in use here already. Not taken:
 
@@ -152,7 +152,7 @@ def _start_rank(rank: int, size: int, port: int, task: Path, out: Any) -> subpro
         "PYTHONUNBUFFERED": 1,
     }
     environment = os.environ | {name: str(value) for name, value in variables.items()}
-    command = [sys.executable, "-P", "-m", "hasten.distribute.spawned", str(task)]
+    command = [sys.executable, "-P", "-m", "hasten.distribute.spawned_rank", str(task)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment)
 
 

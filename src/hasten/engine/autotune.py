@@ -22,7 +22,6 @@ from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
-from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.measure import (
     MEASURE_S,
     Precision,
@@ -37,6 +36,7 @@ from hasten.engine.measure import (
     variant_of,
 )
 from hasten.engine.precision import autocast
+from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep, memory_format
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor

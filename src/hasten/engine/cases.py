@@ -13,9 +13,9 @@ from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
 from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
-from hasten.engine.job import RunPlan, left_out
 from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
+from hasten.engine.run_plan import RunPlan, left_out
 from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from hasten.config.settled import PlannedTrain
 from hasten.engine.capture import CapturedStep
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import Inference
-from hasten.engine.job import RunPlan
 from hasten.engine.measure import Switch
+from hasten.engine.run_plan import RunPlan
 from hasten.engine.step import TrainStep
 from hasten.optim.schedule import PacedSchedule
 

@@ -15,7 +15,7 @@ from hasten.config.settled import PlannedTrain
 from hasten.distribute.case_assignment import RankCases
 from hasten.distribute.consensus import local_rank0_first, require_same, run_on_all_ranks, run_on_rank0
 from hasten.distribute.group import long_timeout_group
-from hasten.distribute.launch.facts import start_facts
+from hasten.distribute.launch.job_fingerprint import start_facts
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.autotune import (
@@ -33,10 +33,10 @@ from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
 from hasten.engine.initial import Start, start_of, with_head
-from hasten.engine.job import RunPlan, inference_of, plan_run, with_train
 from hasten.engine.measure import Switch, variant_of
 from hasten.engine.precision import scaler_for
 from hasten.engine.ranks import rank_mistakes, share_of
+from hasten.engine.run_plan import RunPlan, inference_of, plan_run, with_train
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update

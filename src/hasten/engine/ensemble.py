@@ -18,7 +18,7 @@ from hasten.config.resume import RUN_RULES, flat, rule_of, text_of
 from hasten.config.schema import RunConfig
 from hasten.config.settled import planned_run
 from hasten.engine.infer import Inference
-from hasten.engine.job import check_network
+from hasten.engine.run_plan import check_network
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.folds import finished_folds, is_cross_validation

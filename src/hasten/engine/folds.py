@@ -22,8 +22,8 @@ from hasten.distribute.world import detect_world
 from hasten.engine.crossval import score_fold, summarise
 from hasten.engine.custom_network import with_code
 from hasten.engine.ensemble import changed_settings
-from hasten.engine.job import read_cases
 from hasten.engine.run import train
+from hasten.engine.run_plan import read_cases
 from hasten.engine.stop import Stopped
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
 from hasten.observe.progress import Progress

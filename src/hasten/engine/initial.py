@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn, serialization
 
 from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
-from hasten.engine.job import RunPlan, build_net, with_train
+from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.weights import model_file, read_model
 from hasten.files import hash_file
 from hasten.nets.weights import Fit, fit_weights, last_weight

@@ -20,8 +20,8 @@ from hasten.engine.custom_network import model_network
 from hasten.engine.ensemble import Ensemble, Member, joined
 from hasten.engine.foreground import foreground_size, size_warning, spacing_warning
 from hasten.engine.infer import Inference, infer_on_grid
-from hasten.engine.job import inference_of, pick_device
 from hasten.engine.regrid import Planes, thick_axis
+from hasten.engine.run_plan import inference_of, pick_device
 from hasten.engine.step import memory_format
 from hasten.engine.window_batch import measured_batch
 from hasten.engine.window_graph import GraphedNetwork

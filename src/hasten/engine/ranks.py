@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 from hasten.distribute.case_assignment import parts_mistake
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
-from hasten.engine.job import RunPlan
+from hasten.engine.run_plan import RunPlan
 from hasten.nets import random_state
 from hasten.sample.share import WHOLE, Share
 

@@ -29,11 +29,11 @@ from hasten.engine.components import Evaluator, LoopComponents, RunComponents
 from hasten.engine.compose import prepare_run
 from hasten.engine.custom_network import with_code
 from hasten.engine.evaluation.run import with_own_grid
-from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
 from hasten.engine.ranks import seed_rank
 from hasten.engine.resume import complete_summary, resumed_run, tell_changes, tell_rate
+from hasten.engine.run_plan import pick_device, plan_to_dict
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import about_cases, write_examples, write_summary
 from hasten.engine.validate import CaseEvaluator

@@ -24,8 +24,8 @@ from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
 from hasten.config.decision import GIVEN
 from hasten.distribute.case_assignment import RankCases
-from hasten.engine.job import RunPlan
 from hasten.engine.measure import Switch, certainly_faster, compared
+from hasten.engine.run_plan import RunPlan
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of

@@ -14,10 +14,10 @@ import torch
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import RunComponents
+from hasten.engine.dice import counts_of, dice_of, without_ignored
 from hasten.engine.infer import infer_labels
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
-from hasten.engine.metric import counts_of, dice_of, without_ignored
 from hasten.observe.env import environment
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
 

@@ -16,10 +16,10 @@ from hasten.config.schema import Triple
 from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
+from hasten.engine.dice import Dice, counts_of, dice_of
 from hasten.engine.foreground import training_spacing
 from hasten.engine.infer import Inference, infer_labels, padded_size
 from hasten.engine.measure import Switch
-from hasten.engine.metric import Dice, counts_of, dice_of
 from hasten.engine.metrics.streamed import counts_over_ranks
 from hasten.engine.summary import EXAMPLE_CASES
 from hasten.observe.ranges import VALIDATION, Range

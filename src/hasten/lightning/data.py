@@ -13,7 +13,7 @@ from typing import Any, Self
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
-from hasten.engine.job import RunPlan, pick_device
+from hasten.engine.run_plan import RunPlan, pick_device
 from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hasten.config.load import dump_run
-from hasten.engine.job import with_train
+from hasten.engine.run_plan import with_train
 from hasten.lightning.sources import PlannedSource, Source
 from hasten.lightning.timed import Steps
 from hasten.observe.env import environment

@@ -18,7 +18,7 @@ from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
 from hasten.engine.cases import arena_of
-from hasten.engine.job import RunPlan, plan_run, with_train
+from hasten.engine.run_plan import RunPlan, plan_run, with_train
 from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 from hasten.sample.share import Share

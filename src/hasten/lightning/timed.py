@@ -29,7 +29,7 @@ _PARTS = {
     "optimizer_step": "optimizer",
     "save_checkpoint": "checkpoint",
 }
-"""Suffixes of a Trainer's profiler actions, and the corresponding parts of `hasten.study.split`."""
+"""Suffixes of a Trainer's profiler actions, and the corresponding parts of `hasten.study.time_split`."""
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
-from hasten.engine.job import pick_device
 from hasten.engine.measure import Switch, Variant
+from hasten.engine.run_plan import pick_device
 from hasten.engine.step import memory_format
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.job import pick_device
 from hasten.engine.measure import Variant
+from hasten.engine.run_plan import pick_device
 from hasten.engine.step import memory_format
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.pathology.compose import scorer_of

@@ -15,7 +15,7 @@ from hasten.config.load import load_run
 from hasten.engine.crossval import CrossValidation
 from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.engine.evaluation.pairs import Pair
-from hasten.engine.job import read_cases
+from hasten.engine.run_plan import read_cases
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import RUN_YAML
 from hasten.observe.values import mapping, number

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hasten.report.model import Bar, Section, Table
 from hasten.report.words import NBSP
 from hasten.study.finding import Finding, ms
-from hasten.study.split import PARTS, Diagnosis, Split
+from hasten.study.time_split import PARTS, Diagnosis, Split
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:

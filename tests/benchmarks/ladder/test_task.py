@@ -9,7 +9,7 @@ import pytest
 from benchmarks.ladder.task import Task, _check, read_task, task_of, write_task
 from hasten.config.load import from_dict
 from hasten.config.schema import RunConfig
-from hasten.engine.job import plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.recipes.recipe import PeerSettings
 
 

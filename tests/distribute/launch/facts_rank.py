@@ -10,9 +10,9 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import DistributeConfig, RunConfig
 from hasten.distribute.consensus import OtherRankFailed, require_same
 from hasten.distribute.group import process_group
-from hasten.distribute.launch.facts import start_facts
+from hasten.distribute.launch.job_fingerprint import start_facts
 from hasten.distribute.world import detect_world
-from tests.distribute.launch.test_facts import FINGERPRINT
+from tests.distribute.launch.test_job_fingerprint import FINGERPRINT
 from tests.distribute.ranks import tell
 
 

@@ -19,7 +19,7 @@ import torch
 
 from hasten.distribute.launch.command import launch
 from hasten.distribute.launch.job import Job
-from hasten.distribute.launch.parent import is_alive
+from hasten.distribute.launch.parent_watch import is_alive
 
 RANK = Path(__file__).parent / "rank.py"
 STEPS = 24
@@ -42,7 +42,7 @@ def start(
 ) -> tuple[int, str]:
     """Exit code of a job of two, and what its launcher told."""
     job = Job(nproc=2, out=out, max_restarts=restarts, stall_s=stall_s)
-    command = ["-m", "hasten.cli.launched", str(RANK), str(out), str(steps), *more]
+    command = ["-m", "hasten.cli.rank_main", str(RANK), str(out), str(steps), *more]
     with pytest.MonkeyPatch.context() as patch, own_signals(), redirect_stderr(io.StringIO()) as output:
         for name, value in {"HASTEN_FAULT": faults, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}.items():
             patch.setenv(name, value)

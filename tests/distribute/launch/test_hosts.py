@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from hasten.distribute.launch.parent import is_alive
+from hasten.distribute.launch.parent_watch import is_alive
 from tests.distribute.launch.test_command import start, wait_for
 
 HOST = Path(__file__).parent / "host.py"

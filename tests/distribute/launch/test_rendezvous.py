@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hasten.distribute.launch.ends import End
+from hasten.distribute.launch.exit_status import End
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.rendezvous import Rendezvous, join
 

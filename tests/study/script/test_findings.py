@@ -8,8 +8,8 @@ import pytest
 
 from hasten.study.script.doctor import findings_of
 from hasten.study.script.records import as_record
-from hasten.study.script.split import split_of
-from hasten.study.split import diagnose
+from hasten.study.script.time_split import split_of
+from hasten.study.time_split import diagnose
 
 STEPS = 20
 SITE = "/s/train.py:10"

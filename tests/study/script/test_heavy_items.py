@@ -7,8 +7,8 @@ import pytest
 from hasten.study.finding import Finding
 from hasten.study.script.findings.loading import heavy_items
 from hasten.study.script.records import as_record
-from hasten.study.script.split import alone_s, contended_s, split_of
-from hasten.study.split import diagnose
+from hasten.study.script.time_split import alone_s, contended_s, split_of
+from hasten.study.time_split import diagnose
 
 SITE = "/s/train.py:10"
 

@@ -10,7 +10,7 @@ import torch
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
-from hasten.engine.job import RunPlan, plan_run
+from hasten.engine.run_plan import RunPlan, plan_run
 from hasten.study.tune.search import ArmResult, SearchStage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.space import BATCH, FEED, VALIDATION, Room, advice, pays_within, space_of, start_of

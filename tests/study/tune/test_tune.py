@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.engine.job import plan_run
 from hasten.engine.run import train
+from hasten.engine.run_plan import plan_run
 from hasten.observe.compare import Compared, Comparison, judge
 from hasten.study.tune import run as module
 from hasten.study.tune import tune

@@ -22,8 +22,8 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from hasten.distribute.launch import parent
-from hasten.distribute.launch.ends import End, ends_of
+from hasten.distribute.launch import parent_watch
+from hasten.distribute.launch.exit_status import End, ends_of
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import RankRecord, read_record
 from hasten.distribute.launch.rendezvous import Rendezvous
@@ -220,7 +220,7 @@ def _environment(rendezvous: Rendezvous) -> dict[str, str]:
 def rank_variables(job: Job) -> dict[str, str]:
     """Environment variables of the ranks that this process starts."""
     # Unbuffered, so that the log of a killed rank is complete.
-    variables = {parent.VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    variables = {parent_watch.VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if job.stall_s is not None:
         variables[VARIABLE] = str(job.stall_s)
     return variables

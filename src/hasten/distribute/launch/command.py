@@ -14,7 +14,7 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from hasten.distribute.launch.agent import rank_variables, run_ranks
-from hasten.distribute.launch.ends import End, exit_code_of, first_of, report_of
+from hasten.distribute.launch.exit_status import End, exit_code_of, first_of, report_of
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import FOLDER, RankRecord, read_record
 from hasten.distribute.launch.rendezvous import Rendezvous, join

@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from hasten.distribute.group import why_unreachable, with_timeout
-from hasten.distribute.launch.ends import End
+from hasten.distribute.launch.exit_status import End
 from hasten.distribute.launch.job import Job
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from hasten.distribute.world import World
 from hasten.engine.ensemble import Member
 from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs, write_evaluation
 from hasten.engine.evaluation.pairs import Pair, Pairs
-from hasten.engine.job import read_cases
 from hasten.engine.label_files import label_names
 from hasten.engine.predict import predict_cases
+from hasten.engine.run_plan import read_cases
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.clock import Clock
 from hasten.observe.folds import VALIDATION, is_finished

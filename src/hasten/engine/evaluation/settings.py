@@ -13,10 +13,10 @@ from hasten.engine.evaluation.cleaning import Chosen, choose_cleanings
 from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs
 from hasten.engine.evaluation.pairs import Pairs
 from hasten.engine.evaluation.run import validation_pairs
-from hasten.engine.job import read_cases
 from hasten.engine.model import load_members
 from hasten.engine.postprocess import write_cleanings
 from hasten.engine.predict import predict_cases
+from hasten.engine.run_plan import read_cases
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.rundir import RUN_YAML
 

@@ -12,7 +12,7 @@ import torch
 
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
-from hasten.engine.job import pick_device
+from hasten.engine.run_plan import pick_device
 from hasten.observe.env import environment
 from hasten.observe.load import BUSY, LoadMeter
 from hasten.study.environment.check import Check, Level, check, worst

@@ -17,7 +17,7 @@ from hasten.config.schema import RunConfig
 from hasten.engine.cases import arena_of
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import compose_run
-from hasten.engine.job import RunPlan, plan_run, with_train
+from hasten.engine.run_plan import RunPlan, plan_run, with_train
 from hasten.observe.clock import Clock
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import prepare_case

@@ -40,7 +40,7 @@ from hasten.study.run.probes import (
 from hasten.study.run.rare import Rare, measure_rare
 from hasten.study.run.timed import TimedSteps, WrapFeed, WrapStep, feed_alone, mean_seconds, run_steps
 from hasten.study.run.whole import split_of
-from hasten.study.split import Diagnosis, Split, diagnose
+from hasten.study.time_split import Diagnosis, Split, diagnose
 
 Echo = Callable[[str], None]
 _ENDLESS = 10**9

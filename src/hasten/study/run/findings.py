@@ -25,7 +25,7 @@ from hasten.study.finding import (
 from hasten.study.run.assemble import ColdCache
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
-from hasten.study.split import Split
+from hasten.study.time_split import Split
 
 _VALIDATION = 0.10
 _CHECKPOINTS = 0.02

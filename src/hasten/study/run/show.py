@@ -9,7 +9,7 @@ from hasten.report.model import Page, Section, Table
 from hasten.study.finding import ms
 from hasten.study.run.doctor import RunDiagnosis
 from hasten.study.show import finding_lines, findings_section, split_section, whole
-from hasten.study.split import PARTS
+from hasten.study.time_split import PARTS
 
 _NONE = "No setting was found that would make it faster."
 

@@ -7,7 +7,7 @@ from hasten.study.run.assemble import ColdCache
 from hasten.study.run.probes import Arms
 from hasten.study.run.rare import Rare
 from hasten.study.run.timed import TimedSteps
-from hasten.study.split import PARTS, Split
+from hasten.study.time_split import PARTS, Split
 
 
 def split_of(

@@ -20,7 +20,7 @@ from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
 from hasten.distribute.weak_scaling import weakly_scaled
-from hasten.engine.job import RunPlan, plan_run
+from hasten.engine.run_plan import RunPlan, plan_run
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.observe.progress import SHOWN

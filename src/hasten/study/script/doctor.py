@@ -13,8 +13,8 @@ from hasten.study.script import report
 from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
 from hasten.study.script.launch import ScriptRun, run_script
 from hasten.study.script.records import ProcessRecord
-from hasten.study.script.split import split_of
-from hasten.study.split import diagnose
+from hasten.study.script.time_split import split_of
+from hasten.study.time_split import diagnose
 
 FAILED = 2
 """Exit code for a script that had to be stopped before anything could be measured."""

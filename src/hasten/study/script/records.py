@@ -70,7 +70,7 @@ class ProcessRecord:
         return max(0.0, self.step_s - self.part("validation") - self.part("checkpoint"))
 
     def part(self, name: str) -> float:
-        """Mean seconds of a measured step that went into a part of `study.split.PARTS`."""
+        """Mean seconds of a measured step that went into a part of `study.time_split.PARTS`."""
         return sum(step["parts"].get(name, 0.0) for step in self.measured) / max(1, len(self.measured))
 
     def per_step(self, count: float) -> float:

@@ -16,7 +16,7 @@ from hasten.study.finding import Finding, ms
 from hasten.study.folder import writing_to
 from hasten.study.script.launch import ScriptRun
 from hasten.study.show import finding_lines, findings_section, split_section
-from hasten.study.split import Diagnosis, Split
+from hasten.study.time_split import Diagnosis, Split
 
 if TYPE_CHECKING:
     from hasten.study.script.try_cures import Tried

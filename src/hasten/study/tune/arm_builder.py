@@ -20,9 +20,9 @@ from hasten.engine.autotune import operated_net
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import compose_run
 from hasten.engine.infer import infer_labels
-from hasten.engine.job import RunPlan, build_net, with_train
 from hasten.engine.measure import Trace
 from hasten.engine.precision import tensor_cores
+from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep
 from hasten.feed.feed import Feed
 from hasten.nets.blocks import compile_blocks

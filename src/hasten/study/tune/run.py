@@ -14,9 +14,9 @@ from hasten.cache.key import cache_dir, digest
 from hasten.config.load import with_absolute_paths
 from hasten.config.schema import RunConfig
 from hasten.engine.allocator import keep_freed_memory
-from hasten.engine.job import RunPlan, plan_run
 from hasten.engine.measure import machine
 from hasten.engine.outputs import make_folder
+from hasten.engine.run_plan import RunPlan, plan_run
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
 from hasten.study.folder import empty_folder

@@ -13,8 +13,8 @@ from hasten.config.schema import RunConfig
 from hasten.config.size import size_text
 from hasten.engine.autotune import example_of
 from hasten.engine.infer import WINDOW_BATCH
-from hasten.engine.job import RunPlan
 from hasten.engine.precision import autocast
+from hasten.engine.run_plan import RunPlan
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import recompute
 from hasten.observe.env import usable_cores

@@ -10,7 +10,7 @@ from hasten.study.finding import WAITS, Finding, finding_from_share, gain_of, ms
 from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.findings.loader_experiments import measured_loops, too_few, too_many
 from hasten.study.script.records import ProcessRecord, place
-from hasten.study.script.split import contended_s
+from hasten.study.script.time_split import contended_s
 
 LEAST_WAIT_S = 0.0005
 """Wait below which workers would cost more than they hide, as handing over a batch takes about as long."""

@@ -10,9 +10,10 @@ import sys
 import psutil
 import pytest
 
-from hasten.distribute.launch.parent import VARIABLE
+from hasten.distribute.launch.parent_watch import VARIABLE
 
-RANK = "from hasten.distribute.launch.parent import end_with_launcher; end_with_launcher(); print('up', flush=True); {}"
+RANK = """from hasten.distribute.launch.parent_watch import end_with_launcher
+end_with_launcher(); print('up', flush=True); {}"""
 
 
 def rank_of(launcher: int, what: str) -> list[str]:

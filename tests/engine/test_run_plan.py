@@ -14,8 +14,8 @@ from hasten.config.decision import GIVEN
 from hasten.config.load import load_run
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
-from hasten.engine.job import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
 from hasten.engine.out_of_memory import memory_mistakes
+from hasten.engine.run_plan import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
 from hasten.observe.rundir import write_json
 
 
@@ -318,7 +318,7 @@ def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, mo
     def never(*_: object) -> None:
         raise AssertionError("read")
 
-    monkeypatch.setattr("hasten.engine.job.get_fingerprint", never)
+    monkeypatch.setattr("hasten.engine.run_plan.get_fingerprint", never)
     assert message_of(config).startswith("train.device=cuda:0: this machine has 0 CUDA devices")
 
 

@@ -1,4 +1,4 @@
-"""`python -m hasten.distribute.spawned TASK`: one rank of `spawn_ddp`, whose function is in the file TASK."""
+"""`python -m hasten.distribute.spawned_rank TASK`: one rank of `spawn_ddp`, whose function is in the file TASK."""
 
 from __future__ import annotations
 

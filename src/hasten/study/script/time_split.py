@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.records import ProcessRecord
-from hasten.study.split import PARTS, Split
+from hasten.study.time_split import PARTS, Split
 
 CLEAR = 1.3
 """Factor by which forward and backward must be slower beside the workers than alone."""

@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hasten.distribute.consensus import OtherRankFailed
 from hasten.distribute.group import RendezvousError
-from hasten.distribute.launch.ends import End, ends_of, exit_code_of, first_of, report_of
+from hasten.distribute.launch.exit_status import End, ends_of, exit_code_of, first_of, report_of
 from hasten.distribute.launch.record import RankRecord, read_record, record_of, write_record
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
 

@@ -1,4 +1,4 @@
-"""What `hasten launch` starts as a rank: `python -m hasten.cli.launched`, then `train ...`, `-m MODULE` or a script."""
+"""A rank of `hasten launch`: `python -m hasten.cli.rank_main`, then `train ...`, `-m MODULE` or a script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from hasten.cli.ranks import leave
-from hasten.distribute.launch.parent import end_with_launcher
+from hasten.distribute.launch.parent_watch import end_with_launcher
 
 
 def main(arguments: Sequence[str]) -> int:

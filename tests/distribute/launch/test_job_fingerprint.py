@@ -10,7 +10,7 @@ import pytest
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.distribute.launch.facts import code_hash, settings_hash, start_facts
+from hasten.distribute.launch.job_fingerprint import code_hash, settings_hash, start_facts
 from tests.distribute.ranks import run_ranks
 
 FINGERPRINT = Fingerprint(

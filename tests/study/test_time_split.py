@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.study.finding import Finding, gain_of, ranked
-from hasten.study.split import Split, diagnose
+from hasten.study.time_split import Split, diagnose
 
 COMPUTE = {"forward": 0.03, "backward": 0.05, "optimizer": 0.005}
 

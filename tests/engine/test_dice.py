@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.engine.metric import Dice, counts_of, dice_of
+from hasten.engine.dice import Dice, counts_of, dice_of
 
 
 def measure(predictions: list[Tensor], labels: list[Tensor], num_classes: int) -> Dice:

@@ -11,7 +11,7 @@ from monai.data import MetaTensor
 from monai.inferers import SlidingWindowInferer as Theirs
 from torch import Tensor, nn
 
-from hasten.engine.sliding import SlidingWindowInferer
+from hasten.engine.inferer import SlidingWindowInferer
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
