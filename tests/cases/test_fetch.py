@@ -203,7 +203,7 @@ def test_a_copy_serves_while_the_server_is_gone(
     path = get(server, tmp_path).path
     server.fail = 1 << 30
     assert get(server, tmp_path) == Fetched(path=path, how="stale", size=len(CONTENT))
-    assert "can't be reached (the server answers 500); the copy from before is used" in caplog.text
+    assert "can't be reached (the server answers 500); its existing copy is used" in caplog.text
     path.write_bytes(b"damaged")
     with pytest.raises(Unreachable, match="the server answers 500"):
         get(server, tmp_path)
@@ -272,7 +272,7 @@ def test_many_at_once_end_with_one_file(server: Served, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(each.how for each in made) == ["unchanged"] * 5 + ["new"]
+    assert sorted(each.how for each in made) == ["new"] + ["unchanged"] * 5
     assert made[0].path.read_bytes() == CONTENT
     assert complete_copy(made[0].path, verify=True) is not None
     assert len(server.downloads()) == 4
@@ -290,7 +290,7 @@ print(fetch(sys.argv[1], Path(sys.argv[2]), patience=Patience(stall_s=60, waits_
 def test_two_processes_end_with_one_file(server: Served, tmp_path: Path) -> None:
     both = [Program("-c", PROCESS, f"{server.url}/set/a.nii.gz", str(tmp_path)) for _ in range(2)]
     said = sorted(process.communicate(timeout=60)[0].strip() for process in both)
-    assert said == ["unchanged", "new"]
+    assert said == ["new", "unchanged"]
     assert complete_copy(tmp_path / local_name(f"{server.url}/set/a.nii.gz"), verify=True) is not None
 
 
