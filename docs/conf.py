@@ -59,7 +59,10 @@ def _fill(app: Any, docname: str, source: list[str]) -> None:
         "changelog": lambda: (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
         "contributing": lambda: (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
     }
-    source[0] = re.sub(r"<!-- made: (\w+) -->", lambda result: makers[result[1]](), source[0])
+    filled = re.sub(r"<!-- made: (\w+) -->", lambda result: makers[result[1]](), source[0])
+    if filled != source[0]:
+        app.env.note_reread()  # The page's own file does not change with what it shows.
+    source[0] = filled
 
 
 def _plain_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
