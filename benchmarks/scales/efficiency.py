@@ -96,7 +96,7 @@ def ratios(epochs: dict[str, list[float]]) -> dict[str, Any]:
 
 def _run(settings: Path, folder: Path, processes: int, threads: int) -> tuple[float, float]:
     """Seconds of an epoch, and of the whole run as it counts itself, in a folder that is removed again."""
-    from hasten.study.scale.run_logs import Listed, read_own
+    from hasten.study.scale.run_logs import StudyEntry, read_run_log
     from hasten.study.scale.study import command_of, last_error, start
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -104,8 +104,8 @@ def _run(settings: Path, folder: Path, processes: int, threads: int) -> tuple[fl
     code = start(command_of(settings, folder, processes), threads=threads, log=log)
     if code != 0:
         raise RuntimeError(f"{processes} processes with {threads} threads: exit code {code}, {last_error(log)}")
-    entry = Listed(world=processes, strategy="ddp" if processes > 1 else "single", seed=0, folder=folder.name)
-    measured, message = read_own(folder.parent, entry)
+    entry = StudyEntry(world=processes, strategy="ddp" if processes > 1 else "single", seed=0, folder=folder.name)
+    measured, message = read_run_log(folder.parent, entry)
     epoch_s = measured.epoch_s(None) if measured is not None else None
     if measured is None or epoch_s is None or measured.total_s is None:
         raise RuntimeError(f"{folder.name}: {' '.join(message)}")

@@ -413,7 +413,7 @@ def _found(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def test_nothing_in_the_loop_waits_for_the_device() -> None:
-    files = ["blend.py", "canvas.py", "infer.py", "scores.py", "sliding.py", "windows.py"]
+    files = ["blend.py", "canvas.py", "infer.py", "scores.py", "inferer.py", "windows.py"]
     # Where the device has no room: then the host has to take what it gives up.
     full = ("canvas.py", "Canvas.to_host", ".cpu()")
     # With infer.flip_below: how many windows are mirrored is what it saves.

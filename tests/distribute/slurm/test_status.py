@@ -11,7 +11,7 @@ import pytest
 from hasten.distribute.slurm.jobs import SlurmJob
 from hasten.distribute.slurm.queue import query
 from hasten.distribute.slurm.status import JobStatus, is_active, job_statuses, scale_json
-from hasten.study.scale.run_logs import RUNS_JSON, listed
+from hasten.study.scale.run_logs import RUNS_JSON, study_entries
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
 JOB = SlurmJob(
@@ -137,7 +137,7 @@ def test_what_is_collected_is_what_the_study_reads(bin_: Path, tmp_path: Path) -
     )
     (tmp_path / RUNS_JSON).write_text(json.dumps(content))
 
-    first, second = listed(tmp_path)
+    first, second = study_entries(tmp_path)
 
     assert (first.world, first.strategy, first.seed, first.mode) == (4, "ddp", 0, "strong")
     assert (first.folder, first.status) == ("gpus-4", "finished")
