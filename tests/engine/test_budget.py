@@ -13,6 +13,7 @@ from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
+from hasten.engine.autotune import MEASURE_SHARE
 from hasten.engine.budget import LEAST_STEPS, LEAST_WIDE_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
 from hasten.engine.run_plan import RunPlan, plan_run
 from hasten.observe.clock import Clock
@@ -95,6 +96,24 @@ def test_long_runs_turn_and_zoom_as_nnunet_does(source: Path, monkeypatch: pytes
     other, _ = scaled(monkeypatch, source, "augment.preset=nnunet")
     assert other.config.sample.rotate_deg is None
     assert "sample.rotate_deg" not in other.decisions
+
+
+def test_networks_that_may_be_chosen_are_measured_as_long_as_the_run_measures_them(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With less time precision would stay open, and the seconds those of float32."""
+    seconds: dict[tuple[str, int], float] = {}
+
+    def step_seconds(planned: RunPlan, budget_s: float) -> float:
+        network = planned.config.network
+        seconds[network.name, network.channels[0]] = budget_s
+        return 1.0 if len(seconds) == 1 else 0.5
+
+    monkeypatch.setattr(budget, "_step_seconds", step_seconds)
+    planned = plan_run(config_of(source, "train.budget=100s"))
+    assert choose_scale(planned, Clock()) is not None
+    assert len(seconds) == 2
+    assert all(value == pytest.approx(100 * MEASURE_SHARE, rel=0.1) for value in seconds.values())
 
 
 def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hasten.config.decision import GIVEN, Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import validation_steps, with_network
 from hasten.config.size import duration_text
-from hasten.engine.autotune import operated_net, settle_variant, time_left
+from hasten.engine.autotune import MEASURE_SHARE, operated_net, settle_variant, time_left
 from hasten.engine.measure import variant_of
 from hasten.engine.run_plan import RunPlan, augmentation_of, with_train
 from hasten.engine.step import memory_format
@@ -36,8 +36,9 @@ _STEPS_SHARE = 0.85
 _MORE = 1.25
 """Steps that are planned over those that should fit. A run with a time limit shortens its schedule, and never stretches
 it."""
-_MEASURE_SHARE = 0.02
-"""Share of the time that measuring one width may take."""
+_WIDTH_SHARE = 0.02
+"""Share of the time that measuring one width may take. The planned network and `FAST` get the share of the run's own
+measurement, which then uses their results: in less time precision would stay open, and float32 has the fewest steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +63,8 @@ def choose_scale(planned: RunPlan, clock: Clock) -> Scale | None:
     remaining_s, name = time_left(planned, clock), planned.config.network.name
     timed: list[str] = []
 
-    def steps_of(candidate: RunPlan) -> int:
-        steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, _MEASURE_SHARE * remaining_s)))
+    def steps_of(candidate: RunPlan, share: float = MEASURE_SHARE) -> int:
+        steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, share * remaining_s)))
         network = candidate.config.network
         timed.append(f"{' '.join(map(str, (network.name, *network.channels[:1])))} {steps}")
         return steps
@@ -76,7 +77,7 @@ def choose_scale(planned: RunPlan, clock: Clock) -> Scale | None:
     elif _open(planned, "network.channels"):
         for each in WIDTHS:
             wider = _with_network(planned, name, each)
-            fewer = steps_of(wider) if wider is not None else 0
+            fewer = steps_of(wider, _WIDTH_SHARE) if wider is not None else 0
             if fewer < LEAST_WIDE_STEPS:
                 break
             width, steps = each, fewer
