@@ -55,7 +55,9 @@ def doctor(
         str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Machine: a data set whose disk is timed too.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the verdict; of a script nothing.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the verdict only; for a script, print nothing.")
+    ] = False,
 ) -> None:
     """Say what holds a training back, and what to change: of this machine, of a run, or of any script after `--`.
 

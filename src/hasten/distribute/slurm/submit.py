@@ -156,7 +156,7 @@ def _strategy(config: RunConfig, world: int) -> str:
 def _rest(out: Path, sent: Sequence[SlurmJob], remaining: Sequence[SlurmJob]) -> str:
     """The end of the message after a refusal: the submitted jobs and the remaining commands."""
     if not sent:
-        return "; mend the options and give the command again"
+        return "; correct the options and run the command again"
     scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in remaining)
     submitted = ", ".join(f"{job.name} as {job.job_id}" for job in sent)
     return f"; already in the queue: {submitted}. Mend and hand in the others by hand, each by `sbatch FILE`: {scripts}"

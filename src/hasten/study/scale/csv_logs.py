@@ -89,14 +89,14 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
             columns = [column.strip() for column in next(reader, [])]
             rows = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: can't be read as CSV ({error}); mend it or take it away") from None
+        raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
     twice = sorted({column or "(no name)" for column in columns if columns.count(column) > 1})
     if twice:
         raise ValueError(f"{path}: has the column {', '.join(twice)} more than once; keep one")
     for line, cells in rows:
         if len(cells) != len(columns):
             raise ValueError(
-                f"{path}:{line}: has {len(cells)} values for {len(columns)} columns; mend or delete that line"
+                f"{path}:{line}: has {len(cells)} values for {len(columns)} columns; correct or delete that line"
             )
     if not rows:
         raise ValueError(f"{path}: holds no epoch; take the file away or give the whole log")
@@ -111,13 +111,15 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{path}:{line}: {column} is {text!r}, which is no number; mend or delete that line") from None
+        raise ValueError(
+            f"{path}:{line}: {column} is {text!r}, which is no number; correct or delete that line"
+        ) from None
 
 
 def _seconds(path: Path, line: int, column: str, text: str) -> float:
     seconds = _number(path, line, column, text)
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{path}:{line}: {column} is {text}, but must be seconds above 0; mend or delete that line")
+        raise ValueError(f"{path}:{line}: {column} is {text}, but must be seconds above 0; correct or delete that line")
     return seconds
 
 

@@ -108,7 +108,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
         return mapping(parse(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: can't be read ({error}); mend it or take the run away") from None
+        raise ValueError(f"{path}: can't be read ({error}); correct it or remove the run") from None
 
 
 def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]]:
