@@ -119,7 +119,7 @@ def test_what_sbatch_refuses(sbatch: Path, config: RunConfig, tmp_path: Path) ->
     out = tmp_path / "out"
     fake(sbatch, "sbatch", 'echo "sbatch: error: invalid partition specified: nowhere" >&2; exit 1')
     with pytest.raises(
-        ValueError, match=r"gpus-4\.sbatch: sbatch refused it: invalid partition.*nowhere; mend the options"
+        ValueError, match=r"gpus-4\.sbatch: sbatch refused it: invalid partition.*nowhere; correct the options"
     ):
         submitted(config, out, request=Request(partition="nowhere"))
 
