@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -48,8 +49,19 @@ CHOICES = {
     "no averaged weights": "train.ema=0",
     "shorter average": "train.ema=0.98",
     "Dice and focal loss": "loss.name=dice_focal",
+    "smaller patches at first, in two stages": "sample.stages=[[0.3,0.5],[0.6,0.75]]",
+    "smaller patches at first, deep supervision": "sample.stages=[[0.4,0.5]] network.deep_supervision=2",
+    "label smoothing 0.1": "loss.name=benchmarks.ours.candidates:smoothed_dice_ce loss.args={smoothing: 0.1}",
+    "foreground counts twice": "loss.name=benchmarks.ours.candidates:weighted_dice_ce loss.args={weight: 2.0}",
+    "dirac initialization": "",
+    "whitening first convolution": "",
+    "residual encoder, stochastic depth 0.1": "network.name=residualencoderunet",
+    "SOAP, half the learning rate": "train.learning_rate=0.004",
+    "SOAP, a quarter of it": "train.learning_rate=0.002",
+    "schedule-free AdamW, half the learning rate": "train.schedule=constant train.ema=0 train.learning_rate=0.004",
+    "schedule-free AdamW, a quarter of it": "train.schedule=constant train.ema=0 train.learning_rate=0.002",
 }
-"""Overrides by name; each is compared with the first."""
+"""Overrides by name, some of them in a context of `benchmarks.ours.candidates`; each is compared with the first."""
 FIXED = ("train.precision=bf16", "train.channels_last=true")
 """Of `learning`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "infer.patch=[16,16,16]", "sample.compile=false",
@@ -164,13 +176,21 @@ def learning(given: argparse.Namespace) -> Part:
 def _dice(given: argparse.Namespace, name: str, steps: int, seed: int) -> float:
     """Of the last validation: no choice gains by being validated more often."""
     import hasten
+    from benchmarks.ours.candidates import contexts
 
     asked = [*SPLIT, *FIXED, f"train.steps={steps}", f"train.validate_every={steps}", f"train.seed={seed}"]
     out = given.work / f"{name.replace(' ', '_').replace(':', '').replace(chr(39), '')}_{steps}_{seed}"
     if not (out / "summary.json").is_file():
-        hasten.train(_config(given, *asked, *([] if given.quick else CHOICES[name].split())), out)
+        context = contexts(given.data).get(name, nullcontext)
+        with context():
+            hasten.train(_config(given, *asked, *([] if given.quick else _settings(CHOICES[name]))), out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float([row["dice"] for row in rows if row["kind"] == "validation"][-1])
+
+
+def _settings(choice: str) -> list[str]:
+    """The overrides in a line; values may hold blanks."""
+    return re.split(r" (?=[a-z_.]+=)", choice) if choice else []
 
 
 def start(given: argparse.Namespace) -> Part:
