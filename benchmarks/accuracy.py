@@ -183,12 +183,12 @@ def _dice(given: argparse.Namespace, name: str, steps: int, seed: int) -> float:
     if not (out / "summary.json").is_file():
         context = contexts(given.data).get(name, nullcontext)
         with context():
-            hasten.train(_config(given, *asked, *([] if given.quick else _settings(CHOICES[name]))), out)
+            hasten.train(_config(given, *asked, *([] if given.quick else overrides_of(CHOICES[name]))), out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float([row["dice"] for row in rows if row["kind"] == "validation"][-1])
 
 
-def _settings(choice: str) -> list[str]:
+def overrides_of(choice: str) -> list[str]:
     """The overrides in a line; values may hold blanks."""
     return re.split(r" (?=[a-z_.]+=)", choice) if choice else []
 

@@ -7,15 +7,43 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.accuracy import CHOICES, GOALS, SPLIT, main
+from benchmarks.accuracy import CHOICES, GOALS, SPLIT, main, overrides_of
+from benchmarks.ours.candidates import ScheduleFree, Soap, contexts, smoothed_dice_ce, weighted_dice_ce
 from hasten.config.load import load_run
+from hasten.nets.losses.dice_ce import dice_ce
 
 
-def test_each_choice_is_a_setting_of_its_own() -> None:
-    configs = [load_run(None, ["data.source=x", *SPLIT, *words.split()]) for words in CHOICES.values()]
-    texts = {json.dumps(dataclasses.asdict(config), default=str, sort_keys=True) for config in configs}
-    assert len(texts) == len(CHOICES)
+def test_each_choice_is_different() -> None:
+    patched = contexts(Path())
+    assert set(patched) < set(CHOICES)
+    choices = set()
+    for name, words in CHOICES.items():
+        config = load_run(None, ["data.source=x", *SPLIT, *overrides_of(words)])
+        text = json.dumps(dataclasses.asdict(config), default=str, sort_keys=True)
+        choices.add((text, name if name in patched else ""))
+    assert len(choices) == len(CHOICES)
+
+
+@pytest.mark.parametrize("kind", [Soap, ScheduleFree])
+def test_optimizers_that_are_tried_reach_the_minimum(kind: type[torch.optim.Optimizer]) -> None:
+    torch.manual_seed(0)
+    weight, target = torch.nn.Parameter(torch.randn(12, 9, 3)), torch.randn(12, 9, 3)
+    optimizer = kind([weight], lr=0.02)
+    for _ in range(400):
+        optimizer.zero_grad()
+        (weight - target).square().sum().backward()
+        optimizer.step()
+    assert (weight - target).square().mean() < 0.1  # 2 at first
+
+
+def test_losses_that_are_tried() -> None:
+    scores, label = torch.randn(2, 3, 4, 5, 6), torch.randint(3, (2, 1, 4, 5, 6))
+    plain = dice_ce(scores, label, include_background=False, batch=True)
+    torch.testing.assert_close(smoothed_dice_ce(scores, label, 0.0), plain)
+    torch.testing.assert_close(weighted_dice_ce(scores, label, 1.0), plain)
+    assert smoothed_dice_ce(10 * torch.nn.functional.one_hot(label[:, 0], 3).movedim(-1, 1).float(), label, 0.1) > 0.1
     for budget in GOALS:
         assert load_run(None, ["data.source=x", f"train.budget={budget}"]).train.budget == budget
 

@@ -37,8 +37,9 @@ def require_sum(result: dict[str, Any], printed: str) -> None:
     assert total == 60
     assert places == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
     assert of_main, "the result is of another class than the script's"
-    # Rank 0's, and no second run of the script.
-    assert printed.splitlines()[:-1] == ["hello from rank 0"]
+    # Rank 0's, and no second run of the script. In torch 2.10 Gloo prints too.
+    lines = [line for line in printed.splitlines() if not line.startswith("[Gloo]")]
+    assert lines[:-1] == ["hello from rank 0"]
 
 
 def test_functions_of_a_notebook(tmp_path: Path) -> None:

@@ -14,13 +14,19 @@ from hasten.augment.program import Program
 from hasten.engine import sampling
 from hasten.engine.measure import Switch
 from hasten.observe.compare import Compared, Comparison
-from hasten.sample.share import Share
+from hasten.sample.share import WHOLE, Share
 from tests.augment.stores import random_store
 from tests.engine.test_autotune import planned
 
 
-def settle_program(planned: Any, arena: Any) -> tuple[Any, Program, Switch]:
-    result, program, engaged = sampling.settle_program(planned, arena)
+def settled_with_switches(planned: Any, share: Share = WHOLE) -> tuple[Any, Program, dict[str, Switch]]:
+    engaged: dict[str, Switch] = {}
+    result, program = sampling.settle_program(planned, ARENA, engaged, share)
+    return result, program, engaged
+
+
+def settle_program(planned: Any) -> tuple[Any, Program, Switch]:
+    result, program, engaged = settled_with_switches(planned)
     assert set(engaged) == {"compiled batch program"}
     return result, program, engaged["compiled batch program"]
 
@@ -105,17 +111,17 @@ ELSEWHERE = "meta"
 
 
 def test_on_a_cpu_half_of_a_batch_s_time_is_to_be_saved(tmp_path: Path, programs: Programs) -> None:
-    _, program, engaged = settle_program(planned(tmp_path, steps=700), ARENA)
+    _, program, engaged = settle_program(planned(tmp_path, steps=700))
     assert programs.made == [False]
     assert not program.compiled
     assert "would save about 35 s in 700 steps" in engaged.why
     programs.batches = 0
-    assert settle_program(planned(tmp_path, steps=900), ARENA)[1].compiled
+    assert settle_program(planned(tmp_path, steps=900))[1].compiled
 
 
 def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
     run = planned(tmp_path, device=ELSEWHERE, steps=100)
-    result, program, engaged = settle_program(run, ARENA)
+    result, program, engaged = settle_program(run)
     assert programs.made == [False]
     assert programs.batches == 3
     assert not program.compiled
@@ -127,18 +133,18 @@ def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Pro
 
 def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
     long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=100)
-    result, program, engaged = settle_program(long, ARENA)
+    result, program, engaged = settle_program(long)
     assert programs.made == [False, True]
     assert program.compiled
     assert (engaged.on, result.config.sample.compile) == (True, True)
     assert engaged.why.endswith("; compiled in 3.0 s")
     assert len(markers(tmp_path)) == 1
     # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
-    _, program, engaged = settle_program(short, ARENA)
+    _, program, engaged = settle_program(short)
     assert program.compiled
     assert "a kernel compiled by an earlier run" in engaged.why
     other = planned(tmp_path, device=ELSEWHERE, steps=100, sample={"noise_prob": 0.77})
-    assert not settle_program(other, ARENA)[1].compiled
+    assert not settle_program(other)[1].compiled
     assert len(markers(tmp_path)) == 1
 
 
@@ -146,7 +152,7 @@ def test_a_compiled_program_that_is_no_faster_is_left(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(1.0))
-    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
     assert programs.made == [False, True]
     assert not program.compiled
     assert (engaged.on, result.config.sample.compile) == (False, False)
@@ -156,7 +162,7 @@ def test_a_compiled_program_that_is_no_faster_is_left(
 
 def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
     programs.works = False
-    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
     assert not program.compiled
     assert (engaged.on, result.config.sample.compile) == (False, False)
     assert "torch.compile failed: no compiler" in engaged.why
@@ -165,7 +171,7 @@ def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Progr
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
-    result, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}), ARENA)
+    result, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}))
     assert programs.made == [compile]
     assert programs.batches == 0
     assert program.compiled is engaged.on is result.config.sample.compile is compile
@@ -174,22 +180,22 @@ def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, co
 
 def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "file").write_text("")
-    assert settle_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000), ARENA)[1].compiled
+    assert settle_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000))[1].compiled
 
 
 def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:
-    settle_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3), ARENA)
+    settle_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3))
     assert programs.cases == ("a", "b")
     assert programs.chain.ops[0].spacing == (5.0, 2.0, 1.0)
     assert programs.store.spatial_dims == 3
     # Cases of several spacings are resampled to their median.
-    settle_program(planned(tmp_path, steps=100), ARENA)
+    settle_program(planned(tmp_path, steps=100))
     assert programs.chain.ops[0].spacing == (2.0, 1.0, 1.0)
 
 
 def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path, programs: Programs) -> None:
     run = planned(tmp_path, steps=100_000, batch_size=2)
-    _, program, engaged = sampling.settle_program(run, ARENA, Share(0, 2))
+    _, program, engaged = settled_with_switches(run, Share(0, 2))
     assert programs.made == [False]
     assert not program.compiled
     assert "several processes" in engaged["compiled batch program"].why
@@ -230,7 +236,7 @@ def test_fused_kernels_must_be_faster_and_right(
 ) -> None:  # fmt: skip
     card.fused_image = image
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain, "fused"))
-    _, program, engaged = sampling.settle_program(planned(tmp_path, device=ELSEWHERE, steps=steps), ARENA)
+    _, program, engaged = settled_with_switches(planned(tmp_path, device=ELSEWHERE, steps=steps))
     assert engaged["fused batch kernels"].on is on
     assert why in engaged["fused batch kernels"].why
     assert card.fused == ([False, True] if steps > 10 else [False])
@@ -241,10 +247,10 @@ def test_a_compiled_program_or_another_chain_is_not_fused(
     tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = planned(tmp_path, device=ELSEWHERE, steps=100_000, sample={"compile": True})
-    assert "fused batch kernels" not in sampling.settle_program(run, ARENA)[2]
+    assert "fused batch kernels" not in settled_with_switches(run)[2]
     monkeypatch.setattr(sampling, "fused_places", lambda stages: [])
     run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
-    assert "fused batch kernels" not in sampling.settle_program(run, ARENA)[2]
+    assert "fused batch kernels" not in settled_with_switches(run)[2]
 
 
 def test_kernels_that_fail_leave_the_program_as_it_is(
@@ -254,6 +260,6 @@ def test_kernels_that_fail_leave_the_program_as_it_is(
         raise RuntimeError("no kernel\nat all")
 
     monkeypatch.setattr(sampling, "_alike", fails)
-    _, _, engaged = sampling.settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    _, _, engaged = settled_with_switches(planned(tmp_path, device=ELSEWHERE, steps=100_000))
     assert not engaged["fused batch kernels"].on
     assert engaged["fused batch kernels"].why == "it failed: no kernel"

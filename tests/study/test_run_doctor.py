@@ -167,7 +167,7 @@ def test_a_cold_cache_that_would_take_too_long_is_filled_in_part(make: Callable[
     run = assemble(config, tmp_path, seconds=1e-6)
     assert not run.whole
     assert run.cold is not None
-    assert len(run.parts.planned.train) + len(run.parts.planned.validation) == 3
+    assert len(run.components.planned.train) + len(run.components.planned.validation) == 3
     assert run.validation_cases == 2
     assert (tmp_path / "cache/arena").is_dir()
     assert not (Path(config.cache.dir or "") / "arena").exists()

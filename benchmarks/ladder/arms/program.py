@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.ladder.arms.hasten import engine_config, fresh_cache
 from benchmarks.ladder.record import Record, arm_arguments
+from hasten.engine.measure import Switch
 from hasten.observe.clock import process_start_seconds
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def _train(record: Record) -> None:
     planned = plan_run(config)
     arena = arena_of(planned)
     record.seconds["cache"] = time.perf_counter() - start
-    planned, program, engaged = settle_program(planned, arena)
+    engaged: dict[str, Switch] = {}
+    planned, program = settle_program(planned, arena, engaged)
     record.engaged = {name: {"on": each.on, "why": each.why} for name, each in engaged.items()}
     net = network_of(task, xyz=False).to(device)
     arm = Arm(

@@ -300,8 +300,8 @@ class StageModule(nn.Module):
             for node in self.operations.run(self.network, values, self.nodes):
                 for dead in self._dead.get(node, ()):
                     del values[dead]
-            # Contiguous for sender and receiver alike; this also computes a norm that was deferred.
-            return map_arg(self.gives, lambda node: values[node] if self.last else values[node].contiguous())
+            # The pipeline checks strides, and sender and receiver must agree; this also computes a deferred norm.
+            return map_arg(self.gives, lambda node: values[node].contiguous())
 
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
         returned: set[fx.Node] = set()

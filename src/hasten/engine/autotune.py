@@ -305,8 +305,8 @@ def settle_batch_size(planned: RunPlan, network: nn.Module, engaged: dict[str, S
 
 
 def settle_network(
-    planned: RunPlan, network: nn.Module, predicted: float, world: World | None = None
-) -> tuple[RunPlan, nn.Module, Switch]:
+    planned: RunPlan, network: nn.Module, predicted: float, engaged: dict[str, Switch], world: World | None = None
+) -> tuple[RunPlan, nn.Module]:
     """The network, compiled if configured, or if the run is long enough and compilation measures faster.
 
     predicted: seconds that the steps are expected to take.
@@ -315,20 +315,21 @@ def settle_network(
     requested = train.compile
     result = network
     if requested is not False and _has_data_dependent_flow(planned, network):
-        engaged = Switch(False, _DATA_DEPENDENT_FLOW)
+        switch = Switch(False, _DATA_DEPENDENT_FLOW)
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
-        engaged = Switch(False, "not tried where several processes share the step; set train.compile")
+        switch = Switch(False, "not tried where several processes share the step; set train.compile")
     elif requested is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
         limit = f"{least / 60:.0f} min"
-        engaged = Switch(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
+        switch = Switch(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
     elif requested is False:
-        engaged = Switch(False, GIVEN)
+        switch = Switch(False, GIVEN)
     else:
-        result, engaged = faster_compiled(
+        result, switch = faster_compiled(
             network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
         )
-    return with_train(planned, compile=engaged.on), result, engaged
+    engaged["compiled network"] = switch
+    return with_train(planned, compile=switch.on), result
 
 
 def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Switch]) -> None:

@@ -88,10 +88,10 @@ def prepare_run(
             log.warning("%s", start.table())
         with clock.span("prepare"):
             prepared = run_on_all_ranks(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
-        planned, arena, parts = prepared
+        planned, arena, rank_cases = prepared
         for warning in planned.warnings if world.first else ():
             log.warning("%s", warning)
-        return compose_run(planned, arena, clock, strategy, group=group, parts=parts, start=start)
+        return compose_run(planned, arena, clock, strategy, group=group, rank_cases=rank_cases, start=start)
 
 
 def compose_run(
@@ -101,13 +101,13 @@ def compose_run(
     strategy: Strategy | None = None,
     *,
     group: Group = None,
-    parts: RankCases | None = None,
+    rank_cases: RankCases | None = None,
     network: nn.Module | None = None,
     start: Start | None = None,
 ) -> RunComponents:
     """Build network, measured settings and programs on prepared cases. `Loop` adds the feed and runs the steps.
 
-    parts: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
+    rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
     `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
     """
     strategy, engaged, surgery = strategy or alone(), dict[str, Switch](), None
@@ -132,8 +132,7 @@ def compose_run(
     planned = settle_batch_size(planned, network, engaged)
     train = planned.config.train
     with clock.span("compile"):
-        planned, program, of_program = settle_program(planned, arena, share_of(planned, strategy), parts)
-        engaged |= of_program
+        planned, program = settle_program(planned, arena, engaged, share_of(planned, strategy), rank_cases)
         # The strategy places the weights before the optimizer takes them up; it wraps what is compiled.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)
@@ -142,10 +141,10 @@ def compose_run(
         step = make_step(train, network, loss, paced, average, strategy, dims, device)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
-        planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
+        planned, compiled = settle_network(planned, network, seconds, engaged, strategy.world)
         step.network = strategy.wrap(compiled)
         step.fused_kernels = variant_of(train).fused_kernels and not planned.config.train.compile
-    engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, parts)}
+    engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}
     if start is not None:
         engaged["weights to start from"] = Switch(True, start.summary())
     # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.

@@ -61,7 +61,7 @@ class Loop:
 
     def __init__(
         self,
-        parts: LoopComponents,
+        components: LoopComponents,
         evaluator: Evaluator,
         out: Path,
         clock: Clock,
@@ -72,35 +72,36 @@ class Loop:
         reserve_s: float = 0.0,
     ) -> None:
         """reserve_s: seconds within train.max_seconds that the caller needs after the run."""
-        self.parts, self.evaluator, self.out, self.clock, self.progress = parts, evaluator, out, clock, progress
-        self.first, self.elapsed, self.train, self.device = first, elapsed, parts.train, parts.step.device
+        self.components, self.evaluator, self.out = components, evaluator, out
+        self.clock, self.progress = clock, progress
+        self.first, self.elapsed, self.train, self.device = first, elapsed, components.train, components.step.device
         self.steps = self.train.steps
-        self.feed = Feed(parts.program, first=first, last=self.steps)
+        self.feed = Feed(components.program, first=first, last=self.steps)
         self.done = first
-        self.strategy, self.world = parts.step.strategy, parts.step.strategy.world
+        self.strategy, self.world = components.step.strategy, components.step.strategy.world
         several = self.world.size > 1
         self.rank_log = RankLog(out, self.world) if several else None
-        self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=parts.timeout_s)
+        self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=components.timeout_s)
         self._fault = faults_of(self.world, out / RANKS)
-        self.records = Records(out, parts, steps=lambda: self.done, time_s=self.time_s, first=first)
+        self.records = Records(out, components, steps=lambda: self.done, time_s=self.time_s, first=first)
         self.log = TrainLog(
             self.records.record if self.world.first else None,
             lambda: self.feed.wait_seconds,
-            parts.program.samples,
+            components.program.samples,
             first=first,
             shared=partial(mean_over_ranks, strategy=self.strategy),
         )
         self.saver = Saver()
-        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=parts.timeout_s if several else None)
+        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s if several else None)
         self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.async_validation = self._make_async_validation() if self.train.validate_async else None
-        if parts.captured is not None:
-            parts.captured.quiet = self._wait_for_threads
+        if components.captured is not None:
+            components.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
-        self.limit = TimeLimit(parts, evaluator, self.time_s, reserve_s)
+        self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
         self.last: Any = None
         """The evaluator's last score; None before the first validation."""
-        self.validated_network = parts.validated
+        self.validated_network = components.validated
         """The weights validated last, complete on this rank."""
         self.status = "finished"
         """Or `target_reached`, `time_up`, `interrupted`."""
@@ -127,14 +128,14 @@ class Loop:
                 collected_between_steps() as self._collect,
             ):
                 self.log.begin()
-                if self.parts.paced.done(self.first) or self.status != "finished":
+                if self.components.paced.done(self.first) or self.status != "finished":
                     return
-                captured = self.parts.captured  # makes its own batches
+                captured = self.components.captured  # makes its own batches
                 batches: Iterable[Any] = self.feed if captured is None else range(self.first, self.steps)
                 for index, batch in enumerate(batches, start=self.first):
                     with self.clock.span("train"):
                         if captured is None:
-                            loss = self.parts.step(batch["image"], batch["label"], index)
+                            loss = self.components.step(batch["image"], batch["label"], index)
                         else:
                             loss = captured(index)
                         self.log.losses.append(loss)
@@ -176,7 +177,7 @@ class Loop:
             if self.async_validation is not None:
                 self.async_validation.poll()
             self.limit.after_step(step, self.trained_s())
-            paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
+            paced, ends = self.components.paced, self.limit.over or self.components.paced.done(step)
             if ends or paced.reaches(step, self.train.validate_every):
                 self._validate(step, ends=ends)
             self.stop_signal = self.stop.agreed()
@@ -196,22 +197,22 @@ class Loop:
 
     def _log(self, step: int) -> None:
         with self.clock.span("train"):
-            skipped = int(self.parts.step.update.skipped)
-            line = self.log.write(step, rate=self.parts.paced(step - 1), time_s=self.time_s(), skipped=skipped)
+            skipped = int(self.components.step.update.skipped)
+            line = self.log.write(step, rate=self.components.paced(step - 1), time_s=self.time_s(), skipped=skipped)
         if self.rank_log is not None:
             self.rank_log.record(line)
         if not math.isfinite(line["loss"]):
             raise self._diverged("the loss is nan", step)
         if self.progress:
             shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
-            self.progress.expect(self.parts.paced.end(step), self.limit.left_s)
+            self.progress.expect(self.components.paced.end(step), self.limit.left_s)
             self.progress.update(step, **shown)
 
     def _diverged(self, what: str, step: int) -> ValueError:
         with suppress(OSError):
             self.saver.wait()
         saved = self.checkpoints.path.exists()
-        settings = self.parts.settings
+        settings = self.components.settings
         suspects = [f"{part}.{name}" for part, name in _SUSPECTS if name in settings.get(part, {})]
         return ValueError(
             f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
@@ -222,8 +223,8 @@ class Loop:
     def _require_sound(self, step: int) -> None:
         """Raise ValueError for a diverged state, which must not replace the last good checkpoint."""
         with self.clock.span("train"), torch.no_grad():
-            norm = float(self.strategy.total_norm(list(self.parts.step.update.weights.parameters())))
-            skipped = int(self.parts.step.update.skipped)
+            norm = float(self.strategy.total_norm(list(self.components.step.update.weights.parameters())))
+            skipped = int(self.components.step.update.skipped)
         if not math.isfinite(norm):
             raise self._diverged(f"the norm of the weights is {norm}", step)
         checked_step, checked_skipped = self._checked
@@ -242,7 +243,7 @@ class Loop:
     def _make_async_validation(self) -> AsyncValidation[ValidationScore | None]:
         # On a CPU the training continues meanwhile, on the other cores.
         threads = max(1, torch.get_num_threads() // 2) if self.device.type == "cpu" else None
-        return AsyncValidation(self.evaluator, self._deliver, like=self.parts.validated, threads=threads)
+        return AsyncValidation(self.evaluator, self._deliver, like=self.components.validated, threads=threads)
 
     def _validate(self, step: int, *, ends: bool) -> None:
         if not ends and not self.limit.allows_validation(self.trained_s()):
@@ -250,13 +251,13 @@ class Loop:
         self._require_sound(step)
         self._collect()
         if self.async_validation is not None and not ends:
-            self.async_validation.request(self.parts.validated, step)
+            self.async_validation.request(self.components.validated, step)
             return
         if self.async_validation is not None:
             self.async_validation.finish()
         begin = time.perf_counter()
         with self.clock.span("validate"):
-            network = self.validated_network = self.strategy.whole(self.parts.validated)
+            network = self.validated_network = self.strategy.whole(self.components.validated)
             score = self.evaluator(network, expired=self.limit.expired)
         seconds = time.perf_counter() - begin
         if score is not None:
@@ -316,7 +317,7 @@ class Loop:
 
     def _state(self, step: int) -> dict[str, Any]:
         """The training state of a single process, complete on rank 0. All ranks call it."""
-        update = self.parts.step.update
+        update = self.components.step.update
         state = training_state(
             network=update.weights,
             optimizer=update.optimizer,
@@ -325,7 +326,7 @@ class Loop:
             scaler=update.scaler,
             extra={
                 "elapsed": self.time_s(),
-                "position": self.parts.paced.position(step),
+                "position": self.components.paced.position(step),
                 "losses": self.log.pending(),
                 "skipped": update.skipped,
                 "random_states": random_states(self.world, self.device),
@@ -335,7 +336,7 @@ class Loop:
 
     def restore(self, state: dict[str, Any], where: str) -> None:
         """Load what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
-        update = self.parts.step.update
+        update = self.components.step.update
         restore_state(
             self.strategy.scatter_state(state),
             network=update.weights,
@@ -345,7 +346,7 @@ class Loop:
             where=where,
         )
         update.skipped.fill_(int(state["extra"]["skipped"]))
-        self.parts.paced.start_at(self.first, state["extra"].get("position", self.first))
+        self.components.paced.start_at(self.first, state["extra"].get("position", self.first))
         states = state["extra"].get("random_states", [])
         take_up_random(states, self.world, self.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))

@@ -23,16 +23,22 @@ class Records:
     """Where the loop's lines go: metrics.jsonl and the trackers. Monitor and trackers run in their own threads."""
 
     def __init__(
-        self, out: Path, parts: LoopComponents, *, steps: Callable[[], int], time_s: Callable[[], float], first: int
+        self,
+        out: Path,
+        components: LoopComponents,
+        *,
+        steps: Callable[[], int],
+        time_s: Callable[[], float],
+        first: int,
     ) -> None:
-        observe = parts.observe
+        observe = components.observe
         self.path = out / METRICS_JSONL
         self.tracking = Tracking(
             observe.trackers,
             out,
             project=observe.project,
             run_name=out.resolve().name,
-            config=parts.settings,
+            config=components.settings,
             first=first,
         )
         self.monitor = None
@@ -42,7 +48,7 @@ class Records:
                 every=observe.monitor_every,
                 steps=steps,
                 offset_s=time_s,
-                gpus=_gpus(parts),
+                gpus=_gpus(components),
                 send=self.tracking.log,
             )
 
@@ -62,13 +68,13 @@ class Records:
         self.tracking.summary(summary)
 
 
-def _gpus(parts: LoopComponents) -> list[str] | tuple[()] | None:
+def _gpus(components: LoopComponents) -> list[str] | tuple[()] | None:
     """The UUID of the training GPU; on a CPU None, which takes any GPU, if train.device is auto, else none."""
-    device = parts.step.device
+    device = components.step.device
     if device.type == "cuda":
         # Not by number: CUDA and the driver's library may number GPUs differently.
         return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
-    return None if parts.train.device == "auto" else ()
+    return None if components.train.device == "auto" else ()
 
 
 class RankLog:

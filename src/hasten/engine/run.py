@@ -144,19 +144,21 @@ def _train(
             return earlier
     with starting(out, world, resume=resume):
         going_on = run_on_rank0(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
-        parts = prepare_run(config, plan, clock, strategy, device, resume=going_on)
+        components = prepare_run(config, plan, clock, strategy, device, resume=going_on)
         if resume:
-            _keep_reasons(out, parts)
+            _keep_reasons(out, components)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
-        loop = make_loop(out, parts, CaseEvaluator(parts), clock, progress, resume=resume, reserve_s=reserve_s)
+        loop = make_loop(
+            out, components, CaseEvaluator(components), clock, progress, resume=resume, reserve_s=reserve_s
+        )
         loop.limit.require(clock)
         if world.first:
-            _write_records(out, parts, resume=resume)
+            _write_records(out, components, resume=resume)
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
-                tell_rate(out, loop.first, parts.paced.position(loop.first), before, parts.planned.config)
-    conclude = partial(_conclude, out, loop, parts, import_seconds=imported)
-    return run_loop(out, loop, conclude, mapped=parts.arena.files)
+                tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
+    conclude = partial(_conclude, out, loop, components, import_seconds=imported)
+    return run_loop(out, loop, conclude, mapped=components.arena.files)
 
 
 @contextmanager
@@ -195,21 +197,21 @@ def run_loop(
     return summary
 
 
-def _conclude(out: Path, loop: Loop, parts: RunComponents, *, import_seconds: float) -> dict[str, Any]:
+def _conclude(out: Path, loop: Loop, components: RunComponents, *, import_seconds: float) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
-            write_examples(out, parts, loop)
+            write_examples(out, components, loop)
         metric = f"mean_{loop.evaluator.metric}"
-        summary = write_summary(out, loop, about_cases(parts), metric=metric, import_seconds=import_seconds)
+        summary = write_summary(out, loop, about_cases(components), metric=metric, import_seconds=import_seconds)
         loop.records.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 
 
 def make_loop(
     out: Path,
-    parts: LoopComponents,
+    components: LoopComponents,
     evaluator: Evaluator,
     clock: Clock,
     progress: Progress | None,
@@ -218,15 +220,15 @@ def make_loop(
     reserve_s: float,
 ) -> Loop:
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
-    strategy, seed = parts.step.strategy, parts.train.seed
+    strategy, seed = components.step.strategy, components.train.seed
     world = strategy.world
     # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
-    make = partial(Loop, parts, evaluator, out, clock, progress, reserve_s=reserve_s)
+    make = partial(Loop, components, evaluator, out, clock, progress, reserve_s=reserve_s)
     checkpoint = run_on_rank0(world, lambda: _newest(out) if resume else None)
     if checkpoint is None:
         return make(first=0, elapsed=0.0)
-    state, steps = checkpoint.content, parts.train.steps
+    state, steps = checkpoint.content, components.train.steps
 
     def restored() -> Loop:
         if steps < checkpoint.step:
@@ -261,16 +263,16 @@ def _newest(out: Path) -> Checkpoint | None:
     return checkpoint
 
 
-def _keep_reasons(out: Path, parts: RunComponents) -> None:
+def _keep_reasons(out: Path, components: RunComponents) -> None:
     """On resuming, a switch is on because run.yaml says so; what was measured when the run began says more."""
     try:
         before = json.loads((out / PLAN_JSON).read_text())["engaged"]
         earlier = {name: Switch(**engaged) for name, engaged in before.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
-    for name, now in parts.engaged.items():
+    for name, now in components.engaged.items():
         if name in earlier and earlier[name].on == now.on and now.why.startswith(GIVEN):
-            parts.engaged[name] = earlier[name]
+            components.engaged[name] = earlier[name]
 
 
 def write_start(out: Path, config: Any) -> None:
@@ -282,12 +284,12 @@ def write_start(out: Path, config: Any) -> None:
     write_json(out / ENV_JSON, environment())
 
 
-def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
-    write_start(out, parts.planned.config)
-    if parts.planned.source:
-        (out / CHECKPOINTS / NETWORK_PY).write_bytes(parts.planned.source)
+def _write_records(out: Path, components: RunComponents, *, resume: bool) -> None:
+    write_start(out, components.planned.config)
+    if components.planned.source:
+        (out / CHECKPOINTS / NETWORK_PY).write_bytes(components.planned.source)
     if not resume or not (out / PLAN_JSON).exists():
-        engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
-        write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})
-    if parts.start is not None:
-        write_json(out / WEIGHTS_JSON, parts.start)
+        engaged = {name: dataclasses.asdict(engaged) for name, engaged in components.engaged.items()}
+        write_json(out / PLAN_JSON, {**plan_to_dict(components.planned), "engaged": engaged})
+    if components.start is not None:
+        write_json(out / WEIGHTS_JSON, components.start)

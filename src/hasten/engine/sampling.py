@@ -48,12 +48,16 @@ _SAVED = {"cpu": 0.5}
 
 
 def settle_program(
-    planned: RunPlan, arena: Arena, share: Share = WHOLE, parts: RankCases | None = None
-) -> tuple[RunPlan, Program, dict[str, Switch]]:
+    planned: RunPlan,
+    arena: Arena,
+    engaged: dict[str, Switch],
+    share: Share = WHOLE,
+    rank_cases: RankCases | None = None,
+) -> tuple[RunPlan, Program]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
-    parts: the training cases, where they are dealt into parts; else they lie in `arena`. Raises ValueError for an
-    augmentation that can't be had with these cases.
+    engaged: gets the outcome. rank_cases: the training cases, where they are dealt into parts; else they lie in
+    `arena`. Raises ValueError for an augmentation that these cases don't allow.
     """
     config = planned.config
     requested, why = config.sample.compile, GIVEN
@@ -64,12 +68,12 @@ def settle_program(
     elif requested is None and triton_works(planned.device):
         requested, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
     if requested is not None:
-        program = _program(planned, arena, share, parts, compile=requested)
+        program = _program(planned, arena, share, rank_cases, compile=requested)
     else:
-        program = _program(planned, arena, share, parts, compile=False)
+        program = _program(planned, arena, share, rank_cases, compile=False)
         requested, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
         if requested:
-            program, why = _faster(program, _program(planned, arena, share, parts, compile=True), "compiled", why)
+            program, why = _faster(program, _program(planned, arena, share, rank_cases, compile=True), "compiled", why)
     if program.compiled:
         # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
@@ -78,9 +82,12 @@ def settle_program(
     part = dataclasses.replace(config.sample, compile=program.compiled)
     settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
     reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
-    engaged = {"compiled batch program": Switch(program.compiled, reason)}
-    program, fused = _in_few_kernels(planned, program, partial(_program, planned, arena, share, parts, compile=False))
-    return settled, program, engaged | fused | _fused(planned, program)
+    engaged["compiled batch program"] = Switch(program.compiled, reason)
+    program, fused = _in_few_kernels(
+        planned, program, partial(_program, planned, arena, share, rank_cases, compile=False)
+    )
+    engaged |= fused | _fused(planned, program)
+    return settled, program
 
 
 def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Program, str]:
@@ -159,7 +166,7 @@ def per_sample_seconds(segment: Segment) -> float:
 
 
 def _program(
-    planned: RunPlan, arena: Arena, share: Share, parts: RankCases | None, *, compile: bool, fuse: bool = False
+    planned: RunPlan, arena: Arena, share: Share, rank_cases: RankCases | None, *, compile: bool, fuse: bool = False
 ) -> Program:
     stages = _stages(planned)
 
@@ -173,11 +180,11 @@ def _program(
             fuse=fuse, cache_dir=cache_dir(planned.config.cache),
         )  # fmt: skip
 
-    if parts is None:
+    if rank_cases is None:
         cases = arena.index(tuple(case.id for case in planned.train))
         return Program(lambda round, stage: segment(arena, cases, stage), DealingRounds(stages=stages))
-    rounds = DealingRounds(stages=stages, samples=parts.assignment.round_samples)
-    return Program(lambda round, stage: segment(parts.arena(round), parts.dealt(round), stage), rounds)
+    rounds = DealingRounds(stages=stages, samples=rank_cases.assignment.round_samples)
+    return Program(lambda round, stage: segment(rank_cases.arena(round), rank_cases.dealt(round), stage), rounds)
 
 
 def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> CaseSource:

@@ -33,7 +33,7 @@ def write_summary(
     loop: one that has run. about: what a run of this kind says more; metric: the name of what `train.target` and the
     best weights go by.
     """
-    parts, spans = loop.parts, loop.clock.seconds
+    components, spans = loop.components, loop.clock.seconds
     seconds = {
         "total": loop.clock.elapsed,
         "import": import_seconds,
@@ -42,15 +42,15 @@ def write_summary(
         **{name: spans.get(name, 0.0) for name in ("validate", "checkpoint")},
         **spans,
     }
-    if parts.captured is not None:
-        parts.engaged["CUDA graph"] = Switch(parts.captured.engaged, parts.captured.why)
+    if components.captured is not None:
+        components.engaged["CUDA graph"] = Switch(components.captured.engaged, components.captured.why)
     trained_s = loop.trained_s()
     best = None if math.isnan(loop.best.value) else loop.best.value
     summary = {
         "status": loop.status,
         "target": {
             "metric": metric,
-            "value": parts.train.target,
+            "value": components.train.target,
             "reached": loop.target_time_s is not None,
             "time_s": loop.target_time_s,
         },
@@ -60,25 +60,25 @@ def write_summary(
         "earlier_seconds": loop.elapsed,
         "steps": loop.done,
         # More than were made where the time limit paced the schedule.
-        "position": parts.paced.position(loop.done),
-        "samples_per_s": parts.program.samples(loop.first, loop.done) / trained_s if trained_s > 0 else 0.0,
-        "skipped_updates": int(parts.step.update.skipped),
+        "position": components.paced.position(loop.done),
+        "samples_per_s": components.program.samples(loop.first, loop.done) / trained_s if trained_s > 0 else 0.0,
+        "skipped_updates": int(components.step.update.skipped),
         "validate_beside_seconds": loop.async_validation.seconds if loop.async_validation is not None else 0.0,
         "wait_share": loop.feed.wait_seconds / trained_s if trained_s > 0 else 0.0,
-        "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
+        "engaged": {name: asdict(engaged) for name, engaged in components.engaged.items()},
         **about,
-        "world": {"size": loop.world.size, "strategy": parts.step.strategy.name},
+        "world": {"size": loop.world.size, "strategy": components.step.strategy.name},
         "environment": environment(),
     }
     write_json(out / SUMMARY_JSON, summary)
     return summary
 
 
-def about_cases(parts: RunComponents) -> dict[str, Any]:
+def about_cases(components: RunComponents) -> dict[str, Any]:
     """What summary.json says of a segmentation run's data."""
-    planned = parts.planned
-    cases = parts.arena.index(tuple(case.id for case in planned.validation))
-    geometry = [parts.arena.geometry[case] for case in cases]
+    planned = components.planned
+    cases = components.arena.index(tuple(case.id for case in planned.validation))
+    geometry = [components.arena.geometry[case] for case in cases]
     return {
         "name": planned.case_set.name,
         "resampled": any(each.shape != each.crop_shape for each in geometry),  # other voxels than the files'
@@ -97,14 +97,14 @@ def _times(out: Path, metric: str) -> dict[str, float]:
     return times
 
 
-def write_examples(out: Path, parts: RunComponents, loop: Loop) -> None:
+def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
     The network that was validated last is left with these weights. What the label ignores is background in both.
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
-    planned, network, best = parts.planned, loop.validated_network, out / CHECKPOINTS / BEST_PT
+    planned, network, best = components.planned, loop.validated_network, out / CHECKPOINTS / BEST_PT
     if loop.last is None or not best.exists():
         return
     network.load_state_dict(read_checkpoint(best)["weights"])
@@ -114,11 +114,11 @@ def write_examples(out: Path, parts: RunComponents, loop: Loop) -> None:
         return
     chosen = list(dict.fromkeys([order[0][1], order[len(order) // 2][1], order[-1][1]]))
     ids = [planned.validation[number].id for number in chosen]
-    cases = parts.arena.index(tuple(ids))
+    cases = components.arena.index(tuple(ids))
     content: dict[str, np.ndarray] = {}
-    images = [parts.arena.image(case) for case in cases]
-    for number, prediction in infer_labels(network, images, parts.inference):
-        label = parts.arena.label(cases[number]).cpu()
+    images = [components.arena.image(case) for case in cases]
+    for number, prediction in infer_labels(network, images, components.inference):
+        label = components.arena.label(cases[number]).cpu()
         prediction, label = without_ignored(prediction.cpu(), label, planned.ignore_index)
         layer = int((label > 0).sum((1, 2)).argmax())
         plane = images[number][0, layer].float().cpu()
@@ -132,6 +132,6 @@ def write_examples(out: Path, parts: RunComponents, loop: Loop) -> None:
             predicted = torch.from_numpy(paint(predicted.numpy(), planned.regions))
         content[f"prediction_{number}"] = torch.flip(predicted, turn).numpy()
         content[f"name_{number}"] = np.array(ids[number])
-        counts = counts_of(prediction, label, num_classes=parts.arena.num_classes, regions=planned.members)
+        counts = counts_of(prediction, label, num_classes=components.arena.num_classes, regions=planned.members)
         content[f"dice_{number}"] = np.array(dice_of(counts[None], planned.class_names).mean)
     np.savez_compressed(out / EXAMPLES, **content)  # type: ignore[arg-type]

@@ -33,17 +33,17 @@ class TimeLimit:
     """
 
     def __init__(
-        self, parts: LoopComponents, evaluator: Evaluator, time_s: Callable[[], float], reserve_s: float
+        self, components: LoopComponents, evaluator: Evaluator, time_s: Callable[[], float], reserve_s: float
     ) -> None:
         """time_s: seconds of the run so far. reserve_s: those that the caller needs after the last validation."""
-        train, strategy = parts.train, parts.step.strategy
-        self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, parts.paced
+        train, strategy = components.train, components.step.strategy
+        self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, components.paced
         self.time_s, self.reserve_s, self.repeated = time_s, reserve_s, evaluator.repeated
-        self.world, self.device = strategy.world, parts.step.device
+        self.world, self.device = strategy.world, components.step.device
         self.validation_s = 0.0
         """Seconds of a validation: expected, then of the last one."""
         if self.seconds is not None:
-            self.validation_s = evaluator.expected_seconds(strategy.whole(parts.validated))
+            self.validation_s = evaluator.expected_seconds(strategy.whole(components.validated))
         self.over = False
         """Whether no further step fits."""
         self._all_fits = True

@@ -27,7 +27,7 @@ from hasten.observe.ranges import VALIDATION, Range
 
 @Range(VALIDATION)
 def validate(
-    parts: RunComponents,
+    components: RunComponents,
     network: nn.Module,
     seconds: list[float] | None = None,
     *,
@@ -41,9 +41,9 @@ def validate(
     in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
     durations of this validation.
     """
-    planned, arena, world = parts.planned, parts.arena, parts.step.strategy.world
+    planned, arena, world = components.planned, components.arena, components.step.strategy.world
     cases = arena.index(tuple(case.id for case in planned.validation))
-    rank_positions = partition(validation_costs(parts, seconds or ()), world.size)[world.rank]
+    rank_positions = partition(validation_costs(components, seconds or ()), world.size)[world.rank]
     rank_cases = [cases[position] for position in rank_positions]
     regions = planned.members
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
@@ -51,7 +51,7 @@ def validate(
     training = network.training
     network.eval()
     before = time.perf_counter()
-    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], parts.inference)
+    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], components.inference)
     while not expired() and (prediction_at := next(predictions, None)) is not None:
         position, prediction = prediction_at
         label = arena.label(rank_cases[position]).to(prediction.device)
@@ -76,25 +76,25 @@ def validate(
 class CaseEvaluator:
     """The `Evaluator` of a segmentation run: Dice and IoU over the held-out cases."""
 
-    def __init__(self, parts: RunComponents) -> None:
-        world, cases = parts.step.strategy.world, len(parts.planned.validation)
-        self.parts = parts
-        self.metric: str = parts.train.metric
+    def __init__(self, components: RunComponents) -> None:
+        world, cases = components.step.strategy.world, len(components.planned.validation)
+        self.components = components
+        self.metric: str = components.train.metric
         self.repeated = min(1.0, EXAMPLE_CASES / cases)
         self._case_seconds: list[float] = []
         if world.size > 1:
-            costs = validation_costs(parts)
+            costs = validation_costs(components)
             text = balance_sentence(costs, partition(costs, world.size))
-            parts.engaged["validation cases"] = Switch(True, text)
+            components.engaged["validation cases"] = Switch(True, text)
 
     def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> Dice | None:
         """As `validate`."""
-        return validate(self.parts, network, self._case_seconds, expired=expired)
+        return validate(self.components, network, self._case_seconds, expired=expired)
 
     def expected_seconds(self, network: nn.Module) -> float:
         """Estimated duration of a validation, from the time of its smallest case."""
-        arena, inference, world = self.parts.arena, self.parts.inference, self.parts.step.strategy.world
-        cases = arena.index(tuple(case.id for case in self.parts.planned.validation))
+        arena, inference, world = self.components.arena, self.components.inference, self.components.step.strategy.world
+        cases = arena.index(tuple(case.id for case in self.components.planned.validation))
         voxels = [_voxels(inference, tuple(arena.label(case).shape)) for case in cases]  # type: ignore[arg-type]
         smallest = voxels.index(min(voxels))
         training = network.training
@@ -109,7 +109,7 @@ class CaseEvaluator:
 
     def content(self, network: nn.Module, score: Dice | None, step: int) -> dict[str, Any]:
         """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
-        planned = self.parts.planned
+        planned = self.components.planned
         case_set = planned.case_set
         return {
             "weights": network.state_dict(),
@@ -134,9 +134,9 @@ def _voxels(how: Inference, shape: Triple) -> int:
     return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.patch)
 
 
-def validation_costs(parts: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
+def validation_costs(components: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
     """Cost of each validation case, in their order. seconds: as `validate` measures them; empty for voxels."""
-    arena = parts.arena
-    cases = arena.index(tuple(case.id for case in parts.planned.validation))
-    shapes = [padded_size(tuple(arena.label(case).shape), parts.inference) for case in cases]  # type: ignore[arg-type]
+    arena = components.arena
+    cases = arena.index(tuple(case.id for case in components.planned.validation))
+    shapes = [padded_size(tuple(arena.label(case).shape), components.inference) for case in cases]  # type: ignore[arg-type]
     return case_costs(shapes, seconds)

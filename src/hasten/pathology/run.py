@@ -62,9 +62,9 @@ def train_detection(
         if resume:
             config, changes = resumed_settings(load(out / RUN_YAML), config, DETECTION_RULES)
         with starting(out, world, resume=resume):
-            slides, parts, evaluator = _prepare(config, clock)
-            loop = make_loop(out, parts, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
-            if resume and parts.paced.done(loop.first):
+            slides, components, evaluator = _prepare(config, clock)
+            loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
+            if resume and components.paced.done(loop.first):
                 require_use(out, changes, DETECTION_RULES, "train.steps")
             loop.limit.require(clock)
             write_start(out, config)
@@ -90,10 +90,10 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopCompone
     with clock.span("prepare"):
         tiles, held_out = (read_tiles(each, config) for each in picked.values())
     with clock.span("tune"):
-        parts = compose_slides(config, tiles)
-    variant, device = variant_of(parts.train), parts.step.device
+        components = compose_slides(config, tiles)
+    variant, device = variant_of(components.train), components.step.device
     evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
-    return (train, validation), parts, evaluator
+    return (train, validation), components, evaluator
 
 
 def _conclude(
@@ -102,7 +102,7 @@ def _conclude(
     """Heat maps and FROC by the best weights, the summary and the page; nothing of an interrupted run."""
     if loop.status == "interrupted":
         return {}
-    config, network = evaluator.config, loop.parts.validated
+    config, network = evaluator.config, loop.components.validated
     network.load_state_dict(read_checkpoint(out / CHECKPOINTS / BEST_PT)["weights"])
     with loop.clock.span("slides"):
         froc, results, why = evaluate_slides(evaluator.scorer(network.eval()), slides[1], config, out)
@@ -115,7 +115,7 @@ def _conclude(
         "last": asdict(loop.last) if loop.last is not None else None,
         "froc": {name: content.get(name) for name in ("score", "rates", "sensitivity", "lesions", "images", "why")},
         "slides": {"train": len(slides[0]), "validation": len(slides[1])},
-        "tiles": {"train": len(loop.parts.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
+        "tiles": {"train": len(loop.components.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
     summary = write_summary(out, loop, about, metric=evaluator.metric, import_seconds=import_seconds)
     loop.records.end(summary)

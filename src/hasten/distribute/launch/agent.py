@@ -89,9 +89,7 @@ class Agent(LocalElasticAgent):
         self, spec: WorkerSpec, logs: RankLogs, failed: Callable[[RunResult, int], None], *, stall_s: float | None
     ) -> None:
         # With a role of no name, the lines of rank 0 are shown as they are.
-        super().__init__(
-            spec, logs, exit_barrier_timeout=60, log_line_prefix_template="${role_name}", shutdown_timeout=_GRACE_S
-        )
+        super().__init__(spec, logs, exit_barrier_timeout=60, log_line_prefix_template="${role_name}")
         self._logs, self._failed, self._stall_s = logs, failed, stall_s or math.inf
         self._stopped_since: dict[int, float] = {}
         """By rank."""
@@ -125,11 +123,14 @@ class Agent(LocalElasticAgent):
             self._logs.attempt.stopped[rank] = time.time()
         return False
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = _GRACE_S) -> None:
         for handler in self._handlers().values():
             # A stopped rank receives no signal before it is continued.
             handler.proc.send_signal(signal.SIGCONT)
-        super()._shutdown(death_sig, timeout)
+        if self._pcontext is not None:
+            # torch's timeout is 30 s, too short to save; in torch 2.10 nothing can change it.
+            self._pcontext.close(death_sig, _GRACE_S)
+        super()._shutdown(death_sig)
 
     def _handlers(self) -> dict[int, SubprocessHandler]:
         """Of the processes that were started, by local rank."""

@@ -61,28 +61,28 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
     if config.train.capture is not False:
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
-    parts = prepare_run(config, None, Clock())
-    if parts.planned.device.type == "cuda":
+    components = prepare_run(config, None, Clock())
+    if components.planned.device.type == "cuda":
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
-    compiled = parts.engaged["compiled network"].on
+    compiled = components.engaged["compiled network"].on
     if compiled:
         notes.append("The network is compiled, so that its modules have no ranges of their own.")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hasten-profile-")))
         stack.enter_context(collected_between_steps())
         if not compiled:
-            for network in {parts.step.update.weights, parts.validated}:
+            for network in {components.step.update.weights, components.validated}:
                 stack.enter_context(_modules_marked(network))
-        return _run_profiled(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
+        return _run_profiled(components, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
 
 
 def _run_profiled(
-    parts: RunComponents, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]
+    components: RunComponents, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]
 ) -> Taken:
-    device, plain = parts.planned.device, min(steps, _PLAIN)
-    total = parts.planned.config.train.steps
+    device, plain = components.planned.device, min(steps, _PLAIN)
+    total = components.planned.config.train.steps
     last = WARM_UP + plain + steps
-    with closing(iter(Feed(parts.program, last=last))) as feed:
+    with closing(iter(Feed(components.program, last=last))) as feed:
 
         def run(first: int, count: int) -> list[float]:
             times = []
@@ -90,7 +90,7 @@ def _run_profiled(
                 begin = time.perf_counter()
                 with Range(STEP):
                     batch = next(feed)
-                    parts.step(batch["image"], batch["label"], min(index, total - 1))
+                    components.step(batch["image"], batch["label"], min(index, total - 1))
                 if not with_profiler or first < WARM_UP + plain:
                     synchronize(device)
                 times.append(time.perf_counter() - begin)
@@ -105,13 +105,14 @@ def _run_profiled(
             with Range("waiting for the device") if device.type == "cuda" else nullcontext():
                 synchronize(device)
             elapsed = time.perf_counter() - begin
-            validate_some(parts, cases)
-            save_checkpoint(parts, folder)
+            validate_some(components, cases)
+            save_checkpoint(components, folder)
             synchronize(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Taken(
-        profiler=profiler if with_profiler else None, steps=steps, cases=min(cases, len(parts.planned.validation)),
-        plain_s=statistics.median(seconds), step_s=elapsed / steps, device=name, setting=_setting(parts), notes=notes,
+        profiler=profiler if with_profiler else None, steps=steps, cases=min(cases, len(components.planned.validation)),
+        plain_s=statistics.median(seconds), step_s=elapsed / steps, device=name, setting=_setting(components),
+        notes=notes,
     )  # fmt: skip
 
 
@@ -149,17 +150,17 @@ def _nothing(_: object) -> None:
     """Discard a value, as a value returned by a hook would replace the module's inputs."""
 
 
-def _setting(parts: RunComponents) -> dict[str, str]:
+def _setting(components: RunComponents) -> dict[str, str]:
     """What the figures depend on."""
-    config = parts.planned.config
+    config = components.planned.config
     return {
         "data": config.data.source,
         "patch": " x ".join(map(str, config.sample.patch)),
         "batch size": str(config.sample.batch_size),
         "precision": str(config.train.precision),
         "channels-last": str(config.train.channels_last).lower(),
-        "compiled network": str(parts.engaged["compiled network"].on).lower(),
-        "arena": parts.arena.home,
+        "compiled network": str(components.engaged["compiled network"].on).lower(),
+        "arena": components.arena.home,
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
     }

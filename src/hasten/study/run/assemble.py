@@ -54,11 +54,11 @@ class ColdCache:
 class Assembled:
     """A run that is ready for its first step."""
 
-    parts: RunComponents
+    components: RunComponents
     cold: ColdCache | None
     """None where the cache holds the run's cases already."""
     validation_cases: int
-    """Of the whole run; `parts` has fewer if only a part of the data was prepared."""
+    """Of the whole run; `components` has fewer if only a part of the data was prepared."""
     whole: bool
     """Whether all cases were prepared."""
     once: dict[str, float]
@@ -92,8 +92,8 @@ def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: f
         if planned.config.train.capture is None and planned.device.type != "cuda":
             planned = with_train(planned, capture=False)
         torch.manual_seed(planned.config.train.seed)
-        parts = compose_run(planned, arena, clock)
-    return Assembled(parts=parts, cold=cold, validation_cases=cases, whole=fits, once=clock.seconds)
+        components = compose_run(planned, arena, clock)
+    return Assembled(components=components, cold=cold, validation_cases=cases, whole=fits, once=clock.seconds)
 
 
 def _is_cached(planned: RunPlan) -> bool:

@@ -100,7 +100,7 @@ def diagnose_run(
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
         report("putting the run together")
         run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
-        wrap_feed = _with_delay(run.parts, wrap_feed, read_delay_s)
+        wrap_feed = _with_delay(run.components, wrap_feed, read_delay_s)
         facts = _measure(run, config, Path(folder), steps, seconds, wrap_step, wrap_feed, report)
         delayed = read_delay_s * facts.config.sample.batch_size if "file" in facts.home else 0.0
         facts = dataclasses.replace(facts, disk_s=facts.disk_s + delayed, others=meter.others())
@@ -108,7 +108,7 @@ def diagnose_run(
         split=facts.split,
         diagnosis=diagnose(facts.split),
         findings=tuple(findings(facts)),
-        settings=_settings(run.parts),
+        settings=_settings(run.components),
         once=run.once,
         rare=facts.rare,
         cold=run.cold,
@@ -122,10 +122,10 @@ def diagnose_run(
     )
 
 
-def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
+def _with_delay(components: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
     """Delay batches from a file by the delay of all their samples."""
-    pause = delay * parts.planned.config.sample.batch_size
-    if not pause or "file" not in parts.arena.home:
+    pause = delay * components.planned.config.sample.batch_size
+    if not pause or "file" not in components.arena.home:
         return wrap_feed
 
     def wrapped(feed: Iterable[Any]) -> Iterator[Any]:
@@ -146,31 +146,37 @@ def _measure(
     wrap_feed: WrapFeed | None,
     report: Echo,
 ) -> Facts:
-    parts, config, device = run.parts, run.parts.planned.config, run.parts.planned.device
-    threads, cuda, inline = threads_here(), device.type == "cuda", not parts.program.latest.hands_over
+    components, config, device = run.components, run.components.planned.config, run.components.planned.device
+    threads, cuda, inline = threads_here(), device.type == "cuda", not components.program.latest.hands_over
     # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
-    first, last = parts.program.rounds.stages[-1].first, config.train.steps
-    feed = Feed(parts.program, first=first, last=_ENDLESS)
-    disk_s, captured_s = _disk_seconds(parts, first), _captured(parts, steps, seconds * 0.1)
+    first, last = components.program.rounds.stages[-1].first, config.train.steps
+    feed = Feed(components.program, first=first, last=_ENDLESS)
+    disk_s, captured_s = _disk_seconds(components, first), _captured(components, steps, seconds * 0.1)
     report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
-            parts.step, feed, steps=steps, seconds=seconds * 0.3, last=last, wrap_step=wrap_step, wrap_feed=wrap_feed
-        )
+            components.step,
+            feed,
+            steps=steps,
+            seconds=seconds * 0.3,
+            last=last,
+            wrap_step=wrap_step,
+            wrap_feed=wrap_feed,
+        )  # fmt: skip
     report("the feed without steps")
     alone = feed_alone(feed, wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
     report("steps on a fixed batch, and on twice its samples")
-    batch = first_batch(parts, first)
-    arms = run_arms(parts, batch, cores=threads.wanted, seconds=seconds * 0.25)
+    batch = first_batch(components, first)
+    arms = run_arms(components, batch, cores=threads.wanted, seconds=seconds * 0.25)
     report("a validation and a checkpoint")
     rare = measure_rare(
-        parts, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
+        components, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
     )
     report("the augmentation, operation by operation")
     split = split_of(
         ran, inline=inline, rare=rare, cold=run.cold, arms=arms, feed_alone_s=alone, cuda=cuda,
-        busy_s=device_busy(lambda: parts.step(*batch, 0), device), copy_s=_copy_seconds(batch, device),
-        captured_s=captured_s, shares=_intensity(parts, batch, ran),
+        busy_s=device_busy(lambda: components.step(*batch, 0), device), copy_s=_copy_seconds(batch, device),
+        captured_s=captured_s, shares=_intensity(components, batch, ran),
     )  # fmt: skip
     return Facts(
         config=config,
@@ -178,13 +184,13 @@ def _measure(
         split=split,
         cuda=cuda,
         inline=inline,
-        home=parts.arena.home,
+        home=components.arena.home,
         rare=rare,
         cold=run.cold,
         arms=arms,
-        operations=operation_costs(parts, seconds=seconds * 0.08),
-        probabilities={type(op).__name__: op.prob for op in parts.program.latest.chain.ops if hasattr(op, "prob")},
-        variants=_by_hand(parts, ran, seconds * 0.25),
+        operations=operation_costs(components, seconds=seconds * 0.08),
+        probabilities={type(op).__name__: op.prob for op in components.program.latest.chain.ops if hasattr(op, "prob")},
+        variants=_by_hand(components, ran, seconds * 0.25),
         variant=str(variant_of(config.train)),
         threads=threads.torch,
         cores=threads.wanted,
@@ -195,23 +201,23 @@ def _measure(
     )
 
 
-def _by_hand(parts: RunComponents, ran: TimedSteps, seconds: float) -> dict[str, float]:
+def _by_hand(components: RunComponents, ran: TimedSteps, seconds: float) -> dict[str, float]:
     """Only for a run whose variant is set in its configuration: any other run chooses the fastest itself."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
-    why = parts.engaged["channels-last"].why
+    why = components.engaged["channels-last"].why
     precision = next(
-        value.why for name, value in parts.engaged.items() if name.startswith("autocast") or name == "TF32"
+        value.why for name, value in components.engaged.items() if name.startswith("autocast") or name == "TF32"
     )
     prefix = "set in the configuration"
     if not (why.startswith(prefix) or precision.startswith(prefix)):
         return {}
-    return slower_than(parts, step_s=step_s, seconds=seconds)
+    return slower_than(components, step_s=step_s, seconds=seconds)
 
 
-def _disk_seconds(parts: RunComponents, first: int) -> float:
+def _disk_seconds(components: RunComponents, first: int) -> float:
     """Seconds of a batch that the page cache saves; 0 if the cases aren't in a file."""
-    segment = parts.program.latest
-    if parts.arena.pages is None or segment.compiled:
+    segment = components.program.latest
+    if components.arena.pages is None or segment.compiled:
         return 0.0
     differences = []
     for number in range(3):
@@ -225,9 +231,9 @@ def _disk_seconds(parts: RunComponents, first: int) -> float:
     return max(0.0, statistics.median(differences))
 
 
-def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
+def _captured(components: RunComponents, steps: int, seconds: float) -> float | None:
     """Seconds of a step as a CUDA graph; None without one."""
-    captured, device = parts.captured, parts.planned.device
+    captured, device = components.captured, components.planned.device
     if captured is None:
         return None
     with closing(captured):
@@ -246,14 +252,14 @@ def _copy_seconds(batch: Batch, device: torch.device) -> float:
     return size / transfer_rates(device)[0]
 
 
-def _intensity(parts: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[float | None, float | None]:
+def _intensity(components: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[float | None, float | None]:
     """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
     compute = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
-    precision, device = parts.planned.config.train.precision, parts.planned.device
+    precision, device = components.planned.config.train.precision, components.planned.device
     if compute <= 0 or precision is None:
         return None, None
     try:
-        work = work_of(parts, batch)
+        work = work_of(components, batch)
     except (RuntimeError, NotImplementedError):  # an operation that the counters can't see through
         return None, None
     # A copy reads each byte and writes it.
@@ -261,13 +267,13 @@ def _intensity(parts: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[flo
     return moved, work.flops / compute / matmul_rate(device, precision)
 
 
-def _settings(parts: RunComponents) -> dict[str, Any]:
-    config = parts.planned.config
+def _settings(components: RunComponents) -> dict[str, Any]:
+    config = components.planned.config
     return {
-        "device": str(parts.planned.device),
-        "home": parts.arena.home,
-        "train cases": len(parts.planned.train),
-        "validation cases": len(parts.planned.validation),
+        "device": str(components.planned.device),
+        "home": components.arena.home,
+        "train cases": len(components.planned.train),
+        "validation cases": len(components.planned.validation),
         "patch": config.sample.patch,
         "batch_size": config.sample.batch_size,
         "steps": config.train.steps,
@@ -286,6 +292,6 @@ def _notes(run: Assembled, captured: bool) -> Iterator[str]:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
     if captured:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
-    if run.parts.planned.config.train.validate_async:
+    if run.components.planned.config.train.validate_async:
         yield "Validation runs beside the training: its time is counted as if it stood in the training's place."
     yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."

@@ -61,16 +61,16 @@ class Arms:
         return min(max(0.0, fixed), forward_backward)
 
 
-def first_batch(parts: RunComponents, first: int = 0) -> Batch:
+def first_batch(components: RunComponents, first: int = 0) -> Batch:
     """A copy of a batch, which no later batch overwrites. first: its 0-based step."""
-    with closing(iter(Feed(parts.program, first=first, last=first + 1))) as batches:
+    with closing(iter(Feed(components.program, first=first, last=first + 1))) as batches:
         batch = next(batches)
         return batch["image"].clone(), batch["label"].clone()
 
 
-def run_arms(parts: RunComponents, batch: Batch, *, cores: int, seconds: float) -> Arms:
+def run_arms(components: RunComponents, batch: Batch, *, cores: int, seconds: float) -> Arms:
     """Time the arms that apply to this run, interleaved. cores: those that torch could use on a CPU."""
-    step, (image, label) = parts.step, batch
+    step, (image, label) = components.step, batch
     arms: dict[str, Callable[[], object]] = {"fixed": lambda: step(image, label, 0)}
     compiled = step.network is not step.update.weights
     if not compiled:  # another shape would be compiled anew
@@ -84,7 +84,7 @@ def run_arms(parts: RunComponents, batch: Batch, *, cores: int, seconds: float) 
         arms["whole"] = lambda: whole(image, label, 0)
     if step.device.type == "cpu" and torch.get_num_threads() < cores:
         arms["threads"] = threads(cores)(lambda: step(image, label, 0))
-    small = _small(parts, image)
+    small = _small(components, image)
     if small is not None and not compiled:
         arms["small"] = lambda: _forward_backward(step, *small)
     arm_seconds = _in_turns(arms, seconds, step.device)
@@ -120,9 +120,9 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _small(parts: RunComponents, image: Tensor) -> Batch | None:
+def _small(components: RunComponents, image: Tensor) -> Batch | None:
     """One patch of a few voxels at the coarsest level; not fewer than 3, below which a CPU's bf16 is unsound."""
-    unit = divisor(parts.planned.config.network)
+    unit = divisor(components.planned.config.network)
     sides = [min(side, 3 * by) for side, by in zip(image.shape[2:], unit, strict=True)]
     if math.prod(sides) * 2 > math.prod(image.shape[2:]) * image.shape[0]:
         return None
@@ -138,12 +138,12 @@ def _forward_backward(step: TrainStep, image: Tensor, label: Tensor) -> None:
 # Augmentation, operation by operation
 
 
-def operation_costs(parts: RunComponents, *, seconds: float) -> dict[str, float]:
+def operation_costs(components: RunComponents, *, seconds: float) -> dict[str, float]:
     """Seconds of a batch by the operation that would save them, and "batch": the whole. Empty of compiled programs.
 
     Operations of one class count as one.
     """
-    segment = parts.program.latest
+    segment = components.program.latest
     if segment.compiled:
         return {}
     names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
@@ -176,21 +176,21 @@ def _without(segment: Segment, name: str) -> Segment:
 # Precision and memory format
 
 
-def slower_than(parts: RunComponents, *, step_s: float, seconds: float) -> dict[str, float]:
+def slower_than(components: RunComponents, *, step_s: float, seconds: float) -> dict[str, float]:
     """Seconds of a probe by variant, fastest first, where one was set by hand; empty where none was or time is short.
 
     Earlier measurements on this machine are taken from the cache.
     """
-    train = parts.planned.config.train
-    cuda = parts.planned.device.type == "cuda"
-    if 32 * step_s / parts.planned.config.sample.batch_size > seconds:
+    train = components.planned.config.train
+    cuda = components.planned.device.type == "cuda"
+    if 32 * step_s / components.planned.config.sample.batch_size > seconds:
         return {}
     names = ["fp32", "tf32", "bf16"] if cuda else ["fp32", "bf16"]
     precision = variant_of(train).precision
     names += [precision] if precision not in names else []
     allowed = [Variant(precision=name, channels_last=last) for name in names for last in (False, True)]  # type: ignore[arg-type]
-    memory = cache_dir(parts.planned.config.cache) / "measured"
-    return fastest_variant(parts.step.update.weights, probe_of(parts.planned), allowed, memory).seconds
+    memory = cache_dir(components.planned.config.cache) / "measured"
+    return fastest_variant(components.step.update.weights, probe_of(components.planned), allowed, memory).seconds
 
 
 # Work of a step
@@ -221,9 +221,9 @@ class _Moved(TorchDispatchMode):
         return result
 
 
-def work_of(parts: RunComponents, batch: Batch) -> Work:
+def work_of(components: RunComponents, batch: Batch) -> Work:
     """Counted on one sample of the batch, with the uncompiled network."""
-    step = dataclasses.replace(parts.step, network=parts.step.update.weights)
+    step = dataclasses.replace(components.step, network=components.step.update.weights)
     samples = batch[0].shape[0]
     moved = _Moved()
     with FlopCounterMode(display=False) as flops, moved:

@@ -42,14 +42,14 @@ class Rare:
         return self.checkpoint_s * self.checkpoints / self.steps
 
 
-def measure_rare(parts: RunComponents, folder: Path, *, cases: int, step_s: float, seconds: float) -> Rare:
+def measure_rare(components: RunComponents, folder: Path, *, cases: int, step_s: float, seconds: float) -> Rare:
     """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
-    train = parts.planned.config.train
-    validated_s, timed = _validation(parts, seconds)
-    stands, writes = save_checkpoint(parts, folder)
+    train = components.planned.config.train
+    validated_s, timed = _validation(components, seconds)
+    stands, writes = save_checkpoint(components, folder)
     # The next save waits for the one before it.
     stands += max(0.0, writes - train.checkpoint_every * step_s)
-    scale = cases / len(parts.planned.validation)
+    scale = cases / len(components.planned.validation)
     return Rare(
         validation_s=validated_s * scale,
         timed_cases=timed,
@@ -62,30 +62,30 @@ def measure_rare(parts: RunComponents, folder: Path, *, cases: int, step_s: floa
     )
 
 
-def _validation(parts: RunComponents, seconds: float) -> tuple[float, int]:
-    """Seconds for all cases of `parts`, by their voxels, and how many were timed."""
-    cases = parts.planned.validation
-    voxels = [parts.arena.label(case).numel() for case in parts.arena.index(tuple(case.id for case in cases))]
+def _validation(components: RunComponents, seconds: float) -> tuple[float, int]:
+    """Seconds for all cases of `components`, by their voxels, and how many were timed."""
+    cases = components.planned.validation
+    voxels = [components.arena.label(case).numel() for case in components.arena.index(tuple(case.id for case in cases))]
     count = 1
-    elapsed = validate_some(parts, 1)  # warm-up: allocations and lookups of the first call don't count
+    elapsed = validate_some(components, 1)  # warm-up: allocations and lookups of the first call don't count
     if elapsed < seconds:
         count = max(1, min(len(cases), 8, int((seconds - elapsed) / max(elapsed, 1e-6))))
-        elapsed = validate_some(parts, count)
+        elapsed = validate_some(components, count)
     return elapsed * sum(voxels) / sum(voxels[:count]), count
 
 
-def validate_some(parts: RunComponents, count: int) -> float:
+def validate_some(components: RunComponents, count: int) -> float:
     """Seconds for the first `count` cases."""
-    few = dataclasses.replace(parts.planned, validation=parts.planned.validation[:count])
+    few = dataclasses.replace(components.planned, validation=components.planned.validation[:count])
     begin = time.perf_counter()
-    validate(dataclasses.replace(parts, planned=few), parts.validated)
-    synchronize(parts.planned.device)
+    validate(dataclasses.replace(components, planned=few), components.validated)
+    synchronize(components.planned.device)
     return time.perf_counter() - begin
 
 
-def save_checkpoint(parts: RunComponents, folder: Path) -> tuple[float, float]:
+def save_checkpoint(components: RunComponents, folder: Path) -> tuple[float, float]:
     """Seconds for which a save stops the loop, and until it is written."""
-    update = parts.step.update
+    update = components.step.update
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)
     begin = time.perf_counter()

@@ -95,45 +95,48 @@ class ArmBuilder:
     def build(self, kind: Kind, setting: Setting) -> Arm:
         """Raises the error of a setting that doesn't work, such as a failing compiler or too little memory."""
         with threads(int(setting["threads"])):
-            parts, note = self.parts(setting)
+            components, note = self.components(setting)
             if kind == "validate":
-                return self._validation(parts)
-            batch = first_batch(parts)
+                return self._validation(components)
+            batch = first_batch(components)
             if kind == "update":
-                return _update(parts.step, batch, str(setting["optimizer"]))
+                return _update(components.step, batch, str(setting["optimizer"]))
             begin = time.perf_counter()
             compiled = setting["compile"] != "off"
             if compiled:
-                parts.step.network = _compiled(parts.step.network, setting)
-            trace = _trace(parts.step, batch)
-            parts.step(*batch, 0)
+                components.step.network = _compiled(components.step.network, setting)
+            trace = _trace(components.step, batch)
+            components.step(*batch, 0)
             synchronize(self.device)
             once = time.perf_counter() - begin if compiled else 0.0
-            once += parts.program.compile_seconds
-            calls = {"step": lambda: self._step(parts, batch, setting), "run": lambda: self._run(parts, setting)}
+            once += components.program.compile_seconds
+            calls = {
+                "step": lambda: self._step(components, batch, setting),
+                "run": lambda: self._run(components, setting),
+            }
 
             def arm(kind: Kind) -> Arm:
                 return Arm(call=calls[kind](), sibling=arm, trace=trace, once=once, note=note)
 
             return arm(kind)
 
-    def parts(self, setting: Setting) -> tuple[RunComponents, str]:
+    def components(self, setting: Setting) -> tuple[RunComponents, str]:
         """The run assembled as `train` does, but for compiling the network; and its note about recomputation."""
         planned = self.planned_for(setting)
         network = self.network(bool(setting["norm_fusion"]))
         arena = self.arena(str(setting["home"]))
         with _unwarned():
-            parts = compose_run(planned, arena, Clock(), network=network)
+            components = compose_run(planned, arena, Clock(), network=network)
         for module in network.modules():
             # Its random draws would hide differences.
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
-        if setting["capture"] and parts.captured is None:
-            raise ValueError(f"the step can't be captured, as {parts.engaged['CUDA graph'].why}")
-        if setting["batch_program"] and not parts.program.compiled:
-            raise ValueError(parts.program.why)
-        recomputed = parts.engaged.get("recomputed activations")
-        return parts, recomputed.why if recomputed else ""
+        if setting["capture"] and components.captured is None:
+            raise ValueError(f"the step can't be captured, as {components.engaged['CUDA graph'].why}")
+        if setting["batch_program"] and not components.program.compiled:
+            raise ValueError(components.program.why)
+        recomputed = components.engaged.get("recomputed activations")
+        return components, recomputed.why if recomputed else ""
 
     def planned_for(self, setting: Setting) -> RunPlan:
         """The plan under a setting, with nothing left to be measured and a negligible learning rate."""
@@ -163,19 +166,19 @@ class ArmBuilder:
 
         return call
 
-    def _step(self, parts: RunComponents, batch: tuple[Tensor, Tensor], setting: Setting) -> Callable[[], float]:
+    def _step(self, components: RunComponents, batch: tuple[Tensor, Tensor], setting: Setting) -> Callable[[], float]:
         repeats = self.repeats
         scale = self.batch_size / int(setting["batch_size"]) / repeats
 
         def body() -> None:
             for _ in range(repeats):
-                parts.step(*batch, 0)
+                components.step(*batch, 0)
 
         return self._timed(body, scale, int(setting["threads"]))
 
-    def _run(self, parts: RunComponents, setting: Setting) -> Callable[[], float]:
+    def _run(self, components: RunComponents, setting: Setting) -> Callable[[], float]:
         """Steps with their batches, through the feed that a run has."""
-        steps, depth, captured = self.run_steps, int(setting["ring_depth"]), parts.captured
+        steps, depth, captured = self.run_steps, int(setting["ring_depth"]), components.captured
         scale = self.batch_size / int(setting["batch_size"]) / steps
         done = 0
 
@@ -186,9 +189,9 @@ class ArmBuilder:
             done += steps
 
         def feed() -> None:
-            with closing(iter(Feed(parts.program, last=steps, depth=depth))) as batches:
+            with closing(iter(Feed(components.program, last=steps, depth=depth))) as batches:
                 for index, batch in enumerate(batches):
-                    parts.step(batch["image"], batch["label"], index)
+                    components.step(batch["image"], batch["label"], index)
 
         if captured is None:
             return self._timed(feed, scale, int(setting["threads"]))
@@ -202,13 +205,13 @@ class ArmBuilder:
         """The validation cases that one timed validation goes through."""
         return arena.index(tuple(case.id for case in self.planned.validation[:_CASES]))
 
-    def _validation(self, parts: RunComponents) -> Arm:
-        cases = self.timed_cases(parts.arena)
-        network = parts.step.update.weights.eval()
+    def _validation(self, components: RunComponents) -> Arm:
+        cases = self.timed_cases(components.arena)
+        network = components.step.update.weights.eval()
 
         def labels() -> list[Tensor]:
-            volumes = [parts.arena.image(case) for case in cases]
-            maps = dict(infer_labels(network, volumes, parts.inference))
+            volumes = [components.arena.image(case) for case in cases]
+            maps = dict(infer_labels(network, volumes, components.inference))
             return [maps[position].reshape(-1).cpu() for position in range(len(volumes))]
 
         joined = torch.cat(labels())
