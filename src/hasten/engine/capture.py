@@ -23,7 +23,7 @@ from hasten.engine.side_stream import SideStream
 from hasten.engine.step import TrainStep
 from hasten.files import first_line
 from hasten.nets.random_state import random_states, set_random_states
-from hasten.observe.compare import judge
+from hasten.observe.compare import judge_unpaired
 from hasten.optim.average import average_share
 from hasten.optim.schedule import set_rate
 
@@ -169,7 +169,7 @@ class CapturedStep:
     def _capture(self, index: int, before: _State) -> str:
         """Compare a graph with the step and return the outcome as text; sets `engaged` if the graph is kept.
 
-        The step runs before there is a graph: memory need not hold the activations of both.
+        All steps are timed before there is a graph, so that memory need not hold the activations of both.
         """
         assert self._side is not None
         loss = self._warm(index)
@@ -185,7 +185,7 @@ class CapturedStep:
         seconds |= self._timed("graph", self._graph.replay)
         plain, replayed = (statistics.median(seconds[name]) for name in ("step", "graph"))
         figures = f"{1e3 * replayed:.2f} ms as one CUDA graph against {1e3 * plain:.2f} ms"
-        self.engaged = self.always or judge(seconds["step"], seconds["graph"], _LEAST)[3] == "faster"
+        self.engaged = self.always or judge_unpaired(seconds["step"], seconds["graph"], _LEAST)[3] == "faster"
         return figures if self.engaged else f"not certainly faster: {figures}"
 
     def _timed(self, name: str, call: Callable[[], object]) -> dict[str, list[float]]:

@@ -255,7 +255,10 @@ def compared(
     best_only: bool = False,
     least: float = _LEAST,
 ) -> Comparison:
-    """Calls timed in turns, as every switch of a run is decided: five rounds at least, an interval, the load."""
+    """Time calls in interleaved rounds, at least five, with a confidence interval and the load of the machine.
+
+    Precision, memory format, compilation and kernels are decided this way.
+    """
     sync = partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
     return compare(
         calls,

@@ -138,21 +138,37 @@ def judge(base: list[float], arm: list[float], least: float) -> tuple[float, flo
 
     An arm that was given up has fewer rounds than the base.
     """
-    ratios = sorted(one / max(other, 1e-9) for one, other in zip(base, arm, strict=False))
-    n, gain = len(ratios), statistics.median(ratios)
+    ratios = [one / max(other, 1e-9) for one, other in zip(base, arm, strict=False)]
+    low, high, enough = _interval(ratios)
+    return statistics.median(ratios), low, high, _verdict_of(low, high, least) if enough else "unclear"
+
+
+def judge_unpaired(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:
+    """As `judge`, for times that were taken one arm after the other: their medians' intervals, divided."""
+    base_low, base_high, enough = _interval(base)
+    arm_low, arm_high, arm_enough = _interval(arm)
+    gain = statistics.median(base) / max(statistics.median(arm), 1e-9)
+    low, high = base_low / max(arm_high, 1e-9), base_high / max(arm_low, 1e-9)
+    return gain, low, high, _verdict_of(low, high, least) if enough and arm_enough else "unclear"
+
+
+def _interval(values: list[float]) -> tuple[float, float, bool]:
+    """Ends of the interval of the median at about 95 %, and whether there are values enough for one: at least 5."""
+    values, n = sorted(values), len(values)
     # The interval from the k-th smallest to the k-th largest misses the median with probability 2 * P(Bin(n, 1/2) < k).
     k, missed, term = 0, 0.0, 0.5**n
     while 2 * (missed + term) <= 0.0626 and k < n // 2:
         missed += term
         k += 1
         term = term * (n - k + 1) / k
-    if k == 0:
-        return gain, ratios[0], ratios[-1], "unclear"
-    low, high = ratios[k - 1], ratios[n - k]
+    return (values[k - 1], values[n - k], True) if k else (values[0], values[-1], False)
+
+
+def _verdict_of(low: float, high: float, least: float) -> Verdict:
     if low > 1 + least:
-        return gain, low, high, "faster"
+        return "faster"
     if high < 1 - least:
-        return gain, low, high, "slower"
+        return "slower"
     if low >= 1 - 2 * least and high <= 1 + 2 * least:
-        return gain, low, high, "same"
-    return gain, low, high, "unclear"
+        return "same"
+    return "unclear"
