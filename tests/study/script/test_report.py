@@ -29,7 +29,7 @@ def run(ended="bounded", code=0, steps=20, **more):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (run(), "'two words': watched 20 training steps in 3.0 s, and stopped at the bound"),
+        (run(), "'two words': watched 20 training steps in 3.0 s, then stopped the script"),
         (run("finished"), "ended by itself after 20 training steps"),
         (run("timeout", 137), "had to be stopped after 20 training steps"),
         (run("crashed", 3), "failed with exit code 3 after 20 training steps"),

@@ -103,7 +103,7 @@ def _how(run: ScriptRun) -> str:
         unseen = "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as "
         unseen += "given (not python -I, nor in a container or on another machine)"
     return {
-        "bounded": f"watched {watched}, and stopped at the bound",
+        "bounded": f"watched {watched}, then stopped the script",
         "finished": f"ended by itself after {watched}",
         "timeout": f"had to be stopped after {watched}: it did not come to the end of a step in time",
         "crashed": f"failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else ""),

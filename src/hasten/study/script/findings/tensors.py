@@ -49,7 +49,7 @@ def find(record: ProcessRecord) -> list[Finding]:
         if kind == "needless_forward" and count >= OFTEN:
             findings.append(record.finding(
                 "needless-forward", call["site"],
-                "a network is run in every step, and neither the loss nor anything else takes what it gives",
+                "a network runs in every step, but nothing uses its outputs, not even the loss",
                 "run it only in the steps whose loss has a weight for it",
                 evidence=f"{count:.1f} a step; its outputs of the second step were followed",
                 # On a GPU the host's time in the network is that of its launches.
