@@ -77,7 +77,7 @@ class Warp:
 
     readings: Mapping[str, Reading]
     size: Triple
-    """Of the input."""
+    """(D, H, W) of the input, in voxels."""
     out: Triple
 
 

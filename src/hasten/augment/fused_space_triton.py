@@ -14,7 +14,7 @@ from hasten.augment.fused_triton import SIDES, contrast_of, drawn, keep_range, s
 
 @triton.jit
 def _height(distance, sigma):
-    """Of `_sampled` in `hasten.augment.smooth`, before weights are made to sum to 1."""
+    """Weight of `_sampled` in `hasten.augment.smooth`, before weights are made to sum to 1."""
     ratio = distance / tl.maximum(sigma, 1e-3)
     return tl.where(tl.abs(distance) - 0.25 <= 3.0 * tl.maximum(sigma, 0.1), tl.exp(-0.5 * ratio * ratio), 0.0)
 
