@@ -86,7 +86,7 @@ def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.
         return np.zeros((pyramid_level.height, pyramid_level.width), np.int32), [], pyramid_level.downsample
     if slide.mpp is None:
         raise ValueError(
-            f"{slide.path}: does not tell how large its pixels are, which lesions are measured by; set data.mpp to the "
+            f"{slide.path}: does not state the size of its pixels, by which lesions are measured; set data.mpp to the "
             "micrometres of a pixel of level 0"
         )
     mask = read_lesions(case.mask, slide, level)
