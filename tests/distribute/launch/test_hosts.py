@@ -129,7 +129,7 @@ def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path:
     for code, message in both:
         assert code == 1
         assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
-        assert "RuntimeError: put in after step 3" in message
+        assert "RuntimeError: error injected after step 3" in message
 
 
 @pytest.mark.parametrize("node", [0, 1])
