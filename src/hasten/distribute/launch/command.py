@@ -82,7 +82,7 @@ def print_error(text: str) -> None:
 
 
 def launch_horovod(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
-    """As `launch`, by Horovod's own launcher, which its collectives need: on one host, without restarts.
+    """Like `launch`, by Horovod's own launcher, which its collectives need: on one host, without restarts.
 
     Raises ValueError where Horovod is not installed, or for options that it can't do.
     """

@@ -29,7 +29,7 @@ class Request:
     account: str | None = None
     qos: str | None = None
     mem: str | None = None
-    """Of each node."""
+    """Memory of each node."""
     constraint: str | None = None
     extra: tuple[str, ...] = ()
     """Further options of sbatch, each as "--option=value"; they win over the others."""
