@@ -80,8 +80,9 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         compile: bool = False,
         steps_per_epoch: int | None = None,
     ) -> Self:
-        """From your own files and MONAI transforms: the deterministic part of the chain runs once on every case, its
-        random part on whole batches (`hasten.compile_transforms`).
+        """Make a data module from your own files and MONAI transforms: the deterministic part of the chain runs once on
+        every
+        case, its random part on whole batches (`hasten.compile_transforms`).
 
         train: rows of files, or one of Hasten's cached data sets made with the same chain. batch_size: samples of all
         ranks together, several of which may come from one case. Batches hold the entries that the chain's random part
