@@ -52,8 +52,7 @@ class CaseQuery(NamedTuple):
         return self.folder / LISTS / f"{self.entry_name(self.keys)}.json"
 
     def shard_folder(self, missing: Sequence[int]) -> Path:
-        """Folder of the shard to build, which begins with the first of these cases: on the disk with the most free
-        space.
+        """Folder of the shard to build, which begins with the first of these cases: on the disk with most free space.
 
         One that is built or begun stays where it is.
         """
