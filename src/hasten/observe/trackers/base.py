@@ -12,7 +12,7 @@ from hasten.observe.rundir import write_json
 from hasten.observe.values import mapping
 
 TRACKERS_JSON = "trackers.json"
-"""In the run directory: the id of the run in each tracker, with which a resumed run continues."""
+"""File in the run directory: the id of the run in each tracker, with which a resumed run continues."""
 
 Status = Literal["finished", "interrupted", "failed"]
 Plain = str | int | float | bool
