@@ -76,7 +76,7 @@ def major_axes(labels: np.ndarray, number: int) -> np.ndarray:
 
 
 def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.ndarray, list[int], float]:
-    """As `lesions_of` of a slide's mask, and how many pixels of level 0 a pixel of it is long.
+    """Lesions of a slide's mask, as from `lesions_of`, and the size of a pixel of it in pixels of level 0.
 
     Raises ValueError if the pixel size of the slide is not known.
     """
