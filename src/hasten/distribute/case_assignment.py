@@ -51,7 +51,7 @@ class CaseAssignment:
         return self.every * len(self.costs)
 
     def positions(self, round: int) -> Parts:
-        """Positions in `ids` of each part's cases in a round. The parts' costs are near equal, their counts within one."""
+        """Positions in `ids` of each part's cases in a round. Parts have nearly equal costs, counts within one."""
         return deal([self.costs[name] for name in self.ids], self.parts, self._order(round) if round else None)
 
     def at(self, round: int) -> tuple[tuple[str, ...], ...]:
