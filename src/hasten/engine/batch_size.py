@@ -20,9 +20,9 @@ from hasten.optim.schedule import scaled_rate
 
 _HIGHEST = 2**16
 _STATE_COPIES = 3
-"""Of the weights, beside a step's own memory: two moments of AdamW and the running average."""
+"""Copies of the weights beside a step's own memory: two moments of AdamW and the running average."""
 _CAPTURE_COPIES = 2 * (1 + _STATE_COPIES)
-"""Of the weights, while a graph is compared with a step: the state before it, and after it."""
+"""Copies of the weights while a graph is compared with a step: the state before it, and after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class BatchSize:
     why: str
     """A sentence for the report."""
     learning_rate: float | None = None
-    """For this batch, by the linear scaling rule, where one was given."""
+    """Learning rate for this batch, by the linear scaling rule, where one was given."""
 
 
 def find_batch_size(

@@ -49,7 +49,7 @@ class Inference:
     spatial_dims: int
     device: torch.device
     size_spread: float = 0.0
-    """By how much a side may be padded beyond what the network asks for."""
+    """Voxels by which a side may be padded beyond what the network asks for."""
     mode: Mode = "gaussian"
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class Inference:
     classes: int = 0
     """Scores of each voxel. 0 is unknown: then a volume is never cut into bands to save memory."""
     sums_bytes: int | None = None
-    """Of scores that may be held at once; None takes half of the memory that is free."""
+    """Bytes of scores that may be held at once; None takes half of the memory that is free."""
 
 
 @torch.inference_mode()
@@ -128,7 +128,7 @@ def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) ->
 
 
 def _memory(how: Inference, *, short: bool) -> AbstractContextManager[object]:
-    """On a CPU freed memory is kept for the next window, but not where memory is short: it may not fit what is next."""
+    """Keep freed memory for the next window on a CPU, unless memory is short: it may not fit what is next."""
     return kept_memory() if how.device.type == "cpu" and not short else nullcontext()
 
 
