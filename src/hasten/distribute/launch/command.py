@@ -116,9 +116,9 @@ def _horovod_report(records: dict[int, RankRecord], folder: Path, code: int, *, 
     failures = {rank: record for rank, record in records.items() if record.kind in ("mistake", "error", "memory")}
     if not failures:
         return (
-            f"error: horovodrun ended with exit code {code}; logs: {folder}\ngo on: {resume}\nor start again: {again}"
+            f"error: horovodrun ended with exit code {code}; logs: {folder}\nresume: {resume}\nor start again: {again}"
         )
     rank, record = min(failures.items(), key=lambda item: (item[1].kind != "mistake", item[1].time))
     if record.kind == "mistake":
         return f"error: {record.message}"
-    return f"error: rank {rank} on {record.host} failed first\n{record.traceback}logs: {folder}\ngo on: {resume}"
+    return f"error: rank {rank} on {record.host} failed first\n{record.traceback}logs: {folder}\nresume: {resume}"

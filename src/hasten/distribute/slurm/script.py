@@ -16,7 +16,7 @@ from hasten.distribute.slurm.jobs import Shape
 
 _PLAIN = re.compile(r"[\w.,:/@=+-]+")
 _CLOSING_S = 300
-"""Seconds that rank 0 may go on writing after the others have ended."""
+"""Seconds for which rank 0 may continue to write after the others have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
