@@ -20,7 +20,7 @@ class Rare:
     """Seconds of one validation and one checkpoint, and how often the run has them."""
 
     validation_s: float
-    """Of all validation cases."""
+    """Time of all validation cases."""
     timed_cases: int
     """Cases on which that was measured."""
     validations: int
@@ -30,7 +30,7 @@ class Rare:
     """Time until one is on disk, in parallel with the training."""
     checkpoints: int
     steps: int
-    """Of the run."""
+    """Steps of the run."""
 
     @property
     def validation_step_s(self) -> float:

@@ -80,7 +80,7 @@ class TimedStep:
         self._step = _Marked(**{**fields, "update": _TimedUpdate(step.update, marks)})
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
-        """As `TrainStep`."""
+        """Run the step like `TrainStep`, with times."""
         self.marks.mark("around")
         self.running = True
         try:

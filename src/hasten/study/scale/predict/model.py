@@ -50,7 +50,7 @@ class Training:
     imbalance: float = 0.0
     """Largest part of the data over the mean part, less 1: the work of the fullest worker beyond the mean."""
     backward_share: float = 2 / 3
-    """Of `compute_s`, during which gradients become ready, at an even rate."""
+    """Share of `compute_s` during which gradients become ready, at an even rate."""
     bucket_bytes: float = DDP_BUCKET
     overlap: float = 1.0
     """Share of the communication that could be hidden by the backward pass and is, 0 to 1."""
