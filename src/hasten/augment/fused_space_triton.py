@@ -28,7 +28,7 @@ def _weights(sigma, RADIUS: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _reflected(at, side):
-    """Within the axis; what is no place of a filter is clamped."""
+    """Places reflected into the axis, as for a blur; those that no filter reads are clamped."""
     at = tl.abs(at)
     at = tl.where(at >= side, 2 * (side - 1) - at, at)
     return tl.minimum(tl.maximum(at, 0), side - 1)

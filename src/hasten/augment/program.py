@@ -151,7 +151,7 @@ class Segment:
         return draws, self._run(range(self.host_stages), here, cases=cases)
 
     def finish(self, prepared: DrawnBatch) -> Batch:
-        """The batch (B, C, *S) by key, from what `prepare` gave, once that is on the device."""
+        """The batch (B, C, *S) by key, from the result of `prepare`, once that is on the device."""
         draws, batch, per_case = prepared
         stages = range(len(self.stages))
         if not (self.hands_over and self.host_stages):

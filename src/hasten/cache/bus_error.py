@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextmanager
 def bus_error_explained(files: Sequence[Path], resume: str) -> Iterator[None]:
-    """Around work on mapped `files`: a bus error prints which one changed its size, and the command `resume`.
+    """Context manager for work on mapped `files`: a bus error prints the one whose size changed, and `resume`.
 
     Does nothing where faulthandler is on already, as its user wants a traceback.
     """

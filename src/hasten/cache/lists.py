@@ -152,7 +152,7 @@ def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
 
 
 def _places(shards: Sequence[Shard], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each key, the place of a case that has it among those of all shards, and whether there is one."""
+    """The place of a case that has each key, among those of all shards, and whether there is one."""
     stored = np.concatenate([shard.keys for shard in shards])
     order = np.argsort(stored, kind="stable")
     place = order[np.searchsorted(stored, keys, sorter=order).clip(max=len(stored) - 1)]

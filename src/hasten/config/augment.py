@@ -60,7 +60,7 @@ def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: Prep
 
 
 def _strengths(sample: SampleConfig, name: str) -> Iterator[str]:
-    """Strengths of `default` that another chain would not heed. The plan sets `flip_prob` to no flips for these."""
+    """Strengths of `default` that another chain would ignore. The plan sets `flip_prob` to no flips for these."""
     no_flips = (0.0, 0.0, 0.0)
     for field in OF_DEFAULT:
         value, default = getattr(sample, field), getattr(SampleConfig(), field)

@@ -90,7 +90,7 @@ class Pipeline(Strategy):
         return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        """Both stay whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
+        """Place both whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
         broadcast_weights(network, average)
         operations = operations_of(network)
         costs = count_costs(network, operations)
@@ -291,7 +291,7 @@ class StageModule(nn.Module):
         self.gives: Any = operations.output if self.last else tuple(flowing(operations, end))
         self.operations = operations
         self.precision: Callable[[], AbstractContextManager] = nullcontext
-        """Around the layers: the step's autocast."""
+        """Autocast of the step, around the layers."""
         self._dead = self._last_uses()
 
     def forward(self, *inputs: Tensor) -> Any:

@@ -82,7 +82,7 @@ class Strategy:
         return network
 
     def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
-        """Around forward and backward of a piece of a batch: only the last piece's gradients are exchanged."""
+        """Context manager for forward and backward of a batch's piece: only the last one's gradients are exchanged."""
         return without_sync(network, last=last)
 
     def run_piece(self, step: Step, image: Tensor, label: Tensor, share: float) -> Tensor:

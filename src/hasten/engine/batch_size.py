@@ -241,7 +241,7 @@ def _counted(call: Callable[[], object], limit: int) -> int:
 
 
 def _line(first: int, one: int, second: int, two: int | None, budget: int) -> HostBudget:
-    """Through the bytes of two batches, or, with one of them or with no growth between them, through nothing at 0."""
+    """The line through the bytes of two batches; with one, or without growth between them, through nothing at 0."""
     if two is None or two <= one:
         count, size = (first, one) if two is None else (second, two)
         return HostBudget(fixed=0, per_sample=max(1, -(-size // count)), budget=budget)

@@ -72,7 +72,7 @@ def check_labelled(
 
 
 def _ignored_warnings(case_set: CaseSet, arena: Arena, used: Sequence[str]) -> Iterator[str]:
-    """About label maps with nothing but ignored voxels, and about none in any. Reads label maps, few as a rule."""
+    """Warnings about label maps with nothing but ignored voxels, and about none in any. Reads few label maps."""
     if case_set.ignore is None:
         return
     cases = arena.index(tuple(used))

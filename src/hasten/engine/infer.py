@@ -55,7 +55,7 @@ class Inference:
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
     flip_below: float = 1.0
-    """Only windows, or volumes in one piece, with a `confidence` below this are mirrored; 1 mirrors all."""
+    """Confidence below which windows, or volumes in one piece, are mirrored; 1 mirrors all."""
     average: Average = "scores"
     """What is averaged over mirror images and windows."""
     sums: Literal["fp32", "fp16", "bf16"] = "fp32"

@@ -67,7 +67,7 @@ class Variant:
     precision: Precision
     channels_last: bool
     fused_kernels: bool = False
-    """On a GPU, Hasten's own kernels (train.fused_kernels)."""
+    """Whether Hasten's kernels run on a GPU (train.fused_kernels)."""
 
     def __str__(self) -> str:
         parts = (self.precision, "channels-last" * self.channels_last, "fused" * self.fused_kernels)

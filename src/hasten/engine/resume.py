@@ -65,7 +65,7 @@ def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
 
 
 def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: PlannedRun) -> None:
-    """Log how the learning rate at `step` changes, if it does. before: as run.yaml has it.
+    """Log how the learning rate at `step` changes, if it does. before: as in run.yaml.
 
     position: of the step in the schedule.
     """

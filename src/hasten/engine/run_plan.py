@@ -65,7 +65,7 @@ class RunPlan:
     """Augmentation chain for full patches."""
     files: Files | None = None
     warnings: tuple[str, ...] = ()
-    """About the labels; once cases are prepared, from those."""
+    """Warnings about the labels; once cases are prepared, from those."""
     foreground: dict[str, float] = field(default_factory=dict)
     """Sizes of the foreground, as `training_range` returns them for the prepared cases."""
     source: bytes = b""

@@ -46,7 +46,7 @@ class _Span:
     start: int
     """First pixel of the first window that meets it."""
     stop: int
-    """Behind the last pixel of the last one."""
+    """Position behind the last pixel of the last one."""
 
 
 @dataclass(slots=True)

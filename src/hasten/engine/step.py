@@ -36,7 +36,7 @@ class TrainStep:
     """Network in the memory format of `channels_last`; compiled or not."""
     loss: Loss
     update: Update
-    """Its `weights` are `network`, or the module inside it if that is compiled or wrapped."""
+    """The update, whose `weights` are `network`, or the module inside it if that is compiled or wrapped."""
     precision: str = "fp32"
     channels_last: bool = False
     spatial_dims: int = 3

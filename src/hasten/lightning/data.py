@@ -17,7 +17,7 @@ from hasten.engine.run_plan import RunPlan, pick_device
 from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""The same code under two names, whose classes don't know each other."""
+"""Names of the package: the same code, but with classes that don't know each other."""
 
 
 def lightning_package() -> ModuleType:

@@ -75,7 +75,7 @@ def change_masks(masks: Tensor, changes: MaskChanges) -> Tensor:
 
 
 def _box(mask: Tensor, margin: int) -> tuple[slice, ...] | None:
-    """About the voxels of a mask; None if there are none."""
+    """Box around the voxels of a mask; None if there are none."""
     voxels = mask.nonzero()
     if not len(voxels):
         return None

@@ -73,7 +73,7 @@ class ColourConfig:
     saturation: float = 0.25
     hue: float = 0.04
     flip_prob: float = 0.5
-    """Along each axis."""
+    """Probability of a flip along each axis."""
     rotate90_prob: float = 0.75
     zoom_prob: float = 0.5
     zoom_range: Range = (0.9, 1.1)

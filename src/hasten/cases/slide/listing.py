@@ -26,7 +26,7 @@ class SlideCase:
     mask: Path | None
     """None if it has no lesion."""
     split: Literal["", "train", "validation"] = ""
-    """Empty if the list has no split."""
+    """Part that the list assigns the slide to; empty if the list has no split."""
 
 
 def find_slides(source: str | Path) -> tuple[SlideCase, ...]:

@@ -141,7 +141,7 @@ class Outcome:
     """How this host's ranks ended in the last attempt."""
 
     ends: Sequence[End]
-    """Empty unless the job failed."""
+    """Ends of the ranks; empty unless the job failed."""
     records: Mapping[int, RankRecord]
     restarts: int
     lost: RuntimeError | None

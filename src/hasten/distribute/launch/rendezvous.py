@@ -39,7 +39,7 @@ class Rendezvous:
     hosts: Sequence[str]
     """Host names by node rank."""
     store: Any
-    """Kept as long as the job runs: the rendezvous ends with node 0's store."""
+    """Store that is kept as long as the job runs: the rendezvous ends with node 0's store."""
 
     def exchange(self, ends: Sequence[End]) -> tuple[list[End], list[str]]:
         """The ends on all hosts, and the hosts that did not report theirs in time. Takes a minute at most."""

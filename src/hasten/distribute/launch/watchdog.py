@@ -81,7 +81,7 @@ class Watchdog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Around work that may take long and is not a step: a validation, a compilation, a checkpoint."""
+        """Context manager for work that may take long and is not a step: a validation, a compilation, a checkpoint."""
         self._pauses += 1
         try:
             yield

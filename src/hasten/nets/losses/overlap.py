@@ -112,7 +112,7 @@ class OverlapLoss(nn.Module):
         return supported and self.fused(scores, target)
 
     def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Both as plain tensors, the scores in float32 or more unless kernels convert them as they read."""
+        """Scores and target as plain tensors, scores in float32 or more unless kernels convert them as they read."""
         if self.by_kernels(scores, target):
             return plain(scores), plain(target)
         return lifted(scores, target)

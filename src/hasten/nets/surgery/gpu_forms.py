@@ -73,7 +73,7 @@ def _is_last(value: Tensor) -> bool:
 
 
 def _padded(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both padded with channels of zeros, in channels-last; under autocast in its type, so that less is written."""
+    """Image and weight padded with channels of zeros, in channels-last; under autocast in its type, to write less."""
     layout = FORMATS[image.ndim]
     if torch.is_autocast_enabled(image.device.type):
         image = image.to(torch.get_autocast_dtype(image.device.type))

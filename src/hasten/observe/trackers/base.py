@@ -39,7 +39,7 @@ class Ids:
         self._path, self._lock = folder / TRACKERS_JSON, threading.Lock()
 
     def get(self, tracker: str) -> dict[str, str]:
-        """Empty if nothing, or nothing readable, was remembered."""
+        """Ids in a tracker; empty if nothing, or nothing readable, was remembered."""
         with self._lock:
             return mapping(self._read().get(tracker))
 

@@ -53,7 +53,7 @@ def measure_rare(parts: RunComponents, folder: Path, *, cases: int, step_s: floa
     return Rare(
         validation_s=validated_s * scale,
         timed_cases=timed,
-        # Every so many steps, and at the end.
+        # At regular intervals, and at the end.
         validations=-(-train.steps // train.validate_every),
         checkpoint_s=stands,
         write_s=writes,

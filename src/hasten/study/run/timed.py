@@ -106,7 +106,7 @@ class TimedSteps:
     step_s: float
     marks: dict[str, float]
     made_s: float
-    """Inside the run's own feed, on the host."""
+    """Time of making the batch inside the run's own feed, on the host."""
     asked_s: float
     """Time the step waited for its batch, on the host: more than `made_s` only if the feed is wrapped."""
     reads: float

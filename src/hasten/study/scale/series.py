@@ -72,7 +72,7 @@ class Series:
 
 
 def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> int | None:
-    """The epoch to compare: the requested one, else 4 if all are logs by others that have it, else None (the median).
+    """The epoch to compare: the requested one, else 4 if all are logs by others with epoch 4, else None (the median).
 
     Raises ValueError if the requested epoch isn't in every log.
     """

@@ -110,7 +110,7 @@ class Searched:
     """`start` itself unless something was clearly faster."""
     rows: tuple[SearchRow, ...]
     decided: frozenset[str]
-    """Knobs about which the measurements came to a conclusion, changed or not."""
+    """Knobs for which the measurements were conclusive, changed or not."""
     gain: ArmResult | None
     """Gain of `best` against `start`, in steps; None where they are the same, or only validation gained."""
     busy: bool

@@ -122,7 +122,7 @@ def ring_s(num_bytes: float, workers: int, link: Link) -> float:
 
 
 def tree_s(num_bytes: float, workers: int, link: Link) -> float:
-    """Up and down two binary trees with half the bytes each, in pieces: fewer messages after one another."""
+    """Time of two binary trees, up and down, with half the bytes each, in pieces: fewer messages after one another."""
     if workers == 1:
         return 0.0
     return 2 * math.ceil(math.log2(workers)) * link.latency_s + 2 * num_bytes / link.bytes_per_s
