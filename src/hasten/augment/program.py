@@ -79,7 +79,6 @@ class Segment:
     renderer: Any = render
     follower: Any = follow
     """Functions for a GPU, compiled or not: `renderer` runs the stages up to the first that runs sample by sample,
-
     `follower` the later ones.
     """
     compiled: bool = False

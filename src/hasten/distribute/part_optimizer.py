@@ -11,8 +11,7 @@ from torch import Tensor
 
 
 class PartOptimizer(torch.optim.Optimizer):
-    """An optimizer with the groups of all parameters; `inner`, whose groups it cuts, has the moments of this part
-    alone.
+    """An optimizer with the groups of all parameters; `inner`, whose groups it cuts, has only this part's moments.
 
     local: by the number of a parameter (counted through all groups) the tensor that is updated here in its place, which
     may be the parameter itself. `state_dict` holds the values of this part under these numbers; `load_state_dict`

@@ -41,7 +41,7 @@ _LOGS = 200
 _LOG_EVERY = {"cuda": 10}
 """Steps between lines, at least, where reading a loss makes the host wait for all steps that it has queued."""
 _STUCK = 10
-"""Skipped updates in a row after which a run ends, as it makes no update any more."""
+"""A run ends if at least this many updates in a row were skipped."""
 _STOP_EVERY = 8
 """Steps between checks whether another rank was asked to stop."""
 _SUSPECTS = (

@@ -59,7 +59,7 @@ class StepSetting:
     iterations: int
     """Iterations left in the training."""
     regions: Members = ()
-    """Members of the target's masks."""
+    """Class indices of each of the target's masks."""
     several_ranks: bool
     loss_asks_host: bool = False
     """Whether the loss reads a value, which a CUDA graph can't."""

@@ -74,7 +74,7 @@ class Run:
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
     engaged: dict[str, Any]
-    """Entries of summary.json; `decisions` and `augmentation` are those of plan.json."""
+    """Switches of summary.json; `decisions` and `augmentation` are those of plan.json."""
     decisions: dict[str, Any]
     augmentation: list[Any]
     environment: dict[str, Any]

@@ -46,7 +46,7 @@ class Attempt:
     """Log file of each rank of this host."""
     records: dict[int, Path] = field(default_factory=dict)
     stopped: dict[int, float] = field(default_factory=dict)
-    """Time, in seconds since 1970, at which a stopped (SIGSTOP) rank was killed."""
+    """Time, in seconds since 1970, at which each stopped (SIGSTOP) rank was killed."""
 
     def read(self) -> dict[int, RankRecord]:
         """The records of the ranks that wrote one when they ended."""
@@ -94,7 +94,7 @@ class Agent(LocalElasticAgent):
         )
         self._logs, self._failed, self._stall_s = logs, failed, stall_s or math.inf
         self._stopped_since: dict[int, float] = {}
-        """Time since when a rank is stopped."""
+        """Time at which each rank was found stopped."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._may_continue(worker_group):

@@ -63,7 +63,7 @@ class Sample:
     step_s: float | None = None
     """Mean seconds of the steps since the sample before, of ten at least; None where none finished since."""
     work_s: float | None = None
-    """Seconds of them that this rank did not wait for others; None where nobody measures."""
+    """Part of `step_s` in which this rank did not wait for others; None where nobody measures."""
     host: Host = Host()
     gpus: tuple[Gpu, ...] = ()
     process: int = 0

@@ -53,7 +53,7 @@ class Facts:
     probabilities: dict[str, float] = field(default_factory=dict)
     """Probability of each operation of the augmentation, by its name."""
     variants: dict[str, float] = field(default_factory=dict)
-    """Slower variants, from `slower_than`."""
+    """Seconds of a probe by variant, from `slower_than`."""
     variant: str = ""
     """The one that the run has."""
     threads: int = 1

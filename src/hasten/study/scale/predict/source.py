@@ -102,7 +102,7 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
     fitted = fit_epochs(epochs, mode=mode, errors=errors, source=f"{folder} ({strategy_name})")
     others = [name for name in names if name != strategy_name]
     notes = (
-        f"Strategy: {strategy_name}, {'as the logs state,' if modes else 'taken as'} {mode} scaling"
+        f"Strategy: {strategy_name}, {'stated as' if modes else 'taken as'} {mode} scaling"
         + (f"; {', '.join(others)} also there, by --strategy." if others else "."),
         *fitted.notes,
         f"Measured on up to {max(epochs)} workers: beyond that, the network is assumed to stay as measured.",
