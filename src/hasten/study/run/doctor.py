@@ -197,7 +197,7 @@ def _measure(
 
 
 def _by_hand(parts: RunComponents, ran: TimedSteps, seconds: float) -> dict[str, float]:
-    """Probes (`slower_than`) of a run whose variant is set in its configuration; others choose the fastest themselves."""
+    """Probes (`slower_than`) of a run whose variant is set in its configuration; others choose the fastest."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     why = parts.engaged["channels-last"].why
     precision = next(
