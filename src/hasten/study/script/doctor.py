@@ -37,7 +37,7 @@ def doctor_script(
 
     out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
     that can be applied from outside. as_json: the only output is one JSON document, and the script's own output is
-    suppressed. Returns the exit code to pass on: the script's own, 0 where it was stopped at the limit. Raises
+    suppressed. Returns the exit code to pass on: the script's own, 0 where it was stopped at the bound. Raises
     ValueError for a command that can't be run and for bounds below 1.
     """
     if steps < 1 or seconds <= 0:
