@@ -41,7 +41,7 @@ def test_each_transform_has_a_row_with_what_became_of_it() -> None:
     assert result[4] == "3  RandRotated             fused       one reading with 2 RandCropByPosNegLabeld, 4 RandFlipd"
     assert result[5].strip() == "= Rotate(keys=('image', 'label'), prob=0.2, range_x=(-0.5, 0.5))"
     assert result[9].strip() == "= GaussianNoise(keys=('image',), prob=0.1)"
-    assert result[10] == "6  RandFlipd               fused       a reading of its own"
+    assert result[10] == "6  RandFlipd               fused       a separate interpolation"
     assert result[12].startswith('7  RandZoomd               per-sample  reads "image" with mode=area; Hasten reads')
     assert result[14].strip() == '= cast("label")'
     assert result[-1] == "batch: image, label (classes: label)"
@@ -52,7 +52,7 @@ def test_what_runs_on_whole_cases_says_why() -> None:
     assert result[1].endswith("stands before RandCropByPosNegLabeld, and RandLambdad is not lowered; on whole cases")
     assert result[2].endswith("has no counterpart in Hasten; on whole cases")
     assert result[4].endswith("crops what RandFlipd has changed; on whole cases")
-    assert result[5].endswith("a reading of its own")
+    assert result[5].endswith("a separate interpolation")
 
 
 def test_backends_are_monais_beside_hastens() -> None:

@@ -264,7 +264,9 @@ def test_a_source_that_has_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_crop_of_its_own_leaves_no_use_for_the_foreground_share(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"sample.foreground_prob=0.3 is of no use; leave the crop out, or set .*=0.5"):
+    with pytest.raises(
+        ValueError, match=r"sample.foreground_prob=0.3 has no effect; leave the crop out, or set .*=0.5"
+    ):
         of_file(tmp_path, OPS + "mine = [SpatialCrop(size=(8, 8, 8))]", SampleConfig(foreground_prob=0.3))
 
 

@@ -106,7 +106,7 @@ def test_the_page(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     worst = min(result["cases"], key=lambda case: result["cases"][case]["dice"])
     assert f"<b>{worst} (fold {result['cases'][worst]['fold']})</b>" in page
     assert page.count("data:image/png") >= 6
-    with pytest.raises(ValueError, match="a cross-validation has a page of its own"):
+    with pytest.raises(ValueError, match="a cross-validation has a separate page"):
         write_report([out, out / "fold0"], tmp_path / "report.html")
 
 

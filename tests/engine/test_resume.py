@@ -497,7 +497,7 @@ def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path:
     process.send_signal(signal.SIGINT)
     output = process.communicate()[1]
     assert process.returncode == 130, output
-    match = re.search(r"stopped at step (\d+); go on with: hasten train --resume --out '(.+)'\n", output)
+    match = re.search(r"stopped at step (\d+); continue with: hasten train --resume --out '(.+)'\n", output)
     assert match is not None, output
     assert match[2] == str(out)
     assert "Traceback" not in output

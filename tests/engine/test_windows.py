@@ -272,7 +272,7 @@ def test_a_single_window_that_does_not_fit_moves_the_sums_to_the_host(caplog: py
         return oom() if calls == 7 else network(batch)
 
     result = labels_of(forward, volumes, make(batch_size=1, sums_device=INDEXED))
-    assert caplog.text.count("go on in host memory") == 1
+    assert caplog.text.count("continue in host memory") == 1
     for one, other in zip(result, labels_of(lambda batch, _: network(batch), volumes, make()), strict=True):
         assert torch.equal(one, other)
 

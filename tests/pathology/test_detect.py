@@ -100,7 +100,7 @@ def test_lesions_of_a_slide_of_unknown_size(tmp_path: Path) -> None:
     with open_slide(tmp_path / "a.tif") as slide:
         slide.mpp = None
         case = SlideCase(id="a", slide=tmp_path / "a.tif", mask=tmp_path / "a.tif")
-        with pytest.raises(ValueError, match=r"a.tif: does not tell how large its pixels are.*data.mpp"):
+        with pytest.raises(ValueError, match=r"a.tif: does not state the size of its pixels.*data.mpp"):
             lesions_on(slide, case, DetectConfig())
         labels, excluded, _ = lesions_on(slide, SlideCase(id="a", slide=slide.path, mask=None), DetectConfig())
         assert not labels.any()

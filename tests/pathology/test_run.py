@@ -111,7 +111,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
 
     monkeypatch.setattr(Loop, "_after_step", stopping)
     out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; go on with: hasten train --resume"):
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; continue with: hasten train --resume"):
         train_detection(config, out)
     train_detection(config, out, resume=True)
     for name in ("last.pt", "best.pt"):

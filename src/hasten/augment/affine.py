@@ -83,7 +83,7 @@ class Rotate(Interpolation):
 class Zoom(Interpolation):
     """MONAI's RandZoom with `keep_size`: above 1 enlarges. `drawn`: zoom (B, 3).
 
-    min_zoom, max_zoom: one number for all axes, or one an axis (3-D with two: the first for D and H, as MONAI has it).
+    min_zoom, max_zoom: one number for all axes, or one an axis (3-D with two: the first for D and H, as in MONAI).
     The zoomed size is a whole number of voxels, and what is cut away or padded lies half on each side, as in MONAI.
     """
 
@@ -126,7 +126,7 @@ class Spatial(Interpolation):
     """nnU-Net's rotation and scaling: each happens or not by itself, scaling by one factor an axis or one for all.
 
     rotate: (low, high) radians for each axis (2-D uses the first); scale: from U(scale), above 1 makes things smaller
-    (as batchgeneratorsv2 has it). in_plane: of a 3-D image, H and W only, all slices alike (nnU-Net's dummy 2-D
+    (as in batchgeneratorsv2). in_plane: of a 3-D image, H and W only, all slices alike (nnU-Net's dummy 2-D
     augmentation). `drawn`: rotate (B, 3), scale (B, 3).
     """
 

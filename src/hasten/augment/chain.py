@@ -68,7 +68,7 @@ class Reading:
     displacing: DisplacingOp | None
     """The last of `ops` where it displaces voxels one by one."""
     is_label: bool
-    """Kept in its stored type; all else becomes float32."""
+    """Whether the key is kept in its stored type; all else becomes float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ class Warp:
 
     readings: Mapping[str, Reading]
     size: Triple
-    """Of the input."""
+    """(D, H, W) of the input, in voxels."""
     out: Triple
 
 

@@ -15,7 +15,7 @@ from hasten.sample.constant import constant
 from hasten.sample.random import random_words, uniform_in
 
 _NAMES = ("brightness", "contrast", "saturation", "hue")
-"""In torchvision's numbering; each one's place is its stream less 1."""
+"""Operations in torchvision's numbering; each one's place is its stream less 1."""
 _CONTRAST, _SATURATION, _HUE = 1, 2, 3
 _ORDER = 5
 _GREY = (0.2989, 0.587, 0.114)

@@ -188,7 +188,7 @@ class TransformProgram:
         return replace(self, plan=plan, context=context, optional=())
 
     def _for_size(self, store: Store) -> TransformProgram:
-        """Of a chain without a crop: lowered for the size that all items have, or that a transform gives them."""
+        """This program, without a crop, lowered for the size that all items have or that a transform gives them."""
         try:
             size, least = common_size(store), 0
         except ValueError:

@@ -95,7 +95,7 @@ class CropByPosNegLabel(_LabelCrop):
             )
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        # The first of several channels is the background's, as MONAI has it.
+        # The first of several channels is the background, as in MONAI.
         foreground = np.asarray((values[1:] if len(values) > 1 else values).any(0))
         background = ~foreground
         if self.ignore_index is not None:

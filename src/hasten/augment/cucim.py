@@ -23,7 +23,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "scale_intensity_range": ("b_max", "b_min", "a_max", "a_min", "clip"),
     "normalize_data": ("norm_constant", "min_value", "max_value", "type"),
 }
-"""Of each of cuCIM's transforms, in their order after the image."""
+"""Names of the parameters of each cuCIM transform, in their order after the image."""
 
 
 def can_run() -> bool:

@@ -15,17 +15,17 @@ from hasten.config.schema import Triple
 
 
 class SamplingGrid(NamedTuple):
-    """Where a Warp reads each key."""
+    """Map and displacement with which a Warp reads each key."""
 
     maps: dict[str, Map]
     numbers: dict[str, Drawn]
-    """Of the displacement, for keys that have one; all 0 for a sample that is not displaced."""
+    """Random numbers of the displacement, for keys that have one; all 0 for a sample that is not displaced."""
     uses: dict[str, Tensor]
     """(B,) bool: which samples are displaced."""
 
 
 class Draws(NamedTuple):
-    """Of B samples."""
+    """The random numbers of B samples."""
 
     sample: Tensor
     """(B,) int64 number in the stream of samples."""
@@ -36,7 +36,7 @@ class Draws(NamedTuple):
     key: Tensor
     """(B, 2) int64 words that key all other draws."""
     stages: tuple[SamplingGrid | Drawn, ...]
-    """Of each stage: where a Warp reads; the numbers of an operation, with `use` (B,) bool."""
+    """One entry per stage: the sampling grid of a Warp, or the numbers of an operation, with `use` (B,) bool."""
 
 
 def draw_stages(
@@ -56,7 +56,10 @@ def draw_stages(
 
 
 class _Words(NamedTuple):
-    """Of all operations, by their positions in the chain: drawn at once, since each draw costs a GPU a kernel or 40."""
+    """Random words of all operations, by position in the chain.
+
+    One call draws them all: separate draws cost a GPU one kernel each, or up to 40.
+    """
 
     key: Tensor
     """(P, B, 2)."""

@@ -105,7 +105,7 @@ def _ours(step: ChainStep) -> str:
 
 
 def _together(plan: LoweredChain, chain: Chain) -> dict[int, str]:
-    """By number of the step: which others it shares its interpolation with."""
+    """A note for each step, by its number: the other steps that share its interpolation."""
     owner = {position: number for number, step in enumerate(plan.steps, 1) for position in step.positions}
     crop = next(
         (number for number, step in enumerate(plan.steps, 1) if step.how == FUSED and plan.crop in step.ops), None
@@ -127,7 +127,7 @@ def _together(plan: LoweredChain, chain: Chain) -> dict[int, str]:
                 named = (f"{other} {name_of(plan.steps[other - 1].transform)}" for other in others)
                 notes[number] = f"one reading with {', '.join(named)}"
             elif any(isinstance(op, MapOp) for op in plan.steps[number - 1].ops):
-                notes[number] = "a reading of its own"
+                notes[number] = "a separate interpolation"
     return notes
 
 

@@ -53,7 +53,7 @@ def separable(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def _terms(degree: int, dims: int) -> list[int]:
-    """Which terms there are, as flat positions in an array of (degree + 1,) * dims, first axis slowest."""
+    """The terms of the polynomial, as flat positions in an array of (degree + 1,) * dims, first axis slowest."""
     indices = []
     for at, powers in enumerate(product(range(degree + 1), repeat=dims)):
         if powers[1] <= powers[0] if dims == 2 else sum(powers) <= degree:

@@ -132,7 +132,7 @@ def _distances(sides: tuple[int, ...], device: torch.device) -> tuple[Tensor, Te
 
 
 def _angles(loc: Tensor, sides: list[int]) -> list[Tensor]:
-    """For each axis (B, C or 1, side): the phase of the frequency at each voxel, from 0 to 2 pi."""
+    """The phase of the frequency at each voxel of an axis, from 0 to 2 pi; (B, C or 1, side) for each axis."""
     angles = []
     for axis, side in enumerate(sides):
         frequency = loc[..., axis, None] - side // 2

@@ -50,7 +50,10 @@ def fused_places(stages: Sequence[Stage]) -> list[int | None]:
 def render_fused(
     stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int, partial_batch: Batch
 ) -> Batch:
-    """As `render`, and by it where the chain is none of this module's, or another device has part of the batch."""
+    """Like `render`, but with the fused kernels.
+
+    Falls back to `render` for a chain that they can't run, for a batch that another device began, and without Triton.
+    """
     places = fused_places(stages)
     if not places or partial_batch or not triton_runs(draws.key):
         return render(stages, cases, draws, spatial_dims, partial_batch)

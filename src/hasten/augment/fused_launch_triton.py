@@ -95,6 +95,6 @@ def launch(
 
 
 def _bytes(value: Tensor) -> Tensor:
-    """As a kernel reads it: a boolean has no pointer type of its own."""
+    """`value`, contiguous; booleans as uint8, since Triton has no pointers to booleans."""
     value = value.contiguous()
     return value.view(torch.uint8) if value.dtype == torch.bool else value

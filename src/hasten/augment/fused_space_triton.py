@@ -14,7 +14,7 @@ from hasten.augment.fused_triton import SIDES, contrast_of, drawn, keep_range, s
 
 @triton.jit
 def _height(distance, sigma):
-    """Of `_sampled` in `hasten.augment.smooth`, before weights are made to sum to 1."""
+    """Weight of `_sampled` in `hasten.augment.smooth`, before weights are made to sum to 1."""
     ratio = distance / tl.maximum(sigma, 1e-3)
     return tl.where(tl.abs(distance) - 0.25 <= 3.0 * tl.maximum(sigma, 0.1), tl.exp(-0.5 * ratio * ratio), 0.0)
 
@@ -28,7 +28,7 @@ def _weights(sigma, RADIUS: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _reflected(at, side):
-    """Within the axis; what is no place of a filter is clamped."""
+    """Places reflected into the axis, as for a blur; those that no filter reads are clamped."""
     at = tl.abs(at)
     at = tl.where(at >= side, 2 * (side - 1) - at, at)
     return tl.minimum(tl.maximum(at, 0), side - 1)

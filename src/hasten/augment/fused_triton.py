@@ -17,7 +17,7 @@ from hasten.sample.random_triton import normal_of, word_at
 
 _TINY = tl.constexpr(1e-7)
 SIDES = ["out_d", "out_h", "out_w"]
-"""Not specialized: 1 would be no tensor, and each divisibility by 16 a kernel of its own."""
+"""Arguments that Triton must not specialize: 1 would become a constant, each divisibility by 16 another kernel."""
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _range_of(table, row, voxels, PARTS: tl.constexpr):
 
 @triton.jit
 def contrast_of(table, row, sample, use, multiplier, voxels, PARTS: tl.constexpr):
-    """Of `Contrast`: multiplier, summand and range of a row; 1 and 0 where it was not drawn."""
+    """Factor, summand and range of `Contrast` for one row; factor 1 and summand 0 where it is not applied."""
     lowest, highest, mean = _range_of(table, row, voxels, PARTS)
     factor = tl.where(drawn(use, sample), tl.load(multiplier + row), 1.0)
     return factor, (1.0 - factor) * mean, lowest, highest

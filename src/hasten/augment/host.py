@@ -30,9 +30,9 @@ class Kernels:
     """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
 
     apply: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """By the position of the first operation: how many operations the kernel fuses, and the kernel."""
+    """Number of operations that a kernel fuses, and the kernel, by the position of its first operation."""
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
-    """By stage and first key of a group; each reads all keys of its group."""
+    """Kernels by stage and first key of a group; each reads all keys of its group."""
 
 
 NOTHING_COMPILED = Kernels(apply={}, read={})

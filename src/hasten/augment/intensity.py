@@ -115,7 +115,7 @@ class Brightness(PerChannel):
 
     `drawn`: multiplier (B, C), 1 where a channel is left as it is.
     batchgeneratorsv2's MultiplicativeBrightnessTransform: `around_one=True` is its `BGContrast(multiplier_range)`, as
-    nnU-Net has it, `False` its plain range.
+    in nnU-Net, `False` its plain range.
     """
 
     prob: Prob = 0.15
@@ -214,7 +214,7 @@ class Normalize(Deterministic):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rescale(Deterministic):
-    """From the smallest and largest value of the sample, or of each channel, to [minv, maxv]. `drawn` is empty.
+    """Map the range of the sample, or of each channel, to [minv, maxv]. `drawn` is empty.
 
     An image of one value becomes that value times minv. MONAI's ScaleIntensity with `minv` and `maxv`.
     """

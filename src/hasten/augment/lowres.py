@@ -87,7 +87,7 @@ def _among(values: tuple[int, ...], end: int, device: torch.device) -> Tensor:
 
 
 class _Taps(NamedTuple):
-    """Of each voxel of an axis, each (B, C or 1, side): out = (1 - weight) * at first + weight * at second."""
+    """Linear interpolation on an axis: out = (1 - weight) * x[first] + weight * x[second]; each (B, C or 1, side)."""
 
     first: Tensor
     second: Tensor

@@ -35,7 +35,7 @@ GPU_OPTIONS: dict[str, Any] = {
     "realize_opcount_threshold": 1000,
     "realize_reads_threshold": 3,
 }
-"""Of inductor, for rendering on a GPU."""
+"""Inductor's options for rendering on a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

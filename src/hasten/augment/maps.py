@@ -20,7 +20,7 @@ from hasten.sample.constant import constant
 
 
 class Map(NamedTuple):
-    """Of B samples."""
+    """Affine maps of B samples, in voxels from the centre, from places in the output to those in the input."""
 
     linear: Tensor
     """(B, 3, 3) float32."""

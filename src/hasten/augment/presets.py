@@ -23,7 +23,7 @@ _PAIR = ("image", "label")
 _IMAGE = ("image",)
 _LABEL = ("label",)
 _NARROW = 1.5
-"""2-D patches whose sides differ by more are turned by 15 degrees at most, others all around, as nnU-Net has it."""
+"""2-D patches whose sides differ by more are turned by 15 degrees at most, others all around, as in nnU-Net."""
 
 
 def _chain(crop: CropOp | None, *ops: Any) -> Chain:
@@ -47,7 +47,7 @@ def nnunet_chain(
     patch: (D, H, W). mirror_axes: spatial axes; None for all. in_plane: 3-D patches are augmented slice by slice, all
     slices alike (nnU-Net's `do_dummy_2d_data_aug`). label_mode: "majority" reads label maps as nnU-Net does, at some
     times the cost of "nearest"; they differ at the borders of classes. Mirroring stands beside rotation and scaling,
-    with which it shares one interpolation; nnU-Net has it at the end, but all between treats directions alike. Blur and
+    with which it shares one interpolation; nnU-Net mirrors last, but all between treats directions alike. Blur and
     low resolution take in a channel with 0.5; of an image with one channel that is half of their probability.
     """
     turn = math.radians(rotate_deg)

@@ -68,7 +68,7 @@ class Segment:
     on_device: DevicePart | None = None
     """The cases that the device holds, where it holds some of them."""
     pages: Pages | None = None
-    """For reading ahead, where cases lie on the disk."""
+    """Pages to read ahead, where cases lie on the disk."""
     whole_cases: WholeCases | None = None
     """Transforms that run on whole cases, sample by sample, before the stages."""
     hands_over: bool = False
@@ -78,7 +78,9 @@ class Segment:
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
     follower: Any = follow
-    """On a GPU, compiled or not: of the stages up to the first that runs sample by sample, and of later ones."""
+    """Functions for a GPU, compiled or not: `renderer` runs the stages up to the first that runs sample by sample,
+    `follower` the later ones.
+    """
     compiled: bool = False
     why: str = "not asked for"
     compile_seconds: float = 0.0
@@ -148,7 +150,7 @@ class Segment:
         return draws, self._run(range(self.host_stages), here, cases=cases)
 
     def finish(self, prepared: DrawnBatch) -> Batch:
-        """The batch (B, C, *S) by key, from what `prepare` gave, once that is on the device."""
+        """The batch (B, C, *S) by key, from the result of `prepare`, once that is on the device."""
         draws, batch, per_case = prepared
         stages = range(len(self.stages))
         if not (self.hands_over and self.host_stages):
@@ -264,7 +266,7 @@ class Piece(NamedTuple):
 
     segment: Segment
     first: int
-    """In the segment's own count, not in steps of the run."""
+    """First step, counted within the segment, not the run."""
     last: int
 
 
@@ -297,7 +299,7 @@ class Program:
 
     @property
     def latest(self) -> Segment:
-        """Of the last stage, in the round that was requested last."""
+        """The segment of the last stage, in the round that was requested last."""
         return self._segments[self.rounds.stages[-1]]
 
     @property

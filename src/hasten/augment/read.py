@@ -46,7 +46,7 @@ def samples_as_cases(batch: Mapping[str, Tensor]) -> tuple[dict[str, PackedCases
 
 
 def coordinates_of(affine: Map, size: Triple, out: Triple, displaced: Tensor | None = None) -> Coordinates:
-    """Where each voxel of an output of size `out` lies in an input of size `size`, each (B, D, H, W) float32 voxels.
+    """Position in the input of each voxel of the output, in voxels: three of (B, D, H, W) float32.
 
     displaced: (B, 3, D, H, W) voxels added to the place in the output first.
     """

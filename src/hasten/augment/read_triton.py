@@ -123,7 +123,7 @@ def nearest_voxel(d, h, w, first_d, first_h, first_w, extent_d, extent_h, extent
     return in_d & in_h & in_w, (place_d * extent_h + place_h) * extent_w + place_w
 
 
-# Sides are not specialized: 1 would be no tensor, and each divisibility by 16 a kernel of its own.
+# Sides are not specialized: Triton would make 1 a constant and compile a kernel for each divisibility by 16.
 @triton.jit(do_not_specialize=["size_d", "size_h", "size_w", "out_d", "out_h", "out_w"])
 def read_kernel(
     values, shapes, offsets, case, starts, linear, shift, displaced, out,
@@ -183,12 +183,12 @@ def read_by_kernel(
     padding_mode: str,
     spatial_dims: int,
 ) -> Tensor:
-    """As `read_mapped` of `hasten.augment.read`, but that a voxel of no weight counts as 0 where it is not finite."""
+    """Like `read_mapped` of `hasten.augment.read`, but a voxel of weight 0 counts as 0 where it is not finite."""
     nearest = mode == "nearest"
     output = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
     if output.numel() == 0:
         return output
-    # A boolean has no pointer type of its own.
+    # Triton has no pointers to booleans.
     stored, target = (each.view(torch.uint8) if each.dtype == torch.bool else each for each in (values, output))
     linear, shift = place.linear.contiguous(), place.shift.contiguous()
     programs = case.shape[0] * triton.cdiv(out[0] * out[1] * out[2], _BLOCK)

@@ -43,7 +43,7 @@ class RunChain:
     transforms: tuple[Any, ...]
     """Random transforms that run on whole cases, sample by sample, before the operations (`WholeCases.transforms`)."""
     steps: tuple[ExplainedTransform, ...]
-    """For the report and `hasten plan`."""
+    """Steps as the report and `hasten plan` list them."""
     digest: str
     """SHA-256 of the file or module that `augment.chain` names; "" of a preset."""
 
@@ -108,7 +108,7 @@ def run_chain(
 
 
 def with_patch(run: RunChain, patch: Triple) -> RunChain:
-    """The same for patches of another size, of a stage (`sample.stages`). Raises ValueError if that is not possible."""
+    """`run` for patches of another size, of a stage (`sample.stages`). Raises ValueError if that is not possible."""
     crop = run.chain.crop
     if crop is None:
         raise ValueError(
@@ -139,7 +139,7 @@ def _check_own_crop(plan: LoweredChain, sample: SampleConfig) -> None:
     usual = SampleConfig().foreground_prob
     if (plan.crop is not None or plan.source) and sample.foreground_prob != usual:
         raise ValueError(
-            f"the chain has a crop of its own, so that sample.foreground_prob={sample.foreground_prob} is of no use; "
+            f"the chain has a crop of its own, so that sample.foreground_prob={sample.foreground_prob} has no effect; "
             f"leave the crop out, or set sample.foreground_prob={usual}"
         )
 
@@ -201,7 +201,7 @@ def _final_size(chain: Chain, entering: Triple) -> Triple:
 
 
 def _check_draws(ops: Sequence[Any], space: tuple[int, ...], num_channels: int) -> None:
-    """Draw once for one sample, so that an operation that can't have so many channels, or axes, says so now."""
+    """Draw once for one sample, so that an operation that doesn't support this number of channels or axes fails now."""
     for op in ops:
         axes = getattr(op, "spatial_axis", None) or getattr(op, "spatial_axes", None) or ()
         if not isinstance(op, Mirror) and any(not -len(space) <= axis < len(space) for axis in axes):

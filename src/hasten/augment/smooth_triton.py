@@ -16,7 +16,7 @@ from torch import Tensor
 _BLOCK = 1024
 
 
-# Sides are not specialized: 1 would be no tensor, and each divisibility by 16 a kernel of its own.
+# Sides are not specialized: Triton would make 1 a constant and compile a kernel for each divisibility by 16.
 @triton.jit(do_not_specialize=["channels", "groups", "voxels", "length", "inner"])
 def along_kernel(
     image, weight, out, channels, groups, voxels, length, inner,
@@ -45,7 +45,7 @@ def along_kernel(
 
 
 def along(image: Tensor, weight: Tensor, axis: int, mode: str) -> Tensor:
-    """As `_along` of `hasten.augment.smooth`, of float32."""
+    """Like `_along` of `hasten.augment.smooth`, for float32."""
     image, weight = image.contiguous(), weight.contiguous()
     out = torch.empty_like(image)
     batch, channels, *sides = image.shape

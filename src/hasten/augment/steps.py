@@ -62,8 +62,8 @@ def plan_steps(
 ) -> LoweredChain:
     """size: (D, H, W) that operations start with where there is no crop among them, None while it is not known.
 
-    least: at least so many random transforms run on whole cases. whole: False for batches, which can't be cropped.
-    Raises ValueError for invalid arguments, naming the transform.
+    least: the smallest number of random transforms that run on whole cases. whole: False for batches, which can't be
+    cropped. Raises ValueError for invalid arguments, naming the transform.
     """
     transforms = cached.compose.transforms
     cached_steps = tuple(ChainStep(transform=each, how=CACHED, why=_CACHED_WHY) for each in transforms[: cached.fixed])

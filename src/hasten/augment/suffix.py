@@ -38,7 +38,9 @@ def as_discrete(
     if rounding not in (None, "torchrounding"):
         raise ValueError(f'as_discrete: rounding="{rounding}"; write "torchrounding" or leave it out')
     if rounding is not None and threshold is not None:
-        raise ValueError(f'as_discrete: rounding="{rounding}" with threshold={threshold}; use one of them')
+        raise ValueError(
+            f'as_discrete: rounding="{rounding}" and threshold={threshold} exclude each other; give one of them'
+        )
     change = partial(
         _discrete, argmax=argmax, to_onehot=to_onehot, threshold=threshold, rounding=rounding is not None,
         dtype=_dtype_of("as_discrete", dtype),

@@ -23,7 +23,7 @@ from hasten.sample.random import sample_key
 _CASE, _SAMPLE = 0x50C4, 0x50C5
 """Positions that no operation of a chain has: for the transforms up to a crop, and for those after it."""
 _APART = 0x61C88647
-"""Between the seeds of neighbouring transforms."""
+"""Difference between the seeds of neighbouring transforms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Items:
 
 
 def items_of_arena(arena: Arena) -> Items:
-    """Its cases as items of "image" and "label", (C, *S)."""
+    """Cases of `arena` as items of "image" and "label", (C, *S)."""
     flat = all(shape[0] == 1 for shape in arena.shapes)
 
     def item(case: int) -> dict[str, Tensor]:

@@ -36,7 +36,7 @@ class Store:
     """N cases in one flat tensor for each key, and where each case lies; all tensors are on one device."""
 
     values: Mapping[str, Tensor]
-    """Of each key, (V * C,): case after case, each (C, D, H, W), as it was stored. V voxels in all."""
+    """Values of each key, (V * C,): case after case, each (C, D, H, W), as it was stored. V voxels in all."""
     channels: Mapping[str, int]
     shape: Tensor
     """(N, 3) int64: (D, H, W) of each case, the same for all keys. D = 1 in 2-D."""
@@ -45,7 +45,7 @@ class Store:
     spatial_dims: int = 3
     ids: tuple[str, ...] = ()
     sets: PointSets | None = None
-    """Of prepared cases: the remembered voxels of each foreground class."""
+    """The remembered voxels of each foreground class, for prepared cases."""
     per_case: Mapping[str, Tensor] = field(default_factory=dict)
     """(N, ...) by key: one value for each case, such as its class, which batches hold as it is."""
 
@@ -69,7 +69,7 @@ class DevicePart:
     """Some of the cases, in device memory."""
 
     store: Store
-    """Of these cases only, without points."""
+    """Values of these cases only, without points."""
     position: Tensor
     """(N,) int64 on the host: where each case of the arena is in `store`, -1 for one that is not."""
 
@@ -86,9 +86,9 @@ class Arena:
     home: str
     """`file`, `ram`, `device`, or how many cases are in each."""
     num_voxels: tuple[tuple[int, ...], ...] = ()
-    """Of each case and foreground class; () of cases that came from other processes."""
+    """Voxels of each foreground class, by case; () for cases that came from other processes."""
     pages: Pages | None = None
-    """For reading ahead, where cases lie in the file only."""
+    """Pages to read ahead, where cases lie in the file only."""
     files: tuple[Path, ...] = ()
     """What `store` is mapped from, if it is."""
     part: DevicePart | None = None
@@ -104,7 +104,7 @@ class Arena:
 
     @property
     def num_bytes(self) -> int:
-        """Of the cases, image and label."""
+        """Size of the cases, image and label."""
         return sum(self.case_bytes)
 
     @property
@@ -130,5 +130,5 @@ class Arena:
         return self.store.values["label"][start : start + shape[0] * shape[1] * shape[2]].view(shape)
 
     def to(self, device: torch.device | str, *, home: str) -> Arena:
-        """The same arena in another home."""
+        """This arena in another home."""
         return replace(self, store=self.store.to(device), home=home, pages=None, files=(), part=None)

@@ -25,16 +25,16 @@ class CaseRow:
     id: str
     shape: tuple[int, int, int]
     num_points: tuple[int, ...]
-    """Of each foreground class."""
+    """Points of each foreground class."""
     geometry: Geometry | None = None
 
     def num_bytes(self, num_channels: int, item_bytes: int) -> int:
-        """Of image, label and points. item_bytes: of a voxel of one channel."""
+        """Size of image, label and points. item_bytes: size of a voxel of one channel."""
         return math.prod(self.shape) * (num_channels * item_bytes + 1) + 4 * sum(self.num_points)
 
 
 def case_rows(arena: Arena) -> tuple[CaseRow, ...]:
-    """Of each case of an arena, in its order."""
+    """The rows of an arena's cases, in its order."""
     assert arena.store.sets is not None
     counts = arena.store.sets.num.tolist()
     geometry = arena.geometry or (None,) * len(arena.ids)
@@ -45,7 +45,7 @@ def case_rows(arena: Arena) -> tuple[CaseRow, ...]:
 
 
 def empty_like(arena: Arena, rows: Sequence[CaseRow], device: torch.device | str) -> Arena:
-    """As `empty_arena`, with the channels, classes and type of an arena."""
+    """An empty arena (`empty_arena`) with the channels, classes and type of `arena`."""
     return empty_arena(
         rows, device, num_channels=arena.num_channels, num_classes=arena.num_classes,
         dtype=arena.store.values["image"].dtype, spatial_dims=arena.store.spatial_dims,
@@ -106,7 +106,7 @@ def case_values(arena: Arena, case: int, points: slice) -> tuple[Tensor, ...]:
 
 
 def copy_values(source: tuple[Tensor, ...], target: tuple[Tensor, ...]) -> None:
-    """The values of one case, as `case_values` gives them."""
+    """The values of one case, as `case_values` returns them."""
     for values, room in zip(source, target, strict=True):
         room.copy_(values)
 

@@ -47,7 +47,7 @@ from hasten.prepare.threads import one_torch_thread
 log = logging.getLogger(__name__)
 
 SHARD_BYTES = 32 * 2**30
-"""Of image and label, after which a shard ends."""
+"""Size of image and label after which a shard ends."""
 JOURNAL = "journal.jsonl"
 """A line for each finished case, so that a killed build is resumed instead of restarted."""
 Tick = Callable[[int, int], None]
@@ -279,7 +279,7 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
 
 
 def append_entry(journal: IO[bytes], entry: CaseEntry) -> None:
-    """Add a case whose bytes are in the files. A kill leaves a whole line or none that reads."""
+    """Append the entry of a case whose bytes are written. After a kill, a part of a line is ignored when read."""
     text = json.dumps(dataclasses.asdict(entry)).encode()
     journal.write(b"%08x %s\n" % (zlib.crc32(text), text))
     journal.flush()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextmanager
 def bus_error_explained(files: Sequence[Path], resume: str) -> Iterator[None]:
-    """Around work on mapped `files`: a bus error prints which one changed its size, and the command `resume`.
+    """Context manager for work on mapped `files`: a bus error prints the one whose size changed, and `resume`.
 
     Does nothing where faulthandler is on already, as its user wants a traceback.
     """
@@ -27,7 +27,7 @@ def bus_error_explained(files: Sequence[Path], resume: str) -> Iterator[None]:
     reader, writer = os.pipe()
     sizes = [word for path in files if path.exists() for word in (str(path), str(path.stat().st_size))]
     script = [sys.executable, "-I", "-S", __file__, resume, *sizes]
-    # In a session of its own, so that Ctrl-C does not end it.
+    # In a new session, so that Ctrl-C does not end it.
     with subprocess.Popen(script, stdin=reader, start_new_session=True):
         os.close(reader)
         faulthandler.enable(writer)

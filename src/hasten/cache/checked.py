@@ -23,7 +23,7 @@ class DamagedEntry(Exception):
 
 
 def write_checked(path: Path, body: dict) -> None:
-    """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as JSON has it."""
+    """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as in JSON."""
     text = json.dumps(body).encode("ascii")
     with replacing(path, temporary_for(path)) as file:
         file.write(b'{"crc": %d, "body": %b}\n' % (zlib.crc32(text), text))

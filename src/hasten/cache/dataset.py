@@ -48,7 +48,7 @@ class ChainDataset(Dataset[Any]):
         self.data = data
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> ChainDataset:
-        """Of all random transforms: MONAI's DataLoader calls this at its start and in every worker process."""
+        """Seed all random transforms: MONAI's DataLoader calls this at its start and in every worker process."""
         self.chain.compose.set_random_state(seed=seed, state=state)
         return self
 
@@ -94,7 +94,7 @@ class CacheDataset(ChainDataset):
     the usable cores. progress: show a bar while filling. copy_cache: return items that random transforms may change in
     place (in host memory only the pages that change are copied); False returns the cached item itself. as_contiguous:
     keep arrays and tensors contiguous, as shared items are in any case. hash_as_key: keep equal rows once; hash_func:
-    the key that tells rows apart, by default a digest of the row and of the size and time of its files. device: of the
+    the key by which rows differ, by default a digest of the row and of the size and time of its files. device: of the
     tensors of cached items; None keeps them in memory that worker processes share.
     """
 
@@ -122,7 +122,7 @@ class CacheDataset(ChainDataset):
         self.set_num, self.set_rate, self.cache_num = cache_num, cache_rate, 0
         self.as_contiguous, self.hash_as_key, self.hash_func = as_contiguous, hash_as_key, hash_func
         self.place: dict[int, int] = {}
-        """Where in `cached` the items are, by their position in the data."""
+        """Positions of items in `cached`, by their position in the data."""
         self.num_workers, self.progress, self.copy_cache = num_workers, progress, copy_cache
         self.device = None if device is None else torch.device(device)
         self.cached: list[Any] = []

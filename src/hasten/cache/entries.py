@@ -28,10 +28,10 @@ class Entry:
     used: float
     """Seconds since the epoch: when a run last opened it, or it was written."""
     source: str = ""
-    """Where the cases came from; empty where the entry does not record it."""
+    """Source of the cases; empty where the entry does not record it."""
     num_cases: int = 0
     shards: tuple[str, ...] = ()
-    """Of a set: names of the shards that its cases lie in."""
+    """Names of the shards that the cases of a set lie in."""
 
 
 def list_entries(folder: Path) -> list[Entry]:

@@ -51,9 +51,9 @@ class CaseEntry:
     id: str
     shape: tuple[int, int, int]
     num_points: tuple[int, ...]
-    """Per foreground class."""
+    """Remembered voxels of each foreground class."""
     num_voxels: tuple[int, ...]
-    """The same, of which points are remembered of some."""
+    """All voxels of each foreground class, of which `num_points` are remembered."""
     image_crc: int
     label_crc: int
     geometry: dict
@@ -256,7 +256,7 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each shard's elements begin, at a whole number of pages whatever an element's size, and where all end."""
+    """Starts of each shard's elements, at a whole number of pages whatever an element's size, and the end of all."""
     starts, end = [], 0
     for size in sizes:
         starts.append(-(-end // PAGESIZE) * PAGESIZE)

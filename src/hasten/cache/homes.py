@@ -89,7 +89,7 @@ def _open_mixed(cases: Selection, placement: Placement, device: torch.device) ->
 def _copy_to_device(
     arena: Arena, cases: Selection, device: torch.device, field: str, positions: Sequence[int]
 ) -> Arena:
-    """Verified, by way of the page cache, which needs no memory of its own."""
+    """Copy the cases after verifying their checksums. Both go through the page cache and need no further memory."""
     verify_cases(arena, cases, positions)
     voxels = sum(math.prod(arena.shapes[case]) for case in positions)
     try:

@@ -50,7 +50,7 @@ class Files(NamedTuple):
 
     cases: tuple[Case, ...]
     identities: tuple[str, ...]
-    """Of each case, 16 hexadecimal digits: a digest of its id and of its files."""
+    """A digest of each case's id and files, 16 hexadecimal digits."""
 
     @property
     def identity(self) -> str:
@@ -59,7 +59,7 @@ class Files(NamedTuple):
 
 
 def files_of(cases: tuple[Case, ...], config: CacheConfig, known: Files | None = None) -> Files:
-    """What the files of these cases are: `known` where that is of just these cases, else they are looked at.
+    """Identities of these cases' files: `known` if it is for exactly these cases, otherwise taken from the file system.
 
     Paths, sizes and modification times count, with `cache.hash_content` the files' bytes too. No file is opened
     otherwise. Raises ValueError for a missing file.

@@ -22,7 +22,7 @@ class Span(NamedTuple):
     start: int
     """A multiple of the page size."""
     size: int
-    """Of the whole file; 0 maps nothing."""
+    """Size of the whole file; 0 maps nothing."""
 
 
 def map_pages(handle: int, size: int, offset: int) -> int:
@@ -88,7 +88,7 @@ def lock_pages(address: int, size: int) -> bool:
 
 
 def read_ahead(address: int, size: int) -> None:
-    """Have a mapping's pages read in the background, if they are on the disk."""
+    """Let the kernel read a mapping's pages in the background, if they are on the disk."""
     start = address - address % mmap.PAGESIZE
     _libc().madvise(start, size + address - start, mmap.MADV_WILLNEED)
 

@@ -27,7 +27,7 @@ SHARDS, LISTS = "arena", "sets"
 
 
 def _free_bytes(folder: Path) -> int:
-    """For new files in a folder, which need not exist; -1 if it can't be written."""
+    """Free space for new files in a folder, which need not exist; -1 if it can't be written."""
     there = existing(folder)
     return shutil.disk_usage(there).free if os.access(there, os.W_OK) else -1
 
@@ -52,7 +52,7 @@ class CaseQuery(NamedTuple):
         return self.folder / LISTS / f"{self.entry_name(self.keys)}.json"
 
     def shard_folder(self, missing: Sequence[int]) -> Path:
-        """Of the shard to build, which begins with the first of these cases: on the disk with the most free space.
+        """Folder of the shard to build, which begins with the first of these cases: on the disk with most free space.
 
         One that is built or begun stays where it is.
         """
@@ -98,8 +98,8 @@ def read_list(query: CaseQuery) -> Selection | None:
 def write_list(query: CaseQuery, cases: Selection) -> None:
     """Write the list of the cases. If the folder is read-only, the next run searches the shards again.
 
-    Shards outside of the cache folder are named by their paths. A list of them in each of the other folders tells
-    `hasten cache` there that they are in use.
+    Shards outside of the cache folder are named by their paths. A list of them in each of the other folders lets
+    `hasten cache` see there that they are in use.
     """
     path, breaks = query.list_path, np.flatnonzero(np.diff(cases.rows) != 1) + 1
     runs = [[int(run[0]), len(run)] for run in np.split(cases.rows, breaks)]
@@ -152,7 +152,7 @@ def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
 
 
 def _places(shards: Sequence[Shard], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each key, the place of a case that has it among those of all shards, and whether there is one."""
+    """The place of a case that has each key, among those of all shards, and whether there is one."""
     stored = np.concatenate([shard.keys for shard in shards])
     order = np.argsort(stored, kind="stable")
     place = order[np.searchsorted(stored, keys, sorter=order).clip(max=len(stored) - 1)]

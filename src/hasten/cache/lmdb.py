@@ -177,7 +177,7 @@ class LmdbReader:
         return self.environment is not None
 
     def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
-        """Where a large record lies in the file, and how far into its first page."""
+        """Place of a large record in the file, and its offset in its first page."""
         if len(record) < LARGE_BYTES or self.base is None:
             return None
         start = np.frombuffer(record, np.uint8).ctypes.data - self.base
@@ -212,7 +212,7 @@ def start_of_mapping(path: str) -> int | None:
 
 
 def reader(path: Path) -> LmdbReader:
-    """This process's reader of a file. A forked process gets one of its own: an environment must not cross a fork."""
+    """This process's reader of a file. A forked process gets its own: an environment must not cross a fork."""
     return _reader(os.getpid(), str(path.resolve()))
 
 

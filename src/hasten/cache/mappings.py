@@ -27,7 +27,7 @@ def mapping_slots(number: int = _MOST_WAITING) -> deque[None]:
 
 
 class Mappings:
-    """Of one range of one file. `slots`: what `mapping_slots` gave, shared by the ranges of a data set."""
+    """Mappings of one range of one file. `slots`: of `mapping_slots`, shared by the ranges of a data set."""
 
     def __init__(self, size: int, offset: int, slots: deque[None]) -> None:
         self.size, self.offset, self.slots = size, offset, slots

@@ -15,15 +15,15 @@ class Pages:
     """The mapped files of an arena, and which of its cases are not kept in memory."""
 
     values: Mapping[str, Tensor]
-    """As in `Store`, mapped."""
+    """Values as in `Store`, mapped."""
     channels: Mapping[str, int]
     cases: frozenset[int]
     shapes: Sequence[tuple[int, int, int]]
-    """Of every case, as in `Arena`."""
+    """Shapes of all cases, as in `Arena`."""
     offsets: Sequence[int]
 
     def want(self, case: int, low: Sequence[int], high: Sequence[int]) -> None:
-        """Have the box from `low` to before `high` (D, H, W) of a case read in the background, if it is on the disk."""
+        """Read the box from `low` to before `high` (D, H, W) of a case in the background, if it is on the disk."""
         if case not in self.cases:
             return
         shape = self.shapes[case]

@@ -90,7 +90,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
 
 
 def partial_of(folder: Path) -> Path:
-    """Where an entry lies while it is built."""
+    """The folder in which an entry is built."""
     return folder.with_name(f".{folder.name}.partial")
 
 

@@ -39,7 +39,7 @@ class Organ:
     limit: float = CAVITY
     """The organ ends where the body's radius passes this share."""
     above: float | None = None
-    """Only the part in front of this y is painted: gas floats up in a patient on the back."""
+    """The y in front of which alone it is painted, as gas floats up in a patient on the back; None paints all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

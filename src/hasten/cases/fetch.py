@@ -41,7 +41,7 @@ class Patience:
     largest: int | None = None
     """Size limit of a file in bytes; None is no limit."""
     largest_unsized: int = 16 << 30
-    """The same for files whose size the server does not report."""
+    """Size limit, in bytes, of files whose size the server does not report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

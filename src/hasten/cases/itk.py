@@ -15,7 +15,7 @@ ITK_ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
 _DATA_KEYS = {".mhd": "elementdatafile", ".mha": "elementdatafile", ".nhdr": "data file"}
 _HEADER_BYTES = 1 << 16
 _MOST_DIMS = 10
-"""Of a MetaImage file; more, or none, and SimpleITK ends the process."""
+"""Largest number of axes of a MetaImage file: SimpleITK ends the process on one that declares more, or none."""
 TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """ITK and DICOM count mm to the left and back; NIfTI, and Hasten, to the right and front."""
 

@@ -13,7 +13,7 @@ from hasten.config.url import is_url, shown
 _LONGEST = 180
 """Bytes of a file name in the local copy; the names of partial files and records are made longer."""
 _LONGEST_HERE = 255
-"""Bytes of a file name on any file system."""
+"""Longest file name, in bytes, that common file systems accept."""
 _SIGNATURES = frozenset(["x-amz-signature", "x-goog-signature", "signature", "sig"])
 _SIGNED_WITH = (
     "x-amz-",
@@ -38,7 +38,7 @@ class Remote:
     url: str
     path: Path
     sha256: str | None = None
-    """Of its content, if the source declares it."""
+    """SHA-256 of the content, if the source declares it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +128,7 @@ def _is_http(url: str) -> bool:
 
 
 def checked_url(url: str, where: str) -> str:
-    """The same URL. Raises ValueError for any but plain http, S3, Google and Azure ones."""
+    """Return `url` as it is. Raises ValueError for any but plain http, S3, Google and Azure ones."""
     if "::" in url or url.partition("://")[0].lower() not in _SCHEMES:
         raise ValueError(
             f"{where}: {shown(url)} is not read; name a file beside the list, or a URL that begins with "

@@ -170,7 +170,7 @@ def _tumour(scale: _Scale, radius: np.ndarray, csf: np.ndarray) -> tuple[np.ndar
 
 
 def _centre(rng: np.random.Generator) -> np.ndarray:
-    """In white matter of one hemisphere, mm (z, y, x)."""
+    """A point in the white matter of one hemisphere, mm (z, y, x)."""
     direction = rng.normal(0, 1, 3)
     direction /= np.linalg.norm(direction)
     place = direction * np.array(_BRAIN_MM) * rng.uniform(0.3, 0.62)

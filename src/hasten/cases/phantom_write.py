@@ -28,7 +28,7 @@ def write_volumes(
     spacing: tuple[float, float, float],
     num_threads: int = 2,
 ) -> Path:
-    """A Decathlon folder of what `make` gives: image (D, H, W) or (C, D, H, W), label (D, H, W); returns `out`.
+    """Write a Decathlon folder of what `make` returns: image (D, H, W) or (C, D, H, W), label (D, H, W); returns `out`.
 
     `spacing` (D, H, W) is in mm. dataset.json comes last: where it is, the data set is whole.
     """
@@ -59,7 +59,7 @@ def write_volumes(
 def write_pictures(
     out: Path, names: Sequence[str], make: Make, *, labels: Mapping[int, str], num_threads: int = 2
 ) -> Path:
-    """images/ and labels/ of 8-bit PNG files of what `make` gives, (H, W) uint8 each, and labels.json; gives `out`."""
+    """Write images/ and labels/ of 8-bit PNG files from `make`, (H, W) uint8 each, and labels.json; returns `out`."""
     folders = ("images", "labels")
     for folder in folders:
         (out / folder).mkdir(parents=True, exist_ok=True)

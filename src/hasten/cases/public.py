@@ -39,18 +39,18 @@ class PublicSet:
     folder: str
     """Name of the folder it unpacks to."""
     page: str
-    """Where its publisher describes it."""
+    """Address at which its publisher describes it."""
     licence: str
     licence_url: str
     citation: str
     cases: int
-    """With labels."""
+    """Number of labelled cases."""
     size_bytes: int
     """Approximate size of the download."""
     url: str = ""
-    """Of one archive; empty where its publisher has none, so that it is fetched by hand."""
+    """Address of one archive; empty where its publisher has none, so that it is fetched by hand."""
     md5: str = ""
-    """Of the archive."""
+    """MD5 of the archive."""
     by_hand: str = ""
     """What to do where there is no archive."""
 
@@ -136,7 +136,7 @@ def data_home() -> Path:
 
 
 def described(public: PublicSet) -> str:
-    """Its content, size and licence, in one sentence."""
+    """The content, size and licence of a set, in one sentence."""
     return (
         f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence} "
         f"({public.licence_url}); {public.page}"

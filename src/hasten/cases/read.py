@@ -11,7 +11,7 @@ from hasten.cases.labels import to_class_index
 from hasten.cases.types import Case, CaseSet, Volume, spacing_of
 
 _AFFINE_TOLERANCE = 1e-3
-"""Of the smallest spacing: files written by different tools round their affines differently."""
+"""Tolerance as a share of the smallest spacing: files written by different tools round their affines differently."""
 
 
 def read_image(case: Case) -> Volume:

@@ -24,12 +24,12 @@ class FileRecord:
     """A fetched file: the size in bytes, the SHA-256 in hexadecimal digits, and the server's validator."""
 
     url: str
-    """Without login and query."""
+    """Address without login and query."""
     size: int
     sha256: str
     validator: str
     mtime_ns: int
-    """Of the local file, so that a changed one is noticed without reading it."""
+    """Modification time of the local file, so that a changed one is noticed without reading it."""
 
     def matches(self, stat: Stat) -> bool:
         """Whether the server's file is still the fetched one; False if the server reports too little to know."""

@@ -37,7 +37,7 @@ def with_regions(case_set: CaseSet, data: DataConfig) -> CaseSet:
 
 
 def regions_of(case_set: CaseSet) -> tuple[Region, ...]:
-    """In their order; empty where the classes do not overlap."""
+    """Regions of the set in their order; empty where the classes do not overlap."""
     return resolve_regions(case_set.regions, case_set.region_values, case_set.labels, f"{case_set.source}: regions")
 
 

@@ -118,7 +118,7 @@ def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
 
 
 def nnunet_folds(case_set: CaseSet) -> tuple[str, list[tuple[set[str], set[str]]]]:
-    """Where the folds of a set come from, and ids of training and validation cases of each. Raises ValueError."""
+    """The source of a set's folds, and the ids of the training and validation cases of each. Raises ValueError."""
     path = find_splits(case_set)
     splits = _read_splits(path) if path else draw_nnunet_folds(sorted(case.id for case in case_set.cases))
     return str(path or case_set.source), splits

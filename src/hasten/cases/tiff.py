@@ -33,7 +33,7 @@ class _Layout:
 
     depth: int
     groups: int = 1
-    """Channels that are pages of their own; a colour page holds several more."""
+    """Channels that are separate pages; a colour page holds several more."""
     channel_first: bool = True
     """Whether the channels of a slice follow each other, or the slices of a channel."""
     affine: np.ndarray
@@ -174,7 +174,7 @@ def spacing_file(path: Path) -> Path | None:
 
 
 def _stated_affine(path: Path) -> np.ndarray | None:
-    """Of `{"spacing": [D, H, W]}` in mm; None if the file has no such key. Raises ValueError."""
+    """Affine of `{"spacing": [D, H, W]}` in mm; None if the file has no such key. Raises ValueError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:

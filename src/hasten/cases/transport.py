@@ -38,7 +38,7 @@ class Stat:
     """The server's metadata of a file."""
 
     size: int | None
-    """In bytes; None if the server does not report it."""
+    """Size in bytes; None if the server does not report it."""
     validator: str
     """Changes when the content does (an ETag, a time); empty if the server sends none."""
 

@@ -70,8 +70,12 @@ def verify(folder: Folder = None) -> None:
 @app.command()
 def prune(
     folder: Folder = None,
-    unused_days: Annotated[float | None, typer.Option(min=0, help="Remove what was unused for so many days.")] = None,
-    max_gib: Annotated[float | None, typer.Option(min=0, help="Keep at most so much, what was used last.")] = None,
+    unused_days: Annotated[
+        float | None, typer.Option(min=0, help="Remove what was not used for this many days.")
+    ] = None,
+    max_gib: Annotated[
+        float | None, typer.Option(min=0, help="Keep at most this much, the most recently used.")
+    ] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove what fails `verify`.")] = False,
 ) -> None:
     """Remove builds that were stopped, sets that the options name, and shards that no set needs."""

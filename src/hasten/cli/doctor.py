@@ -137,7 +137,7 @@ def _run(
 
 
 def run_config(source: str, overrides: list[str]) -> RunConfig:
-    """The run of a YAML file, of a run's folder, or of a data set with nothing settled.
+    """The run of a YAML file, of a run's folder, or of a data set with every setting open.
 
     Raises ValueError for a script, and as `run_from` does.
     """

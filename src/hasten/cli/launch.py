@@ -89,7 +89,7 @@ def _distribute(out: Path, source: str | None, overrides: list[str], *, resume: 
 
 
 def _with_stall_s(job: Job, timeout_s: float) -> Job:
-    """With the default of several ranks: the launcher has to know it too, as a stopped rank can't end itself."""
+    """`job` with the default `stall_s` of several ranks: the launcher needs it, as a stopped rank can't end itself."""
     from hasten.distribute.launch.watchdog import default_stall_s
 
     if job.stall_s is not None or job.nproc * job.nnodes == 1:

@@ -41,7 +41,7 @@ def predict(
     ] = False,
     regions: Annotated[
         bool,
-        typer.Option("--regions", help="Write a mask of each overlapping class, too, each in a folder of its own."),
+        typer.Option("--regions", help="Also write a mask of each overlapping class, each in its own folder."),
     ] = False,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Write CASE.npz with the probabilities of each class, too.")

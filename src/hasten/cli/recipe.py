@@ -38,7 +38,7 @@ def data(
         Path | None, typer.Option(metavar="DIR", help="Folder to make its folder in; default $HASTEN_DATA.")
     ] = None,
 ) -> None:
-    """Fetch the public data of a recipe: said what it is and under which licence, checked, unpacked, kept."""
+    """Download the public data of a recipe: print its content and licence, verify, unpack and keep it."""
     from hasten.cases.public import described, download, public_set
     from hasten.recipes.load import load_recipe, recipe_names
 

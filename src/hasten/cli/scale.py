@@ -72,7 +72,7 @@ def run(
         typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),
     ] = "strong",
     strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,zero1.")] = "ddp",
-    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; 3 tell a fall from noise.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; 3 are needed to separate a drop from noise.")] = "0",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the study; default NAME-scale. Resumes the study in it.")
     ] = None,
@@ -123,7 +123,7 @@ def analyse(
     target: Target = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the page, JSON and CSV; made if it is missing.")] = None,
 ) -> None:
-    """Say what the logs of a scaling study tell: speed-up, efficiency, who wins, and where quality falls."""
+    """Analyse the logs of a scaling study: speed-up, efficiency, which strategy wins, and where quality falls."""
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
     number = None if epoch in (None, "median") else _whole("--epoch", str(epoch))

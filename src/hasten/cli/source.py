@@ -38,13 +38,13 @@ TrustChangedCode = Annotated[
     bool,
     typer.Option(
         "--trust-changed-code",
-        help="Build a network of your own from its code as it is now, though it has changed since the training.",
+        help="Build your own network from its current code, though that has changed since the training.",
     ),
 ]
 
 
 def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
-    """As `settings_from`, for what takes segmentation only. Raises ValueError for a run on slides too."""
+    """`settings_from` for commands that support only segmentation. Also raises ValueError for a run on slides."""
     config = settings_from(source, overrides)
     if config.kind == "detection":
         raise ValueError(f"{source}: is a run on slides, which only `hasten train` and `hasten predict` take")
@@ -155,9 +155,9 @@ def _nearest(source: str) -> str:
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
-    """As `config_from`, but also takes the folder of a run, for its run.yaml.
+    """`config_from` that also takes the folder of a run, for its run.yaml.
 
-    Raises ValueError for a run's folder without it too.
+    Also raises ValueError for the folder of a run without run.yaml.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():

@@ -35,7 +35,7 @@ class _Printable(logging.Formatter):
 
 
 def guard_messages() -> None:
-    """Have log lines and warnings, which go to standard error on their own, pass through `printable` too."""
+    """Make log lines and warnings, which go to standard error on their own, pass through `printable` too."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Printable())
     original = warnings.formatwarning

@@ -17,7 +17,7 @@ OF_DEFAULT = (
 )  # fmt: skip
 """Fields of `sample` that are the strengths of the preset `default`."""
 ROTATE_DEG, SCALE_RANGE = (15.0, 15.0, 15.0), (0.85, 1.2)
-"""Of `default`, unless `sample` or `train.budget` sets others: strong ones cost Dice in short runs."""
+"""Ranges of `default`, unless `sample` or `train.budget` sets others: strong ones cost Dice in short runs."""
 _TARGET = re.compile(r"\w+(\[\d+\])?\.\w+")
 
 
@@ -60,7 +60,7 @@ def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: Prep
 
 
 def _strengths(sample: SampleConfig, name: str) -> Iterator[str]:
-    """Strengths of `default` that another chain would not heed. The plan settles `flip_prob` to no flips for these."""
+    """Strengths of `default` that another chain would ignore. The plan sets `flip_prob` to no flips for these."""
     no_flips = (0.0, 0.0, 0.0)
     for field in OF_DEFAULT:
         value, default = getattr(sample, field), getattr(SampleConfig(), field)
@@ -76,7 +76,7 @@ def _colours(augment: AugmentConfig, prepare: PrepareConfig) -> Iterator[str]:
     ranged = {"window", "none"} if "ColorJitter.value_range" in override_items(augment.override) else {"window"}
     if prepare.intensity is not None and not ranged.issuperset(kinds_of(prepare, 1)):
         yield (
-            f"augment.preset: pathology changes colours, and prepare.intensity={prepare.intensity} does not tell their "
-            "range; set prepare.intensity=window and prepare.window=[0, 255], or none and "
+            f"augment.preset: pathology changes colours, and prepare.intensity={prepare.intensity} does not state "
+            "their range; set prepare.intensity=window and prepare.window=[0, 255], or none and "
             "augment.override={ColorJitter.value_range: 255}"
         )

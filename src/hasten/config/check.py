@@ -34,16 +34,16 @@ from hasten.config.url import is_url, shown
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 _HIGHEST = 2**63 - 1
-"""Of whole numbers: what torch and numpy take."""
+"""Largest whole number that torch and numpy accept."""
 
 
 _DAY = 86_400
 _COARSEST = 10_000
-"""Millimetres of a voxel."""
+"""Largest size of a voxel in mm."""
 _SMALLEST = 0.01
-"""Of a zoom factor: a patch is cut from a region that is larger by its inverse, along each axis."""
+"""Smallest zoom factor: a patch is cut from a region that is larger by its inverse, along each axis."""
 _STRONGEST = 1_000_000
-"""Of a factor, an exponent or noise: what is larger leaves float16 and float32 at once."""
+"""Largest factor, exponent or noise: what is larger leaves float16 and float32 at once."""
 
 
 def check_run(config: RunConfig) -> list[str]:

@@ -27,7 +27,7 @@ class Budget:
     """Feature channels of the finest level."""
     levels: int
     network: NetworkName
-    """Where the settings leave the choice."""
+    """Network to use where the settings leave the choice."""
     network_why: str
 
 

@@ -26,9 +26,10 @@ class Fingerprint:
     sampled_cases: int
     """How many cases (evenly spaced over the list) the figures below were read from."""
     intensity: dict[str, tuple[float, ...]]
-    """Over the whole of the sampled images, one value per channel for each of min, p0_5, p50, p99_5, max, mean, std."""
+    """Statistics of the whole sampled images, one value per channel for each of min, p0_5, p50, p99_5, max, mean, std.
+    """
     foreground_intensity: dict[str, tuple[float, ...]]
-    """The same statistics over the labelled voxels only."""
+    """Statistics of the labelled voxels only, as in `intensity`."""
     class_voxels: dict[int, float]
     """Label value to its mean share of a case's voxels in the sampled cases (0..1)."""
     crop_fraction: float

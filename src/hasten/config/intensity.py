@@ -18,7 +18,7 @@ class Scaling:
 
     kind: Intensity
     window: Range | None = None
-    """Of `window` alone."""
+    """Range of the kind `window`; None for other kinds."""
 
 
 def scalings(prepare: PrepareConfig, num_channels: int) -> tuple[Scaling, ...]:
@@ -94,7 +94,7 @@ def length_mistakes(prepare: PrepareConfig, num_channels: int, names: Sequence[s
 
 
 def canonical(prepare: PrepareConfig) -> PrepareConfig:
-    """The same, with a value for all channels in the place of equal ones; a window for all holds for windowed ones.
+    """Simplify settings by channel: equal intensities become one, and a window that all windowed channels share too.
 
     Windows that are all null become what a plan writes for a window that is not used.
     """

@@ -62,7 +62,7 @@ def load_as(
     *,
     tree: Mapping[str, Any] | None = None,
 ) -> _T:
-    """As `load_run`, for settings of the dataclass `root`.
+    """`load_run` for settings of the dataclass `root`.
 
     check: messages about values out of range, each beginning with its dotted path. tree: settings in place of a file.
     """
@@ -76,7 +76,7 @@ def load_as(
 
 
 def with_absolute_paths(config: _T, folder: Callable[[Key], Path] = lambda key: Path()) -> _T:
-    """The same with every file absolute. folder: what a relative (section, field) is taken from; the current folder."""
+    """`config` with every file absolute. folder: base of a relative (section, field); default the current folder."""
     for key in _PATHS:
         section, name = map(str, key)
         fields = getattr(config, section, None)
@@ -96,7 +96,7 @@ class Gathered:
     origins: dict[Key, str]
     """Line or override of each setting, in the order of the file, then of the overrides."""
     mistakes: list[str]
-    """Of the file's form and of overrides."""
+    """Mistakes in the file's form and in overrides."""
     overridden: set[Key]
 
 
@@ -342,6 +342,6 @@ def _prefixes(at: Key) -> Iterator[Key]:
 
 
 def _place(at: Key, origins: dict[Key, str], path: Path | None) -> str:
-    """Where the longest known part of a path was written."""
+    """The place where the longest known part of a path was written, as "place: ", or ""."""
     origin = next((origins[key] for key in _prefixes(at) if key in origins), str(path) if path is not None else "")
     return f"{origin}: " if origin else ""

@@ -12,7 +12,7 @@ from hasten.config.settled import PlannedNetwork, fields_of
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 SETTINGS = ("num_res_units", "blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
-"""Of NetworkConfig that not every network has; each has name, channels, strides and weights."""
+"""Settings of NetworkConfig that not every network has; each has name, channels, strides and weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,14 +20,14 @@ class BuiltIn:
     """What a built-in network has. Its builder is in `hasten.nets.build`."""
 
     settings: tuple[str, ...]
-    """Those of `SETTINGS` that it has."""
+    """Names of those of `SETTINGS` that the network has."""
     act: Activation = "prelu"
-    """Its activation where network.act is None."""
+    """Activation of the network where network.act is None."""
     fewest_strides: int = 1
     halving: bool = False
     """Whether each level halves every side, and the channels of all levels follow from those of the finest."""
     factors: tuple[int, ...] = ()
-    """If halving: the channels of each level over those of the finest; () doubles them, at any number of levels."""
+    """Channels of each level over those of the finest, if halving; () doubles them, at any number of levels."""
     channels_multiple: int = 1
     """What the channels of the finest level are a multiple of."""
     every_output: bool = False
@@ -36,7 +36,7 @@ class BuiltIn:
     """The channels that a plan gives the finest level, as a share of those that it gives a unet."""
 
     def channels(self, first: int, levels: int) -> tuple[int, ...]:
-        """If halving: the channels of all levels."""
+        """The channels of all levels, if halving."""
         factors = self.factors or tuple(2**level for level in range(levels))
         return tuple(first * factor for factor in factors)
 
@@ -60,13 +60,16 @@ NETWORKS: dict[str, BuiltIn] = {
 
 
 def changed_settings(network: NetworkConfig) -> list[str]:
-    """Those of `SETTINGS` that differ from their default."""
+    """Names of the `SETTINGS` that differ from their default."""
     usual = NetworkConfig()
     return [name for name in SETTINGS if getattr(network, name) != getattr(usual, name)]
 
 
 def name_for(network: NetworkConfig, preferred: str) -> str | None:
-    """Where `network.name` is open: `preferred`, or the first that has the settings which are not at their default."""
+    """The name to use if `network.name` is None: `preferred`, or the first with all settings that `network` changes.
+
+    None if no network has all settings that differ from their default.
+    """
     changed = set(changed_settings(network))
     return next((name for name in (preferred, *NETWORKS) if changed <= set(NETWORKS[name].settings)), None)
 
@@ -175,7 +178,7 @@ def is_own(network: NetworkConfig) -> bool:
 
 
 def name_mistakes(network: NetworkConfig) -> Iterator[str]:
-    """A name that is neither of a built-in network nor of code, and settings that are of the other kind of them."""
+    """An error if the name is unknown, and one for each setting that its kind (built-in, user code) does not have."""
     names: tuple[str, ...] = get_args(NetworkName)
     usual = fields_of(NetworkConfig())
     changed = {name for name, value in usual.items() if getattr(network, name) not in (value, ())}

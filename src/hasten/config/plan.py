@@ -1,4 +1,4 @@
-"""From a fingerprint to a full configuration, every decision with its reason.
+"""Makes a full configuration from a fingerprint, with a reason for every decision.
 
 A field that is already set is kept. The figures of merit behind the defaults are in docs/concepts.md and
 benchmarks/results.
@@ -24,7 +24,7 @@ from hasten.config.settled import PlannedRun, fields_of, planned_run
 from hasten.config.size import parse_duration
 
 _FEWEST_CROPS = 4
-"""In a step, where a patch is a part of a case: with 2, whole steps show no foreground and the Dice term jumps."""
+"""Fewest patches of a step if a patch is part of a case: with 2, whole steps show no foreground and the Dice jumps."""
 
 
 def make_plan(

@@ -65,7 +65,7 @@ def _wrong_values(regions: Regions, values: Mapping[str, int]) -> Iterator[str]:
             yield f'data.region_values paints "{name}" with {value}; use one of its own values {list(regions[name])}'
     repeated = [value for value in values.values() if list(values.values()).count(value) > 1]
     if repeated:
-        yield f"data.region_values paints two regions with {repeated[0]}; give each a value of its own"
+        yield f"data.region_values paints two regions with {repeated[0]}; give each its own value"
 
 
 def _visible_values(regions: Regions, name: str) -> list[int]:

@@ -26,7 +26,7 @@ class Rule:
 
 
 Rules = Mapping[str, Rule]
-"""By name, section.field or a pattern of it; the first that matches counts."""
+"""Rules by name, section.field or a pattern of it; the first that matches counts."""
 
 _FIXED, _TRAINING, _MACHINE = Rule("fixed"), Rule("training"), Rule("machine")
 _SCHEDULE = Rule("training", "the schedule is computed again, and the run continues at its step of the new one")
@@ -116,7 +116,7 @@ def flat(settings: Any) -> dict[str, Any]:
 
 
 def with_settled(before: _Config, config: _Config, rules: Rules, at: str = "") -> _Config:
-    """`config` with what it leaves open as the run has settled it."""
+    """`config` with its open fields set to the values that the run used."""
     new: dict[str, Any] = {}
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         old, value, name = getattr(before, field.name), getattr(config, field.name), f"{at}{field.name}"

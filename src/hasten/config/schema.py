@@ -84,7 +84,7 @@ class PrepareConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheConfig:
-    """Where prepared cases wait."""
+    """The cache of prepared cases."""
 
     dir: str | None = None
     """Folder of the persistent cache; None takes $HASTEN_CACHE, else the user's cache folder."""
@@ -93,9 +93,9 @@ class CacheConfig:
     home: Literal["auto", "file", "ram", "device"] = "auto"
     """Where batches are read from; `auto` fills the device, then host memory, and leaves the rest in the file."""
     device: str = "auto"
-    """With home `auto`: memory of the GPU for prepared cases, such as 8GiB; `auto` takes half of what is free."""
+    """Memory of the GPU for prepared cases with home `auto`, such as 8GiB; `auto` takes half of what is free."""
     ram: str = "auto"
-    """With home `auto`: host memory for prepared cases, such as 64GiB; `auto` takes half of what is free."""
+    """Host memory for prepared cases with home `auto`, such as 64GiB; `auto` takes half of what is free."""
     hash_content: bool = False
     """Tell files by the SHA-256 of their bytes too, for file systems whose times do not change with a file."""
     max_points: int = 4096
@@ -147,7 +147,7 @@ class SampleConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AugmentConfig:
-    """Which random operations a patch goes through (docs/augmentation.md, "Augmentation in a run")."""
+    """The random operations that a patch goes through (docs/augmentation.md, "Augmentation in a run")."""
 
     preset: Literal["default", "nnunet", "spleen", "brats", "pathology", "none"] = "default"
     """`default`: flips, affine, intensity as `sample` says; `none`: crops; else nnU-Net's or a MONAI tutorial's."""
@@ -235,7 +235,7 @@ class TrainConfig:
     optimizer: OptimizerName = "muon"
     """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; the others are for everything."""
     momentum: float = 0.9
-    """Of sgd and lars."""
+    """Momentum of sgd and lars."""
     lookahead: int = 0
     """Steps between Lookahead's pulls towards the slow weights, around any optimizer; 0 is off."""
     steps: int | None = None
@@ -276,7 +276,7 @@ class TrainConfig:
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
     fused_kernels: bool | None = None
-    """On a GPU, Hasten's own kernels: norm with activation in one and, in channels-last, concatenations as rows and
+    """Use Hasten's kernels on a GPU: norm with activation in one and, in channels-last, concatenations as rows and
     first convolutions on matrix units; None takes the faster measured here."""
     compile: bool | None = None
     """torch.compile the network; None compiles when the run is long enough for it to pay."""
@@ -295,7 +295,7 @@ class TrainConfig:
     validate_async: bool = False
     """Validate a copy of the weights beside the training instead of in its place."""
     metric: Literal["dice", "iou"] = "dice"
-    """What `target` and the best checkpoint go by; a validation tells both."""
+    """Metric for `target` and for the best checkpoint. Validation reports both."""
     target: float | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
     budget: str | None = None
@@ -311,8 +311,8 @@ class InferConfig:
     patch: Triple | None = None
     """Window (D, H, W) in voxels; None takes the training patch."""
     whole_up_to: float = 1.0
-    """A volume of at most as many voxels as so many windows goes through the network in one piece, which is faster; but
-    beyond 1 it was measured 0.2 to 4 points of Dice worse (docs/benchmarks.md), as training saw nothing that large."""
+    """Predict volumes of up to this many windows in one pass, without a sliding window. Faster, but above 1 it cost 0.2
+    to 4 points of Dice (docs/benchmarks.md): in training, the network never saw inputs that large."""
     overlap: float = 0.5
     """Share of a window that overlaps its neighbour."""
     batch_size: int | None = None
@@ -339,7 +339,7 @@ class ObserveConfig:
     monitor_every: float = 1.0
     """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
-    """Where metrics are sent besides metrics.jsonl; wandb writes to files that its own tool sends."""
+    """Trackers of the metrics besides metrics.jsonl; wandb writes to files that its own tool sends."""
     project: str = "hasten"
     """Name under which a tracker groups runs: MLflow's experiment, W&B's project."""
 
@@ -366,7 +366,7 @@ class DistributeConfig:
     sync_norm: bool = False
     """Take the moments of batch norms over all processes."""
     sync_loss: bool = True
-    """With `loss.batch`, add up the overlap counts of all processes, so that the loss is that of the whole batch."""
+    """Add up the overlap counts of all processes if `loss.batch`, so that the loss is that of the whole batch."""
     average_every: int = 8
     """Steps between averagings of the weights (local_sgd)."""
     micro_batches: int = 4
@@ -377,7 +377,8 @@ class DistributeConfig:
     exchange_every: int = 0
     """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
     exchange: Literal["file", "send"] = "file"
-    """Where those come from: the cache of each host, which holds all cases, or the processes that have them."""
+    """Source of the redistributed cases: `file`, the cache of each host, which holds all; `send`, the processes that
+    hold them."""
     timeout_s: float = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 

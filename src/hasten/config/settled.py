@@ -54,7 +54,7 @@ _SECTIONS = {"sample": PlannedSample, "network": PlannedNetwork, "train": Planne
 
 
 def planned_run(config: RunConfig, where: str = "the run") -> PlannedRun:
-    """The same settings. Raises ValueError that begins with `where` if something is open that a plan decides."""
+    """`config` as planned. Raises ValueError that begins with `where` if something is open that a plan decides."""
     names = undecided(config)
     if names:
         raise ValueError(f"{where}: leaves {', '.join(names)} open; set it, or let `hasten plan` decide")

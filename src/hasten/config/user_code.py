@@ -27,9 +27,9 @@ class UserCode:
 
     value: Any
     source: bytes
-    """Of the file or module; empty where a module has none (a built-in one, or a shared library's package)."""
+    """Bytes of the file or module; empty where a module has none (a built-in one, or a shared library's package)."""
     path: str
-    """Of that file; "" where there is none."""
+    """Path of that file; "" where there is none."""
 
     @property
     def digest(self) -> str:

@@ -12,7 +12,7 @@ from statistics import fmean
 from hasten.config.schema import Triple
 
 Parts = tuple[tuple[int, ...], ...]
-"""Of each part, the positions of its cases, rising."""
+"""Positions of each part's cases, rising."""
 
 _SWAPS = 1000
 
@@ -28,7 +28,7 @@ def partition(costs: Sequence[float], parts: int) -> Parts:
 
 
 def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None) -> Parts:
-    """As `partition`, but part sizes differ by one case at most, so that all cases are drawn equally often.
+    """`partition` with part sizes that differ by one case at most, so that all cases are drawn equally often.
 
     Cases are assigned in rows of one case per part, the costliest of a row to the part with the smallest load so far.
     Then pairs of cases are swapped while that reduces the gap between the heaviest and the lightest part. order: the

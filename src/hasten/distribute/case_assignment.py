@@ -51,11 +51,11 @@ class CaseAssignment:
         return self.every * len(self.costs)
 
     def positions(self, round: int) -> Parts:
-        """Of each part in a round, positions in `ids`. The parts' costs are near equal, their counts within one."""
+        """Positions in `ids` of each part's cases in a round. Parts have nearly equal costs, counts within one."""
         return deal([self.costs[name] for name in self.ids], self.parts, self._order(round) if round else None)
 
     def at(self, round: int) -> tuple[tuple[str, ...], ...]:
-        """Of each part in a round, the ids of its cases."""
+        """The ids of each part's cases in a round."""
         ids = self.ids
         return tuple(tuple(ids[case] for case in part) for part in self.positions(round))
 
@@ -74,7 +74,7 @@ class CaseAssignment:
 
 
 def parts_mistake(cases: int, parts: int, batch_size: int, accumulate: int, size: int) -> str | None:
-    """Why `cases` training cases can't be dealt into so many parts and these shared by `size` ranks, with a remedy."""
+    """Why `cases` training cases can't be dealt into `parts` parts shared by `size` ranks, with a remedy."""
     if parts > cases:
         return f"distribute.parts: {parts} parts, but only {cases} cases to train on; use {cases} or fewer"
     return share_mistake(batch_size, accumulate, size, parts)
@@ -194,7 +194,7 @@ def read_from_cache(
 def copy_from_file(
     case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
 ) -> Arena:
-    """Cases in memory, from a cache entry of their own.
+    """Cases in memory, from a separate cache entry.
 
     A node's cache thus holds only the training cases that its ranks started with. A run that is resumed in a later
     round starts with the cases of that round.

@@ -80,7 +80,7 @@ class Ddp(Strategy):
         return wrapped
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """As of one process. Raises ValueError, on one rank, naming parameters of which there is no gradient.
+        """The norm that one process would have. Raises ValueError, on one rank, naming parameters without a gradient.
 
         torch would report it at the next step, by number, when the ranks have already diverged.
         """

@@ -46,9 +46,9 @@ class Fsdp(Strategy):
         super().__init__(world, config)
         self._skeleton: nn.Module | None = None
         self._weights: dict[str, DTensor] = {}
-        """By every name that the network has for them."""
+        """Sharded weights by every name that the network has for them."""
         self._order: list[DTensor] = []
-        """As the optimizer's states number them."""
+        """Sharded weights as the optimizer's states number them."""
 
     def mistakes(self, config: RunConfig) -> list[str]:
         messages, train = [], config.train
@@ -113,7 +113,7 @@ class Fsdp(Strategy):
         return fill(self._skeleton, module)
 
     def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """On rank 0 in host memory. Tensors are gathered one by one."""
+        """The whole state on rank 0, in host memory. Tensors are gathered one by one."""
         return _converted(
             state, self._gathered_weights, lambda value, number: self._full_value(self._sharded(value, number))
         )

@@ -74,7 +74,7 @@ def long_timeout_group() -> Iterator[distributed.ProcessGroup | None]:
 
 
 def message_device() -> torch.device:
-    """Where tensors must lie for the process group to send them."""
+    """The device of tensors that the process group sends."""
     is_nccl = distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
 

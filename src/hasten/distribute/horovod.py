@@ -6,7 +6,7 @@ its groups, which Muon and Lookahead don't allow. `hvd.reducescatter` must never
 after it takes about a second.
 
 The ranks meet through an HTTP server that `horovodrun` runs. Under any other launcher rank 0 runs one here, and the
-process group tells the others where.
+process group sends its address to the others.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def start(world: World) -> ModuleType:
 
 
 def rendezvous_by_horovod(world: World) -> None:
-    """Under `horovodrun`, which sets no MASTER_ADDR: rank 0 chooses one and broadcasts it by Horovod."""
+    """Rendezvous under `horovodrun`, which sets no MASTER_ADDR: rank 0 chooses one and broadcasts it by Horovod."""
     hvd = load()
     if not hvd.is_initialized():
         _initialise(hvd)

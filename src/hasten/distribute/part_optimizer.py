@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class PartOptimizer(torch.optim.Optimizer):
-    """Has the groups of all parameters; `inner`, whose groups it cuts, keeps moments of this process's part alone.
+    """An optimizer with the groups of all parameters; `inner`, whose groups it cuts, has only this part's moments.
 
     local: by the number of a parameter (counted through all groups) the tensor that is updated here in its place, which
     may be the parameter itself. `state_dict` holds the values of this part under these numbers; `load_state_dict`

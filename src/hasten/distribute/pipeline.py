@@ -90,11 +90,11 @@ class Pipeline(Strategy):
         return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        """Both stay whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
+        """Place both whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
         broadcast_weights(network, average)
         operations = operations_of(network)
         costs = count_costs(network, operations)
-        # Counted alike on all ranks, but for layers that choose another way on another machine.
+        # All ranks normally count the same costs; layers that choose their algorithm by machine may differ.
         places = broadcast_from_rank0(self.world, cut_places(costs, self.world.size))
         self._stages = stages_of(network, operations, places)
         self._network, self._average = network, average
@@ -230,9 +230,9 @@ class Stages:
 
     operations: Operations
     places: tuple[int, ...]
-    """Where the stages begin, except the first."""
+    """Places where the stages begin, except the first."""
     owners: dict[str, int]
-    """Of each parameter and buffer: its stage. What no operation uses is the first stage's."""
+    """Stage of each parameter and buffer. What no operation uses belongs to the first stage."""
     skeleton: nn.Module
     """A copy of the whole network on the host, whose values are those of the start."""
 
@@ -291,7 +291,7 @@ class StageModule(nn.Module):
         self.gives: Any = operations.output if self.last else tuple(flowing(operations, end))
         self.operations = operations
         self.precision: Callable[[], AbstractContextManager] = nullcontext
-        """Around the layers: the step's autocast."""
+        """Autocast of the step, around the layers."""
         self._dead = self._last_uses()
 
     def forward(self, *inputs: Tensor) -> Any:

@@ -43,7 +43,7 @@ class Operations:
     """A forward pass as a list of operations."""
 
     nodes: tuple[fx.Node, ...]
-    """In their order, the image first; constants (parameters used by functions) are left out, and the output."""
+    """Nodes in their order, the image first; without constants (parameters used by functions) and the output."""
     output: Any
     """What the network returns: a node, or nodes in a tuple."""
 
@@ -261,7 +261,7 @@ def _same_memory(one: Any, other: Any) -> bool:
 def cut_places(costs: Costs, stages: int) -> list[int]:
     """`stages` - 1 places, ascending, such that the costliest stage is about as cheap as possible and little is sent.
 
-    Every stage has trained parameters. Raises ValueError if the network has not so many stages.
+    Every stage has trained parameters. Raises ValueError if the network does not have that many stages.
     """
     ends = [place for place, allowed in enumerate(costs.allowed) if allowed] + [len(costs.costs)]
     upto = [0.0, *accumulate(costs.costs)]

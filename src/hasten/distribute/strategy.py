@@ -26,7 +26,7 @@ class Step(Protocol):
         ...
 
     def shaped(self, image: Tensor) -> Tensor:
-        """In the memory format of the weights."""
+        """`image` in the memory format of the weights."""
         ...
 
     def autocast(self) -> AbstractContextManager:
@@ -82,7 +82,7 @@ class Strategy:
         return network
 
     def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
-        """Around forward and backward of a piece of a batch: only the last piece's gradients are exchanged."""
+        """Context manager for forward and backward of a batch's piece: only the last one's gradients are exchanged."""
         return without_sync(network, last=last)
 
     def run_piece(self, step: Step, image: Tensor, label: Tensor, share: float) -> Tensor:
@@ -97,7 +97,7 @@ class Strategy:
         return nn.utils.get_total_norm(gradients)
 
     def after_step(self, index: int) -> None:
-        """After the optimizer's step of 0-based `index`, before the average moves."""
+        """Called after the optimizer's step of 0-based `index`, before the average moves."""
 
     def whole(self, module: nn.Module) -> nn.Module:
         """A plain module with all weights of `module` (one that `place` returned), for validation. All ranks call it.
@@ -130,7 +130,7 @@ def alone() -> Strategy:
 
 
 def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager:
-    """Where ranks share gradients: the context of a piece of a batch, of which only the last one exchanges them."""
+    """Context for one piece of an accumulated batch: ranks exchange gradients only in the last piece."""
     no_sync = getattr(network, "no_sync", None)
     return nullcontext() if last or no_sync is None else no_sync()
 

@@ -27,7 +27,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Among the processes of this host."""
+    """Rank among the processes of this host."""
     local_size: int = 1
     launcher: Launcher = "none"
     restarts: int = 0

@@ -128,7 +128,7 @@ class AsyncValidation(Generic[R]):
             self._hand_over()
 
     def wait(self) -> None:
-        """Until no validation runs. Its result, or what it raised, stays for a later `poll`."""
+        """Block until no validation runs. Its result, or what it raised, stays for a later `poll`."""
         if self._running is not None:
             wait([self._running[1]])
 

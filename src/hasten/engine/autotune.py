@@ -57,7 +57,7 @@ _DATA_DEPENDENT_FLOW = "the network decides by values on its way"
 FAST_BF16 = (8, 0)
 """Lowest compute capability with matrix units for bf16."""
 _SHORT_SECONDS = 120.0
-"""Runs whose steps take at most so many seconds use the GPU's default variant: a comparison takes about ten."""
+"""Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
 _USUAL = "usually the fastest on such a GPU, with the loss and gradients of float32; too short a run to compare others"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
@@ -93,7 +93,9 @@ def _has_data_dependent_flow(planned: RunPlan, network: nn.Module) -> bool:
 def _operated_custom(planned: RunPlan, network: nn.Module) -> Surgery:
     """Surgery by tracing covers one execution path only; a network with several paths must not rely on it."""
     if _has_data_dependent_flow(planned, network):
-        log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
+        log.warning(
+            "%s: decides by values on its way; it is trained unchanged, uncompiled", planned.config.network.name
+        )
         return Surgery()
     try:
         return operate(network, example_of(planned, small=True))
@@ -180,7 +182,7 @@ def _usual(planned: RunPlan, network: nn.Module, probe: Probe, allowed: list[Var
 
 
 def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
-    """On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
+    """`planned` with the variant. On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
 
@@ -333,7 +335,7 @@ def settle_network(
 
 
 def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Switch]) -> None:
-    """On a GPU, let cuDNN time its algorithms in runs that are long enough for it to pay.
+    """Let cuDNN time its algorithms on a GPU, in runs that are long enough for it to pay.
 
     predicted: seconds that the steps are expected to take; 0 where nothing was measured.
     """

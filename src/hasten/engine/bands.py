@@ -47,7 +47,7 @@ def bands(shape: Triple, how: Windows, classes: int, budget: int, *, halo: int) 
 
 
 def widened(box: Box, shape: Triple) -> Box:
-    """With one voxel more behind each side, as far as there are any."""
+    """`box` with one voxel more behind each side, as far as there are any."""
     d, h, w = (slice(part.start, min(part.stop + 1, side)) for part, side in zip(box, shape, strict=True))
     return d, h, w
 
@@ -61,7 +61,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[list[slice], int]]:
-    """A side in 1, 2, 3 ... parts of nearly the same length, cut where the fewest windows lie; the windows of all."""
+    """Split a side into 1, 2, 3, ... similar parts, cut where the fewest windows lie; with each split's windows."""
     starts = window_starts(max(side, window), window, overlap)
     reach = max(1, window // 4)
 

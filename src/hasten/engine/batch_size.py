@@ -20,9 +20,9 @@ from hasten.optim.schedule import scaled_rate
 
 _HIGHEST = 2**16
 _STATE_COPIES = 3
-"""Of the weights, beside a step's own memory: two moments of AdamW and the running average."""
+"""Copies of the weights beside a step's own memory: two moments of AdamW and the running average."""
 _CAPTURE_COPIES = 2 * (1 + _STATE_COPIES)
-"""Of the weights, while a graph is compared with a step: the state before it, and after it."""
+"""Copies of the weights while a graph is compared with a step: the state before it, and after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class BatchSize:
     why: str
     """A sentence for the report."""
     learning_rate: float | None = None
-    """For this batch, by the linear scaling rule, where one was given."""
+    """Learning rate for this batch, by the linear scaling rule, where one was given."""
 
 
 def find_batch_size(
@@ -241,7 +241,7 @@ def _counted(call: Callable[[], object], limit: int) -> int:
 
 
 def _line(first: int, one: int, second: int, two: int | None, budget: int) -> HostBudget:
-    """Through the bytes of two batches, or, with one of them or with no growth between them, through nothing at 0."""
+    """The line through the bytes of two batches; with one, or without growth between them, through nothing at 0."""
     if two is None or two <= one:
         count, size = (first, one) if two is None else (second, two)
         return HostBudget(fixed=0, per_sample=max(1, -(-size // count)), budget=budget)

@@ -45,7 +45,7 @@ class Axis:
     cells: tuple[slice, ...]
     """Cells do not overlap and together cover the volume without its padding."""
     parts: tuple[tuple[Overlap, ...], ...]
-    """Of each window, the cells that it meets."""
+    """The cells that each window meets."""
 
     def meeting(self, cell: int) -> list[Overlap]:
         """The part of every window that overlaps a cell."""
@@ -111,7 +111,7 @@ def weight_map(window: Triple, mode: Mode, sigma: Sigma, device: torch.device) -
 
 
 def cover(axes: Sequence[Axis], cell: Triple, weight: Tensor) -> Tensor:
-    """Sum of the weights of all windows over one cell: what its sums are divided by. The cell's size, float32."""
+    """Sum of the window weights in one cell, by which its sums of scores are divided. Shape of the cell, float32."""
     sides = (axis.cells[number] for axis, number in zip(axes, cell, strict=True))
     total = weight.new_zeros([side.stop - side.start for side in sides])
     for parts in product(*(axis.meeting(number) for axis, number in zip(axes, cell, strict=True))):

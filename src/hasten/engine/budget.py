@@ -23,13 +23,14 @@ from hasten.optim.build import build_optimizer
 
 FAST = "unet"
 LEAST_STEPS = 400
-"""With fewer of the planned network `FAST` is taken, which makes about three times as many (docs/engine.md)."""
+"""Fewest steps of the planned network; below, `FAST` is used, which makes about three times as many (docs/engine.md).
+"""
 WIDTHS = (1.5, 2.0, 3.0)
 """Factors of the planned channels that are tried, one after the other."""
 LEAST_WIDE_STEPS = 3500
-"""A wider network is taken only where it gets as many steps: those of the run that showed its gain (docs/engine.md)."""
+"""Fewest steps of a wider network: those of the run that showed its gain (docs/engine.md)."""
 STRONG_STEPS = 1500
-"""From so many steps on, rotations and zooms are as wide as nnU-Net's: there they end higher (docs/engine.md)."""
+"""Fewest steps with nnU-Net's ranges of rotation and zoom, which then give a higher Dice (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
 _STEPS_SHARE = 0.85
 """Share of the remaining time for steps; the rest is for batches, compiling, validations and the report."""
@@ -136,7 +137,7 @@ def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
 
 
 def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
-    """With `STRONG` for what the user left open, where the preset has these strengths."""
+    """`planned` with `STRONG` for what the user left open, where the preset has these strengths."""
     config = planned.config
     if config.augment.chain or config.augment.preset != "default" or not config.sample.affine_prob:
         return planned

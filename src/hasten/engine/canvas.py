@@ -69,7 +69,7 @@ class Scores:
     """Weighted means, (K, D, H, W). Where type and device allow, the result itself holds the sums."""
 
     def __init__(self, room: Callable[[int], Tensor], sums: torch.dtype) -> None:
-        """room: gives memory for the scores of so many classes, the same one each time; sums: the type of sums."""
+        """room: gives memory for the scores of that many classes, the same one each time; sums: the type of sums."""
         self._allocate, self._sums = room, sums
         self._out: Tensor | None = None
 
@@ -115,7 +115,7 @@ class Canvas:
     dtype: torch.dtype
     """Data type of the sums."""
     device: torch.device
-    """Of the sums; they move to the host where it has no room."""
+    """Device of the sums; they move to the host where it has no room."""
     cells: dict[Triple, Tensor]
     waiting: dict[Triple, int]
     """Number of windows that each cell still waits for."""
@@ -171,7 +171,7 @@ class Canvas:
 
     def to_host(self) -> None:
         """Free what the sums take on their device."""
-        log.warning("out of memory on %s; the sums of windows go on in host memory", self.device)
+        log.warning("out of memory on %s; the sums of windows continue in host memory", self.device)
         self.device, self.weight = HOST, self.weight.cpu()
         for cell in list(self.cells):
             self.cells[cell] = self.cells[cell].cpu()

@@ -82,7 +82,7 @@ class _State(NamedTuple):
 
     tensors: list[Tensor]
     random: list[Tensor]
-    """Of the generators, as a dropout must draw the same masks in the steps that are compared."""
+    """State of the generators, as a dropout must draw the same masks in the steps that are compared."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -120,7 +120,7 @@ class CapturedStep:
         self._share = torch.ones((), device=device)
 
     def __call__(self, index: int) -> Tensor:
-        """Returns () float32 loss on the device, in memory of its own."""
+        """Returns () float32 loss on the device, in its own memory."""
         self._done += 1
         if self.engaged:
             return self._replay(index)

@@ -44,8 +44,8 @@ def _within(planned: RunPlan, clock: Clock) -> Tick:
         if time_left(planned, clock) < 0:
             limit = planned.config.train.max_seconds
             raise ValueError(
-                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; they stay "
-                "in the cache, so that the same command goes on after them; or give more time"
+                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; they are "
+                "in the cache: run the same command again to continue, or raise train.max_seconds"
             )
 
     return tick
@@ -93,7 +93,7 @@ def _own_parts(planned: RunPlan, strategy: Strategy, *, send: bool) -> RankCases
 
 
 def homes_of(arena: Arena, parts: RankCases | None) -> dict[str, Switch]:
-    """Where the training cases lie."""
+    """Homes of the training cases, for the report."""
     trained = arena if parts is None else parts.arena(0)
     size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
     homes = {"arena home": Switch(True, f"{trained.home}, {size}")}

@@ -36,7 +36,7 @@ class Checkpoints:
             raise ValueError(f"keep={keep}: must be 1 or more")
         self.folder, self.name, self.keep = Path(folder), name, keep
         self._step: int | None = None
-        """Of NAME.pt, once it is known."""
+        """Step of NAME.pt, once it is known."""
         self._swept = False
 
     @property

@@ -28,7 +28,7 @@ class LoopComponents:
     """What the training loop needs, for any kind of batch."""
 
     settings: dict[str, Any]
-    """Of the whole run, as run.yaml has them, for the trackers."""
+    """Settings of the whole run, as in run.yaml, for the trackers."""
     train: PlannedTrain
     observe: ObserveConfig
     timeout_s: float
@@ -58,7 +58,7 @@ class RunComponents(LoopComponents):
     arena: Arena
     inference: Inference
     start: dict[str, Any] | None = None
-    """Where the weights come from that the run starts from, if they were loaded; as weights.json has it."""
+    """Source of the initial weights if they were loaded; the content of weights.json."""
 
 
 class ValidationScore(Protocol):

@@ -32,9 +32,9 @@ class Fold:
     number: int
     run: Path
     summary: dict[str, Any]
-    """As summary.json has it."""
+    """Content of summary.json."""
     evaluation: Evaluation
-    """Of its validation cases on the images' own voxels."""
+    """Scores of its validation cases on the images' own voxels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class CrossValidation:
     whole: Evaluation
     """The scores of all folds' validation cases."""
     pairs: Pairs
-    """Their files."""
+    """Files of these cases."""
     chosen: Chosen
 
     def over_folds(self, name: str | None, measure: str) -> tuple[float, float]:

@@ -41,7 +41,7 @@ class Dice:
 
 
 def without_ignored(prediction: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
-    """Both with background where the label is `ignore_index`, if that is not None.
+    """Prediction and label with background where the label is `ignore_index`, if that is not None.
 
     prediction: (D, H, W) class index, or (R, D, H, W) masks. label: (D, H, W).
     """

@@ -33,9 +33,9 @@ class Member:
     """One of the trained networks that predict together."""
 
     where: Path
-    """Its best.pt."""
+    """Path of its best.pt."""
     content: dict[str, Any]
-    """Of that file, as `read_model` gives it."""
+    """Content of that file, as `read_model` returns it."""
 
 
 def read_members(run: str | Path | Sequence[str | Path]) -> list[Member]:
@@ -128,7 +128,7 @@ def joined(inferences: Sequence[Inference], where: Path) -> Inference:
 
 
 def with_infer(members: Sequence[Member], overrides: Sequence[str]) -> list[Member]:
-    """The same networks with overrides such as "infer.overlap=0.25".
+    """Members with overrides such as "infer.overlap=0.25".
 
     Raises ValueError for other sections, and for values that the networks can't take.
     """

@@ -92,7 +92,7 @@ def export_weights(
     content = read_model(run)
     where = str(model_file(run))
     config = planned_run(from_dict(content["config"], where=where), where)
-    # The plain network, as its class has it: what was done to it for speed is not rebuilt.
+    # The plain network of its class: what was done to it for speed is not rebuilt.
     network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
     network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
     difference: float | None = 0.0
@@ -228,7 +228,7 @@ def _onnx(network: nn.Module, shape: tuple[int, ...], metadata: dict[str, str]) 
 
 
 def _traced(network: nn.Module, image: Tensor, axes: dict[int, str]) -> bytes:
-    """By torch's older exporter, which keeps every axis open under its name, in well under a second."""
+    """ONNX bytes by torch's older exporter, which keeps every axis open under its name, in well under a second."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
         torch.onnx.export(

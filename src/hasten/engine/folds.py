@@ -94,7 +94,7 @@ def train_folds(
 
 
 def _first_plan(config: RunConfig, out: Path) -> Path | None:
-    """With train.budget, the plan of a started fold: a new measurement might give another fold a wider network."""
+    """The plan of a started fold, with train.budget: a new measurement might give another fold a wider network."""
     if config.train.budget is None:
         return None
     plans = (run / PLAN_JSON for run in fold_runs(out).values())

@@ -72,7 +72,7 @@ def check_labelled(
 
 
 def _ignored_warnings(case_set: CaseSet, arena: Arena, used: Sequence[str]) -> Iterator[str]:
-    """About label maps with nothing but ignored voxels, and about none in any. Reads label maps, few as a rule."""
+    """Warnings about label maps with nothing but ignored voxels, and about none in any. Reads few label maps."""
     if case_set.ignore is None:
         return
     cases = arena.index(tuple(used))
@@ -108,7 +108,7 @@ def training_range(arena: Arena, train: Sequence[Case], dims: int) -> dict[str, 
 
 
 def foreground_size(voxels: int, shape: Triple, geometry: Geometry, dims: int) -> float:
-    """Of so many labelled voxels of a case: ml in 3-D; in 2-D, where scales are seldom known, their share.
+    """Size of `voxels` labelled voxels: in ml in 3-D; in 2-D, where the scale is seldom known, as a share of the image.
 
     shape: of the grid on which they are counted, geometry.shape or geometry.crop_shape.
     """

@@ -1,7 +1,7 @@
 """Python's garbage collector, disabled during the steps.
 
 A full collection looks at every object of the process, tens of milliseconds with torch and MONAI loaded, at a moment
-of its own choosing; under several ranks all wait for the one that collects.
+that it chooses; under several ranks all wait for the one that collects.
 """
 
 from __future__ import annotations

@@ -49,13 +49,13 @@ class Inference:
     spatial_dims: int
     device: torch.device
     size_spread: float = 0.0
-    """By how much a side may be padded beyond what the network asks for."""
+    """Voxels by which a side may be padded beyond what the network asks for."""
     mode: Mode = "gaussian"
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
     flip_below: float = 1.0
-    """Only windows, or volumes in one piece, with a `confidence` below this are mirrored; 1 mirrors all."""
+    """Confidence below which windows, or volumes in one piece, are mirrored; 1 mirrors all."""
     average: Average = "scores"
     """What is averaged over mirror images and windows."""
     sums: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -69,7 +69,7 @@ class Inference:
     classes: int = 0
     """Scores of each voxel. 0 is unknown: then a volume is never cut into bands to save memory."""
     sums_bytes: int | None = None
-    """Of scores that may be held at once; None takes half of the memory that is free."""
+    """Bytes of scores that may be held at once; None takes half of the memory that is free."""
 
 
 @torch.inference_mode()
@@ -128,7 +128,7 @@ def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) ->
 
 
 def _memory(how: Inference, *, short: bool) -> AbstractContextManager[object]:
-    """On a CPU freed memory is kept for the next window, but not where memory is short: it may not fit what is next."""
+    """Keep freed memory for the next window on a CPU, unless memory is short: it may not fit what is next."""
     return kept_memory() if how.device.type == "cpu" and not short else nullcontext()
 
 

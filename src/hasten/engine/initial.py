@@ -38,10 +38,10 @@ class Saved:
 
     path: Path
     key: str
-    """Where in the file the state dict lies; "" is the file itself."""
+    """Place of the state dict in the file; "" is the file itself."""
     weights: dict[str, Tensor]
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,10 +93,10 @@ def _rows(title: str, names: list[str]) -> list[str]:
 
 
 def with_head(planned: RunPlan, network: nn.Module, start: Start | None) -> RunPlan:
-    """The same with `train.head` settled where train.head_steps asks for it, to names of `network`.
+    """`planned` with `train.head` filled in, with names of `network`, if train.head_steps asks for it.
 
     These are the layers that the file does not initialise, or else the last one. start: None only where the head is
-    settled already.
+    known already.
     """
     train = planned.config.train
     if not train.head_steps or train.head is not None:
@@ -216,7 +216,7 @@ def _safetensors(file: Path) -> Any:
 
 
 def _state_dict(content: Any, at: tuple[str, ...] = ()) -> tuple[str, dict[str, Tensor]] | None:
-    """Where in a file's content the state dict lies, and its tensors; None where there are none.
+    """Place of the state dict in a file's content, and its tensors; None where there are none.
 
     What lies under a usual key comes before the tensors beside it, such as a random state.
     """

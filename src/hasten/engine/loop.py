@@ -41,7 +41,7 @@ _LOGS = 200
 _LOG_EVERY = {"cuda": 10}
 """Steps between lines, at least, where reading a loss makes the host wait for all steps that it has queued."""
 _STUCK = 10
-"""A run that makes no update ends after at least so many skipped updates in a row."""
+"""A run ends if at least this many updates in a row were skipped."""
 _STOP_EVERY = 8
 """Steps between checks whether another rank was asked to stop."""
 _SUSPECTS = (
@@ -52,7 +52,7 @@ _SUSPECTS = (
 
 
 def log_every(steps: int, device: torch.device) -> int:
-    """Steps between two train lines of a run of so many steps."""
+    """Interval, in steps, of the train lines of a run of `steps` steps."""
     return max(_LOG_EVERY.get(device.type, 1), steps // _LOGS)
 
 
@@ -104,7 +104,7 @@ class Loop:
         self.validated_network = components.validated
         """The weights validated last, complete on this rank."""
         self.status = "finished"
-        """Or `target_reached`, `time_up`, `interrupted`."""
+        """Status of the run: also `target_reached`, `time_up`, `interrupted`."""
         self.target_time_s: float | None = None
         self.stop_signal: signal.Signals | None = None
         """The signal that asked the run to stop."""

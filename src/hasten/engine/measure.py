@@ -41,9 +41,9 @@ MEASURE_S = 30.0
 _LEAST = 0.03
 """Smallest gain that counts."""
 _LEAST_BUSY = 0.25
-"""The same where other programs use the processor: smaller gains are lost in that noise."""
+"""Smallest gain that counts while other programs use the processor: smaller ones are lost in that noise."""
 _HOPELESS = 1.5
-"""A variant that takes so many times the fastest one's seconds is not timed again."""
+"""A variant that takes this many times the fastest one's seconds is not timed again."""
 _WARM_UP = 3
 """Passes before one is captured, so that libraries have made their handles and workspaces."""
 _RULES = 4
@@ -67,7 +67,7 @@ class Variant:
     precision: Precision
     channels_last: bool
     fused_kernels: bool = False
-    """On a GPU, Hasten's own kernels (train.fused_kernels)."""
+    """Whether Hasten's kernels run on a GPU (train.fused_kernels)."""
 
     def __str__(self) -> str:
         parts = (self.precision, "channels-last" * self.channels_last, "fused" * self.fused_kernels)

@@ -48,13 +48,13 @@ class Model:
     classes: tuple[str, ...]
     """What each of the network's outputs is: the classes by label value, or the regions."""
     activation: Callable[[Tensor], Tensor]
-    """Of scores (K, ...), to probabilities."""
+    """Turns scores (K, ...) into probabilities."""
     regions: tuple[Region, ...] = ()
     """Overlapping classes, one of the network's outputs each; empty where its outputs are the classes."""
     foreground: dict[str, float] = dataclasses.field(default_factory=dict)
     """How much of it training cases had, as `training_range` gives it."""
     spacing: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    """Of the training cases, as `training_spacing` gives it."""
+    """Spacing of the training cases, as `training_spacing` returns it."""
 
     @property
     def members(self) -> list[list[int]]:

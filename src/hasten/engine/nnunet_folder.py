@@ -22,7 +22,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _SCHEMES = {"zscore": "ZScoreNormalization", "window": "CTNormalization", "none": "NoNormalization"}
 _READERS = {"RAS": "NibabelIOWithReorient", None: "NibabelIO"}
-"""Of nnU-Net, by prepare.orientation."""
+"""Readers of nnU-Net, by prepare.orientation."""
 _CONFIGURATION = "3d_fullres"
 _RESAMPLING = {"is_seg": False, "order": 1, "order_z": 0, "force_separate_z": None}
 
@@ -65,7 +65,7 @@ def _mistake(content: dict[str, Any], config: PlannedRun) -> str | None:
     spacing = config.prepare.spacing
     if spacing is None or (0 in spacing and not content.get("spacing")):
         return (
-            "prepare.spacing leaves a side to each image, and the run does not tell the spacing of its training cases"
+            "prepare.spacing leaves a side to each image, and the run does not state the spacing of its training cases"
         )
     return None
 
@@ -108,7 +108,7 @@ def _intensities(scaling: Scaling) -> dict[str, float]:
 
 
 def _architecture(config: PlannedRun) -> dict[str, Any]:
-    """As dynamic-network-architectures builds the network whose weights these are."""
+    """Arguments with which dynamic-network-architectures builds the network whose weights these are."""
     network, levels = config.network, len(config.network.channels)
     residual = network.name == "residualencoderunet"
     act, act_kwargs = _ACTIVATIONS[network.act or NETWORKS[network.name].act or "leakyrelu"]

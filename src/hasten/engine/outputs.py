@@ -51,7 +51,7 @@ def region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Pa
 def label_targets(
     files: Sequence[Sequence[Path]], cases: Sequence[Case], *, overwrite: bool, since: float | None = None
 ) -> list[bool]:
-    """Which cases are to be written. Raises ValueError where one can't be, or would replace something.
+    """Whether each case is to be written. Raises ValueError where one can't be, or would replace something.
 
     files: those of each case, its label map first. since: label maps that were written after this time, with all that
     belongs to them, are whole and stay. None keeps none.

@@ -48,7 +48,7 @@ class Cleaning:
 
 
 Cleanings = Mapping[int, Cleaning]
-"""By label value."""
+"""Cleanings by label value."""
 
 
 def postprocessed(label: np.ndarray, cleanings: Cleanings, spacing: tuple[float, float, float]) -> np.ndarray:
@@ -137,7 +137,7 @@ def _digest(text: str) -> str:
 def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, str]) -> dict[int, Cleaning]:
     """What the postprocessing.yaml of a run or a cross-validation says; nothing without one.
 
-    A fold without a file of its own has that of its cross-validation. Several runs: what they agree on; where they
+    A fold without its own file has that of its cross-validation. Several runs: what they agree on; where they
     differ nothing is done, with a warning. run: as `read_members` takes it. labels: label value to name, of the
     networks. Raises ValueError for a file of another form.
     """

@@ -24,7 +24,7 @@ def scaler_for(device: torch.device, precision: str) -> torch.amp.GradScaler:
 
 @contextmanager
 def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
-    """On a GPU, float32 multiplications as TF32 (10 bits) inside the block, or as float32 where that is asked for.
+    """Run float32 multiplications on a GPU as TF32 (10 bits) inside the block, or as float32 if `precision` is fp32.
 
     Under autocast what is left in float32 (losses, norms, optimizers that multiply) keeps torch's own setting.
     """
@@ -61,7 +61,7 @@ def _allows_tf32(place: Any, newer: str) -> bool:
 
 @contextmanager
 def autotuned(device: torch.device, on: bool = True) -> Iterator[None]:
-    """On a GPU, cuDNN times its algorithms for each shape that is new inside the block, and keeps the fastest.
+    """Let cuDNN, on a GPU, time its algorithms for each shape that is new inside the block, and keep the fastest.
 
     On an H100 that takes 3 to 11 s for a network and gains less than 2 % on cuDNN's heuristics, so that it pays in long
     runs only; whole volumes of a validation each have their own shape. Where deterministic algorithms are asked for,

@@ -71,7 +71,7 @@ def predict(
             image's voxels, before any post-processing, and their `classes`.
         ending: of the files' names; None takes the one of `label_names`.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        trust_changed_code: build a network of your own from its source as it is now, where that is not what the run was
+        trust_changed_code: build your own network from its current source, where that is not what the run was
             trained with, which is refused otherwise.
         postprocess: clean the label maps, and the masks of regions, as the postprocessing.yaml of the run or
             cross-validation says.
@@ -116,7 +116,7 @@ def predict_cases(
     model: Model | None = None,
     tick: Tick | None = None,
 ) -> list[Path]:
-    """As `predict`, of cases that are known. cleanings: what is done to the label maps. model: `members`, loaded."""
+    """`predict` for known cases. cleanings: what is done to the label maps. model: `members`, loaded."""
     folders = region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
     targets = [out / name for name in label_names(cases, ending)]
     sections = _sections(cases, bool(cleanings), regions, probabilities)

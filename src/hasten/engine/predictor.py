@@ -39,7 +39,7 @@ class Predictor:
         float dtype, in the units of the training images; NumPy or whatever `numpy.asarray` takes. D, H, W are the z, y,
         x of a file: of nibabel's arrays, the transpose.
 
-        affine: (4, 4), voxel index (x, y, z) to mm, as nibabel has it; the array may lie in space in any way. spacing:
+        affine: (4, 4), voxel index (x, y, z) to mm, as in nibabel; the array may lie in space in any way. spacing:
         (D, H, W) in mm, or in 2-D (H, W), of an array whose axes already lie as `prepare.orientation` says: with RAS,
         W to the right, H to the front, D upwards. One of the two is needed in 3-D; pixels of 2-D count as 1 mm.
 

@@ -20,7 +20,7 @@ from hasten.observe.trackers import Tracking
 
 
 class Records:
-    """Where the loop's lines go: metrics.jsonl and the trackers. Monitor and trackers run in their own threads."""
+    """Writes the loop's lines to metrics.jsonl and the trackers. Monitor and trackers run in their own threads."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ def thick_axis(*spacings: Spacing) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Of each output voxel along an axis: the source voxels that it lies between, and the weight of the upper one."""
+    """Source voxels that each output voxel lies between along an axis, and the weight of the upper one."""
 
     low: np.ndarray
     high: np.ndarray
@@ -73,7 +73,7 @@ class _Piece:
     """Sums of one cell as they were handed over, with the layers' axis first."""
 
     place: tuple[slice, slice, slice]
-    """Its voxels among those of the sink's part."""
+    """Voxels of the piece among those of the sink's part."""
     sums: Tensor
     """(K, a, b, c)."""
     weights: Tensor
@@ -83,7 +83,7 @@ class _Piece:
         return self.place[0].start < stop and self.place[0].stop > first
 
     def planes(self, first: int, stop: int) -> _Piece:
-        """As much of it as lies in these planes, which are then counted from `first`."""
+        """The part of the piece that lies in these planes, which are then counted from `first`."""
         along, row, column = self.place
         start, end = max(first, along.start), min(stop, along.stop)
         part = slice(start - along.start, end - along.start)
@@ -158,7 +158,7 @@ class Regridded:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        """As `Sink` says; the sums are kept as they are, so they must not change afterwards."""
+        """Implements `Sink.take`; the sums are kept as they are, so they must not change afterwards."""
         along, row, column = (
             slice(slot[axis].start - start, slot[axis].stop - start)
             for axis, start in zip(self._axes, self._start, strict=True)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def resumed_run(before: RunConfig, config: RunConfig) -> tuple[RunConfig, Changes]:
-    """As `resumed_settings`, of a segmentation run, whose chain and loss may be user code."""
+    """`resumed_settings` for a segmentation run, whose chain and loss may be user code."""
     for section, name in (("augment", "chain"), ("loss", "name")):
         old, new = getattr(before, section), getattr(config, section)
         if getattr(old, name) != getattr(new, name):  # the digest is that of the code before
@@ -29,7 +29,7 @@ def resumed_run(before: RunConfig, config: RunConfig) -> tuple[RunConfig, Change
 
 
 def resumed_settings(before: Any, config: Any, rules: Rules) -> tuple[Any, Changes]:
-    """`config` with what it leaves open as in `before`, the run's own settings, and what it changes.
+    """Fill the open fields of `config` from `before`, the settings of the run; also return what `config` changes.
 
     Raises ValueError for changes that can't be.
     """
@@ -65,7 +65,7 @@ def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
 
 
 def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: PlannedRun) -> None:
-    """Log how the learning rate at `step` changes, if it does. before: as run.yaml has it.
+    """Log how the learning rate at `step` changes, if it does. before: as in run.yaml.
 
     position: of the step in the schedule.
     """

@@ -188,11 +188,11 @@ def run_loop(
     except OSError as error:
         raise ValueError(
             f"{error.filename or out}: the run was stopped, as this could not be written to "
-            f"({error.strerror or error}); make room there and go on with: {command}"
+            f"({error.strerror or error}); make room there and continue with: {command}"
         ) from error
     if loop.status == "interrupted":
         assert loop.stop_signal is not None
-        message = f"stopped at step {loop.done}; go on with: {command}" if loop.world.first else ""
+        message = f"stopped at step {loop.done}; continue with: {command}" if loop.world.first else ""
         raise Stopped(message, loop.stop_signal)
     return summary
 
@@ -264,7 +264,7 @@ def _newest(out: Path) -> Checkpoint | None:
 
 
 def _keep_reasons(out: Path, components: RunComponents) -> None:
-    """On resuming, a switch is on because run.yaml says so; what was measured when the run began says more."""
+    """Keep the first reasons on resuming: a switch is on because run.yaml says so, but its measurement says more."""
     try:
         before = json.loads((out / PLAN_JSON).read_text())["engaged"]
         earlier = {name: Switch(**engaged) for name, engaged in before.items()}

@@ -65,9 +65,9 @@ class RunPlan:
     """Augmentation chain for full patches."""
     files: Files | None = None
     warnings: tuple[str, ...] = ()
-    """About the labels; once cases are prepared, from those."""
+    """Warnings about the labels; once cases are prepared, from those."""
     foreground: dict[str, float] = field(default_factory=dict)
-    """As `training_range` gives it of the prepared cases."""
+    """Sizes of the foreground, as `training_range` returns them for the prepared cases."""
     source: bytes = b""
     """Source code of a user-defined network."""
 
@@ -97,7 +97,7 @@ class RunPlan:
         return len(self.case_set.regions or self.case_set.labels)
 
     def loss(self, *, over_ranks: bool = False) -> Loss:
-        """Of the network's scores and labels of class index, as `build_loss` makes it."""
+        """Loss of the network's scores and labels of class index, as `build_loss` makes it."""
         return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members, ignore_index=self.ignore_index)
 
 
@@ -136,7 +136,7 @@ def network_size(planned: RunPlan) -> dict[str, int | None]:
 def plan_run(
     config: RunConfig, plan: Path | None = None, *, world: World | None = None, device: torch.device | None = None
 ) -> RunPlan:
-    """Read what the source declares, split it, take its fingerprint and settle the plan.
+    """Read what the source declares, split it, take its fingerprint and make the plan.
 
     `plan`: a plan.json whose (perhaps edited) decisions are taken where the configuration leaves a field open.
     device: what `pick_device` gave for this run, if that is known. Raises ValueError for anything wrong with the
@@ -150,7 +150,7 @@ def plan_run(
     cached, case_set = _cached_case_set(config)
     if case_set.regions and config.loss.include_background:
         raise ValueError(
-            "loss.include_background: there is no background among regions, each of which is told from all else; "
+            "loss.include_background: regions have no background, as each is separated from everything else; "
             "set it to false, or set data.regions={} to learn the plain classes"
         )
     train, validation = split_cases(case_set, config.data.split)
@@ -216,7 +216,7 @@ def _cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
     """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared.
 
-    ignore_index: as `RunPlan` has it.
+    ignore_index: as in `RunPlan`.
     """
     spacing = config.prepare.spacing
     if not spacing or not all(spacing):
@@ -280,7 +280,7 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
 def pick_device(name: str, world: World | None = None) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there.
 
-    With several processes on a host, `auto` and `cuda` give each process a GPU of its own.
+    With several processes on a host, `auto` and `cuda` give each process its own GPU.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":

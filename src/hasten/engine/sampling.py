@@ -203,7 +203,7 @@ def _cases(planned: RunPlan, run: RunChain, arena: Arena, cases: tuple[int, ...]
 
 
 def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
-    """Of the whole run; one where patches keep their size."""
+    """Stages of the whole run; one where patches keep their size."""
     sample, train = planned.config.sample, planned.config.train
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)

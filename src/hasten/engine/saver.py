@@ -110,7 +110,7 @@ class Saver:
 
 
 def _mapped(value: Any, of_tensor: Callable[[Tensor], Tensor]) -> Any:
-    """The same containers anew, with their tensors replaced."""
+    """Copies of the same containers with their tensors replaced."""
     if isinstance(value, Tensor):
         return of_tensor(value)
     if isinstance(value, dict):

@@ -46,7 +46,7 @@ class _Span:
     start: int
     """First pixel of the first window that meets it."""
     stop: int
-    """Behind the last pixel of the last one."""
+    """Position behind the last pixel of the last one."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ def _count(slide: Slide, shape: tuple[int, int], channels: int, dtype: Any) -> l
 
 
 def _box(counts: Sequence[_Counts], scaled: Sequence[Scaling]) -> Box | None:
-    """As `foreground_box` of the whole image."""
+    """The `foreground_box` of the whole image."""
     return union([
         box_above(
             (each.rows.max(keepdims=True), each.rows, each.columns),

@@ -1,4 +1,4 @@
-"""Work on a stream of its own, and the capture of that work as a CUDA graph."""
+"""Work on a separate stream, and the capture of that work as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class SideStream:
-    """A stream of its own, on which work is run or captured."""
+    """A separate stream, on which work is run or captured."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def run(self, body: Callable[[], Tensor]) -> Tensor:
-        """Run after what the current stream has, and before what it gets."""
+        """Run `body` after the work queued on the current stream; work queued there later waits for it."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -43,7 +43,7 @@ class SideStream:
             # The generator would assume that the capture is still active, and refuse to draw outside of it.
             generator = torch.cuda.default_generators[self.stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
-            # Where ending the capture failed, the allocator would go on using the graph's pool and free nothing.
+            # Where ending the capture failed, the allocator would continue to use the graph's pool and free nothing.
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(self.stream.device.index, pool)
                 torch._C._cuda_releasePool(self.stream.device.index, pool)

@@ -33,10 +33,10 @@ class TrainStep:
     """Forward, loss, backward, clip, optimizer, average. `step(image, label, index)` returns the detached loss."""
 
     network: nn.Module
-    """In the memory format that `channels_last` says; compiled or not."""
+    """Network in the memory format of `channels_last`; compiled or not."""
     loss: Loss
     update: Update
-    """Its `weights` are `network` itself, unless that is compiled or wrapped."""
+    """The update, whose `weights` are `network`, or the module inside it if that is compiled or wrapped."""
     precision: str = "fp32"
     channels_last: bool = False
     spatial_dims: int = 3
@@ -44,10 +44,11 @@ class TrainStep:
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss over a whole batch sees one piece at a time."""
     fused_kernels: bool = False
-    """On a GPU in channels-last, run the forward pass in `gpu_forms`; norms are switched by `fused_norms`. Not for a
-    compiled network: a compiler has forms of its own."""
+    """Run the forward pass in `gpu_forms`, on a GPU in channels-last; norms are switched by `fused_norms`. Not for a
+    compiled network: the compiler chooses its own forms.
+    """
     autotune: bool = False
-    """On a GPU, let cuDNN time its algorithms for each new shape; otherwise it chooses by its heuristics."""
+    """Let cuDNN time its algorithms on a GPU for each new shape; otherwise it chooses by its heuristics."""
     strategy: Strategy = field(default_factory=alone)
     """How ranks share the step; a batch is then this rank's share of one."""
 
@@ -72,7 +73,7 @@ class TrainStep:
         return self.loss(output, label)
 
     def shaped(self, image: Tensor) -> Tensor:
-        """In the memory format of the weights."""
+        """`image` in the memory format of the weights."""
         return image.contiguous(memory_format=memory_format(self.spatial_dims, self.channels_last))
 
     def autocast(self) -> AbstractContextManager:

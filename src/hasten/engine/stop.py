@@ -35,7 +35,7 @@ class StopRequest:
     signals; in another one, `ask` and other ranks still count. A process forked meanwhile has the earlier handlers.
 
     With torch.distributed every rank enters, and calls `agreed` equally often. On every call of that number (`every`)
-    the ranks exchange their signals, over a group of their own in host memory, and each reads the result `every` calls
+    the ranks exchange their signals, over a separate group in host memory, and each reads the result `every` calls
     later, when it has long arrived: no step waits for it, no GPU takes part, and all act at the same step, at most
     2 * every - 1 steps after the one in which the signal came.
     """
@@ -60,7 +60,7 @@ class StopRequest:
             self.asked = number
 
     def agreed(self) -> signal.Signals | None:
-        """At a step boundary: the signal on which all ranks stop here, or None to continue."""
+        """The signal on which all ranks stop at this step boundary, or None to continue."""
         if self._group is None:
             return self.asked
         self._calls += 1

@@ -19,7 +19,7 @@ _CLOSING_S = 1.0
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
 _VALIDATION_SHARE = 0.2
 _TARGET_SHARE = 0.5
-"""Of the time since the first step, what validations before the last one may take, without and with a target."""
+"""Shares of the time since the first step that validations before the last one may take, without and with a target."""
 _LAST_VALIDATION = 1.25
 """Times the seconds of the previous validation, which are reserved for the last: it decides what the end was worth."""
 _LOOK_S = 1.0

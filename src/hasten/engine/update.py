@@ -34,7 +34,7 @@ class Update:
     clip_norm: float = 0.0
     """The gradient's norm is clipped to this; 0 does not clip."""
     scaler: torch.amp.GradScaler | None = None
-    """For fp16."""
+    """Loss scaling for fp16."""
     share: Tensor | None = None
     """() how far the average moves, where that must not be a number of the host (a captured step); else its decay."""
     strategy: Strategy = field(default_factory=alone)

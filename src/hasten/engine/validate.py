@@ -88,7 +88,7 @@ class CaseEvaluator:
             components.engaged["validation cases"] = Switch(True, text)
 
     def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> Dice | None:
-        """As `validate`."""
+        """Run `validate` on the components of the run."""
         return validate(self.components, network, self._case_seconds, expired=expired)
 
     def expected_seconds(self, network: nn.Module) -> float:

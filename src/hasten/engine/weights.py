@@ -93,7 +93,7 @@ def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "
 
 
 def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
-    """In one line, how a saved state dict differs from a network's own, and why it may; None where it fits."""
+    """One line on how a saved state dict differs from a network's own, and why it may; None where it fits."""
     missing = [name for name in expected if name not in saved]
     unexpected = [name for name in saved if name not in expected]
     shapes: Shapes = {
@@ -153,7 +153,7 @@ def _of_names(all_weights: Mapping[str, Any], missing: list[str], unexpected: li
 
 
 def _of_shapes(expected: Mapping[str, Any], shapes: Shapes) -> list[str]:
-    """Which numbers of channels were others: those of the image, those of the scores, or those in between."""
+    """Numbers of channels that were others: those of the image, those of the scores, or those in between."""
     changes: dict[tuple[int, int], list[tuple[str, int]]] = {}
     for name, (one, other) in shapes.items():
         for axis, pair in enumerate(zip(one, other, strict=True)):

@@ -21,7 +21,7 @@ _HIGHEST = 64
 _LEAST = 0.05
 """Smallest share of a window's time that a doubled batch has to save."""
 _SHARE = 0.25
-"""Of free memory that a batch may take: sums and the images need the rest."""
+"""Share of free memory that a batch may take: sums and the images need the rest."""
 _PASSES = 3
 
 
@@ -31,13 +31,13 @@ class BatchTrial:
 
     seconds: float
     num_bytes: int
-    """At the peak, above what was allocated before."""
+    """Peak memory above what was allocated before."""
 
 
 def best_batch(trial: Callable[[int], BatchTrial], free: int) -> tuple[int, str]:
     """The batch from which on doubling it gains nothing or takes too much memory, and a sentence that says which.
 
-    trial: runs so many windows. free: bytes that are free. One window is always allowed.
+    trial: runs this many windows. free: bytes that are free. One window is always allowed.
     """
     count, last = 1, trial(1)
     while count < _HIGHEST:

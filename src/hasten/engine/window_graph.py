@@ -49,7 +49,7 @@ class GraphedNetwork(nn.Module):
         super().__init__()
         self.network, self.device = network, device
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
-        """By shape; None for a shape that runs without one."""
+        """Graphs by shape; None for a shape that runs without one."""
         self._seen = Counter[tuple[int, ...]]()
         self._side_stream: SideStream | None = None
 

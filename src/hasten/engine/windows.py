@@ -34,18 +34,18 @@ class Windows:
     batch_size: int
     """Windows at once, at most: fewer on a CPU, where windows are large, and after running out of memory."""
     device: torch.device
-    """Where windows go through the network and are summed."""
+    """Device on which windows go through the network and are summed."""
     mode: Mode = "gaussian"
     sigma: Sigma = (0.125, 0.125, 0.125)
     sums: torch.dtype = torch.float32
     """Type of the sums. float16 halves them; at an overlap of a half, scores are off by about a thousandth of the
     largest (bfloat16: a hundredth), and by more where more windows meet."""
     sums_device: torch.device | None = None
-    """Where the sums are held; None is `device`."""
+    """Device that holds the sums; None is `device`."""
     dtype: torch.dtype = torch.float32
-    """Of what the network is given."""
+    """Type of the network's input."""
     padding_mode: str = "constant"
-    """Of a volume smaller than a window, as `torch.nn.functional.pad` calls it."""
+    """Padding of a volume smaller than a window, as `torch.nn.functional.pad` names it."""
     padding_value: float = 0.0
     reuse_constant: bool = False
     """Whether scores of a window without contrast, as of air, are those of the last one with the same value. Where the
@@ -58,7 +58,7 @@ class BatchWindow:
 
     volume: int
     slot: tuple[slice, slice, slice]
-    """Its voxels in the padded volume."""
+    """Voxels of the window in the padded volume."""
 
 
 Forward = Callable[[Tensor, list[BatchWindow]], Tensor]
@@ -74,9 +74,9 @@ class _Job:
     canvas: Canvas
     window: Triple
     constant: bool = False
-    """Its voxels are alike in each channel."""
+    """Whether all voxels of each channel are equal."""
     known: bool = False
-    """And the same as those of the last constant window, so that its scores are the same."""
+    """Whether they also equal those of the last constant window, so that its scores are the same."""
 
 
 def slide(

@@ -19,7 +19,7 @@ class Ring(Generic[Batch]):
     """A fixed number of slots, allocated once: one thread fills them in order, the consumer takes them in order.
 
     A batch stays valid until the consumer requests the next one. Its slot is refilled only after the work that the
-    consumer had queued by then has run (an event on its stream tells), and one side stream lives as long as the ring.
+    consumer had queued by then has run (seen by an event on its stream), and one side stream lives as long as the ring.
     An error in the thread is raised in the consumer, with the thread's traceback. A ring can be iterated once.
     """
 

@@ -75,7 +75,7 @@ def tune_loader(
         batch_size: items of a batch.
         workers: counts to try; None tries 0 and powers of two up to the usable cores.
         num_batches: of each round.
-        rounds: each way runs at least so often, in turns; fewer than 5 decide nothing.
+        rounds: least number of interleaved runs of each way; fewer than 5 decide nothing.
         settings: further arguments of `DataLoader`.
 
     Example:

@@ -45,7 +45,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         log_every: int | None = None,
         tell: Callable[[str], None] = print,
     ) -> None:
-        """out: a folder of its own for each training. dice: name under which the LightningModule logs its validation's
+        """out: a separate folder for each training. dice: name under which the LightningModule logs its validation's
         score; "dice/NAME" is a class of it. monitor_every: seconds, 0 is off. log_every: steps; None takes the
         Trainer's log_every_n_steps. tell: receives the doctor's lines, on rank 0.
         """

@@ -17,7 +17,7 @@ from hasten.engine.run_plan import RunPlan, pick_device
 from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""The same code under two names, whose classes don't know each other."""
+"""Names of the package: the same code, but with classes that don't know each other."""
 
 
 def lightning_package() -> ModuleType:
@@ -80,8 +80,9 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         compile: bool = False,
         steps_per_epoch: int | None = None,
     ) -> Self:
-        """From your own files and MONAI transforms: the deterministic part of the chain runs once on every case, its
-        random part on whole batches (`hasten.compile_transforms`).
+        """Make a data module from your own files and MONAI transforms: the deterministic part of the chain runs once on
+        every
+        case, its random part on whole batches (`hasten.compile_transforms`).
 
         train: rows of files, or one of Hasten's cached data sets made with the same chain. batch_size: samples of all
         ranks together, several of which may come from one case. Batches hold the entries that the chain's random part

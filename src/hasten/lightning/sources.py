@@ -74,7 +74,7 @@ class CaseLoader:
 
 
 def rank_indices(count: int, rank: int, size: int) -> tuple[int, ...]:
-    """Of `count` cases those of one rank: as many for each, as ranks must make the same number of steps.
+    """Positions of one rank's cases of `count`: as many for each, as ranks must make the same number of steps.
 
     Where the number is not divisible, the first ones occur twice, as with Lightning's own sampler.
     """

@@ -19,7 +19,7 @@ from hasten.study.script.records import ProcessRecord, as_record
 MAX_RECENT_STEPS = 2000
 """Number of last steps that are kept for the analysis."""
 WATCH_EVERY = 32
-"""On a GPU, which runs asynchronously, the device is synchronized after each part of every such step."""
+"""Interval, in steps, at which a GPU, which runs asynchronously, is synchronized after each part of the step."""
 
 _PARTS = {
     "train_dataloader_next": "wait",
@@ -37,7 +37,7 @@ class Steps:
     """Measured times: each moment belongs to the innermost open part, or to `over` if that is set."""
 
     wait_for_device: Callable[[], Any] | None = None
-    """On a GPU."""
+    """Synchronizes the device; None on a CPU."""
     over: str = ""
     totals: dict[str, float] = field(default_factory=dict)
     """Seconds of each part since the first step."""

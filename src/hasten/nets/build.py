@@ -145,7 +145,7 @@ def _strides(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
 
 
 def _kernels(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
-    """Of each level; 3 everywhere where nothing else is set."""
+    """Kernel sizes of each level; 3 everywhere where nothing else is set."""
     return [kernel[3 - dims :] for kernel in config.kernel_size or ((3, 3, 3),) * len(config.channels)]
 
 

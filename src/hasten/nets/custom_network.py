@@ -68,7 +68,7 @@ class CustomNetwork:
         return network
 
     def scores(self, network: nn.Module, image: Tensor) -> Tensor:
-        """Its full-size output for (B, C, *S). Raises ValueError, `_WrongSize` where S may be why."""
+        """The full-size output for an image (B, C, *S). Raises ValueError, `_WrongSize` where S may be why."""
         try:
             with torch.no_grad():
                 output = network(image)
@@ -134,7 +134,7 @@ def _parameters(factory: Callable[..., Any], setting: str) -> dict[str, inspect.
     try:
         return dict(inspect.signature(factory).parameters)
     except (ValueError, TypeError):
-        raise ValueError(f"{setting}: does not tell its parameters; wrap it in a function of your own") from None
+        raise ValueError(f"{setting}: its parameters can't be inspected; wrap it in your own function") from None
 
 
 def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ def _try(factory: CustomNetwork, network: nn.Module | None, sides: Sequence[int]
 
 
 def small_side(side: int, by: int) -> int:
-    """Of a small image that a network should take: a multiple of `by`, and no more than the patch's side.
+    """Side of a small image that a network should take: a multiple of `by`, and no more than the patch's side.
 
     A network that pads takes any side, but leaves its norms nothing of a very short one.
     """

@@ -119,7 +119,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """From the features of every level to scores, the finest and in training `heads` coarser ones too."""
+    """Computes scores from the features of every level, the finest and in training `heads` coarser ones too."""
 
     def __init__(
         self, encoder: Encoder, layers: Layers, outputs: int, channels: Sequence[int], kernels: Sequence[Sides],

@@ -45,7 +45,7 @@ def sum_over_ranks(value: Tensor, group: ProcessGroup | None = None) -> Tensor:
 
 
 def counts_over_ranks(counts: Tensor) -> Tensor:
-    """Counts of one shape added up over the ranks, for a loss that every rank computes from them alike.
+    """Sum counts of equal shape over all ranks, for a loss that each rank computes from the same sums.
 
     The gradients of the ranks must be averaged afterwards, as DistributedDataParallel does: they are then those of one
     process with the whole batch. The backward pass communicates nothing.

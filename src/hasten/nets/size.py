@@ -33,7 +33,7 @@ def count_flops(network: nn.Module, shape: Sequence[int]) -> int | None:
 
 
 def count_conv_flops(network: nn.Module, shape: Sequence[int]) -> int:
-    """As `count_flops`, of a network that multiplies by convolutions only; saves the import of torch's compiler.
+    """Like `count_flops`, for a network that multiplies by convolutions only; saves the import of torch's compiler.
 
     An empty batch goes through the network, on the host: on the meta device, torch's layers import the compiler.
     """

@@ -53,13 +53,13 @@ class Batches:
     first: int
     """The first step that is requested."""
     scales: Sequence[Sequence[float]] | None
-    """Of the targets of deep supervision, finest first; None gives one target and no list."""
+    """Scales of the targets of deep supervision, finest first; None gives one target and no list."""
     regions: Sequence[Sequence[int]] = ()
     """Rising labels of each mask of the target, that of the label to ignore last; () gives the label map."""
     masked: Sequence[int] = ()
     """Channels that are 0 outside of the body."""
     first_stage: FirstStage | None = None
-    """Of a cascade, whose masks become channels behind those of the image."""
+    """First stage of a cascade, whose masks become channels behind those of the image."""
 
     def __post_init__(self) -> None:
         self.feed = Feed(self.program, first=self.first, last=_FOREVER)
@@ -84,7 +84,7 @@ class Batches:
 
 
 def _as_nnunet(image: Tensor, label: Tensor, masked: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of labels with 1 added: those of nnU-Net, with the background outside of the body and of the case."""
+    """Undo the +1 of the stored labels: voxels outside of the body and of the case become background."""
     inside = label > 0
     if masked:
         by_channel = list(image.split(1, dim=1))

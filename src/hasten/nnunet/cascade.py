@@ -19,7 +19,7 @@ OPERATOR_PROB, REMOVAL_PROB, LABEL_PROB = 0.4, 0.2, 0.5
 RADIUS = (1.0, 8.0)
 """Voxels, of the ball that masks are dilated, eroded, opened or closed with."""
 LARGEST_SHARE = 0.15
-"""Of the patch: larger components are not removed."""
+"""Share of the patch up to which components are removed; larger ones stay."""
 _AHEAD = 2
 """Batches whose masks are changed while the step runs."""
 
@@ -38,7 +38,7 @@ class MaskChanges:
 
 
 def draw_changes(rng: np.random.Generator, num_labels: int) -> MaskChanges:
-    """As nnU-Net's trainer draws them."""
+    """Changes drawn as in nnU-Net's trainer."""
     operators: list[tuple[int, str, float]] = []
     removals: list[tuple[int, float]] = []
     if rng.random() < OPERATOR_PROB:
@@ -75,7 +75,7 @@ def change_masks(masks: Tensor, changes: MaskChanges) -> Tensor:
 
 
 def _box(mask: Tensor, margin: int) -> tuple[slice, ...] | None:
-    """About the voxels of a mask; None if there are none."""
+    """Box around the voxels of a mask; None if there are none."""
     voxels = mask.nonzero()
     if not len(voxels):
         return None
@@ -108,7 +108,7 @@ class FirstStage:
         return torch.cat([label_map == label + 1 for label in self.labels], dim=1).to(torch.uint8)
 
     def changes(self, step: int, batch_size: int) -> list[MaskChanges]:
-        """Of each patch of a batch."""
+        """The changes of each patch of a batch."""
         if self.seed is None:
             return []
         rngs = [np.random.default_rng([self.seed, step, position]) for position in range(batch_size)]

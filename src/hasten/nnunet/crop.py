@@ -21,7 +21,7 @@ class NnunetCrop:
     """`nnUNetDataLoader.get_bbox`: the last `forced` patches of each batch are about foreground, the others anywhere.
 
     A patch about foreground may hang over the upper border of the case by so much that its voxel is the centre, as
-    nnU-Net has it; what lies outside is 0.
+    nnU-Net does; what lies outside is 0.
     """
 
     size: Triple
@@ -30,7 +30,7 @@ class NnunetCrop:
     batch_size: int
     forced: int
     forced_prob: float | None = None
-    """In place of `forced`: with which probability each patch is (`probabilistic_oversampling`)."""
+    """Probability that a patch is forced to foreground, instead of `forced` (`probabilistic_oversampling`)."""
     annotated: bool = False
     """Whether the last point set is of all voxels with a label: patches that are not forced lie about one of them."""
     keys: tuple[str, ...] = ("image", "label")

@@ -1,4 +1,4 @@
-"""The step of nnU-Net's trainer as one CUDA graph, which reads the batch from memory of its own."""
+"""The step of nnU-Net's trainer as one CUDA graph, which reads the batch from its own memory."""
 
 from __future__ import annotations
 

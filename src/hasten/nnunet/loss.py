@@ -48,7 +48,7 @@ def asks_host(loss: Any) -> bool:
 
 
 def _dice_ce(loss: Any) -> Any:
-    """The same loss as one operation, or itself where it is not nnU-Net's default."""
+    """`loss` as one operation, or `loss` itself where it is not nnU-Net's default."""
     if type(loss) is not DC_and_CE_loss:
         return loss
     dice, entropy = getattr(loss.dc, "_orig_mod", loss.dc), loss.ce

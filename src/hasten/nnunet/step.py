@@ -43,7 +43,7 @@ LEAST_ITERATIONS = 1000
 MUON_RATE = 0.002
 """Learning rate at the start with HASTEN_OPTIMIZER=muon, where SGD's is 0.01."""
 _CLIP_NORM = 12.0
-_AS_NNUNET = "as nnU-Net has it"
+_AS_NNUNET = "as in nnU-Net"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,9 +57,9 @@ class StepSetting:
     num_classes: int
     spatial_dims: int
     iterations: int
-    """That are left."""
+    """Iterations left in the training."""
     regions: Members = ()
-    """Of the target's masks."""
+    """Class indices of each of the target's masks."""
     several_ranks: bool
     loss_asks_host: bool = False
     """Whether the loss reads a value, which a CUDA graph can't."""
@@ -148,7 +148,7 @@ def evaluate(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[
 
 
 def fused_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """SGD as one pass over the weights; any other optimizer as it is."""
+    """SGD as one pass over the weights; any other optimizer unchanged."""
     if type(optimizer) is not torch.optim.SGD:
         return optimizer
     groups = [{**group, "fused": True, "foreach": False} for group in optimizer.param_groups]
@@ -158,14 +158,14 @@ def fused_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def _fused_again(optimizer: torch.optim.Optimizer) -> None:
-    """After loading, which takes the groups' options, too, from a checkpoint that may be nnU-Net's own trainer's."""
+    """Set the options again after loading: they come from a checkpoint that nnU-Net's own trainer may have written."""
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
     lay_out_moments(optimizer)
 
 
 def muon(network: nn.Module, weight_decay: float) -> Muon:
-    """In place of nnU-Net's SGD."""
+    """Muon, used instead of nnU-Net's SGD."""
     return Muon(
         network.parameters(), lr=MUON_RATE, transposed=transposed_filters(network), exempt=exempt_parameters(network),
         weight_decay=weight_decay,

@@ -11,7 +11,7 @@ _MEMORY = {
     True: ("memory.max", "memory.current", "inactive_file"),
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By version 2 or 1: the files of the limit and the use, and the line of the page cache in memory.stat."""
+"""Files of the limit and the use, and the line of the page cache in memory.stat, by whether it is version 2."""
 _REFRESH = 10
 """Number of readings per update of the page cache's share, which the kernel sums up on every read."""
 

@@ -39,7 +39,7 @@ class Comparison:
 
     base: str
     seconds: dict[str, list[float]]
-    """By arm, in the order of the rounds."""
+    """Times of each arm, in the order of the rounds."""
     others: float
     """Cores that other programs used meanwhile."""
     arms: dict[str, Compared] = field(default_factory=dict)
@@ -67,10 +67,10 @@ def compare(
     meter: LoadMeter | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Time `arms` in turns, the order reversed every other round, until each one's verdict stands or a limit is hit.
+    """Time `arms` interleaved, the order reversed every other round, until each verdict is final or a limit is reached.
 
     arms: calls by name; one that returns a float is recorded by that (seconds), any other by its wall time, for which
-    `sync` waits for the device. rounds: at least and at most so many, after `warmup` unrecorded ones; `seconds` is when
+    `sync` waits for the device. rounds: least and largest number, after `warmup` unrecorded ones; `seconds` is when
     a new round is no longer begun, however many were made. least: a gain or loss below this share counts as none.
     hopeless: an arm whose best of two or more times is over this many times the best of all is not timed again.
     best_only: only the fastest arm matters, so that the others' verdicts may stay unclear once it certainly beats them.
@@ -144,7 +144,7 @@ def judge(base: list[float], arm: list[float], least: float) -> tuple[float, flo
 
 
 def judge_unpaired(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:
-    """As `judge`, for times that were taken one arm after the other: their medians' intervals, divided."""
+    """Like `judge`, for times that were not interleaved: the intervals of the two medians, divided."""
     base_low, base_high, enough = _interval(base)
     arm_low, arm_high, arm_enough = _interval(arm)
     gain = statistics.median(base) / max(statistics.median(arm), 1e-9)

@@ -110,7 +110,7 @@ def cpu_model() -> str:
 
 
 def driver_version() -> str | None:
-    """Of NVIDIA's driver, also in a container that was not given the GPUs; None where there is none."""
+    """Version of NVIDIA's driver, also in a container that was not given the GPUs; None where there is none."""
     file = Path("/proc/driver/nvidia/version")
     match = re.search(r"Kernel Module\D*([\d.]+)", file.read_text(errors="replace")) if file.is_file() else None
     if match:

@@ -16,7 +16,7 @@ CV_YAML = "cv.yaml"
 CV_JSON = "cv.json"
 POSTPROCESSING_YAML = "postprocessing.yaml"
 VALIDATION = "validation"
-"""In a run: label maps of its validation cases on their own grid, predicted by the best weights."""
+"""Folder of a run: label maps of its validation cases on their own grid, predicted by the best weights."""
 _DONE = ("finished", "target_reached", "time_up")
 
 

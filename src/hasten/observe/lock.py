@@ -53,7 +53,7 @@ class Owner:
     namespace: int = 0
     pid: int = 0
     birth: str | None = None
-    """As of `_birth`."""
+    """Start of the process, as `_birth` returns it."""
     flock: bool = False
     """Whether it holds a flock; not every file system has them."""
     since: float = 0.0

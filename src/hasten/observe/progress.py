@@ -32,7 +32,7 @@ class Progress:
         self._began = 0.0
         self._due = 0.0
         self._ends = math.inf
-        """When the time limit is reached."""
+        """Time at which the time limit is reached."""
         self._first: tuple[int, float] | None = None
         """Step and time of the first update: the speed leaves out what came before it (compiling, the first read)."""
         self._loss: float | None = None

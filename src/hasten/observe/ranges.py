@@ -188,7 +188,7 @@ def _marked(what: Any, names: dict[str, str]) -> Any:
 
 
 def _class_of(kind: type, names: dict[str, str]) -> type:
-    """`kind` with some methods marked. Those who look at its name, its bases or its source see `kind`."""
+    """A subclass of `kind` with some methods marked. Its name, module, docstring and source are those of `kind`."""
     marked: dict[str, Any] = {}
     for method, name in names.items():
         original = getattr(kind, method)

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from hasten.config.patterns import fitting
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-"""Their parameters do not decay, whatever their number of dimensions."""
+"""Norm layers, whose parameters do not decay, whatever their number of dimensions."""
 
 
 def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """NovoGrad: gradients divided by a running norm of their own layer, then momentum (Ginsburg et al. 2019).
 
-As `monai.optimizers.Novograd` has it: weight decay joins the normalised gradient before the momentum, and the running
+As in `monai.optimizers.Novograd`, weight decay joins the normalised gradient before the momentum, and the running
 mean of a layer's squared norm starts at its first one. B. Ginsburg et al., "Stochastic gradient methods with
 layer-wise adaptive moments for training of deep networks", arXiv:1905.11286.
 """

@@ -35,7 +35,7 @@ class RangeTest:
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
-    """As the steps returned them; a last one may not be finite."""
+    """Losses as the steps returned them; a last one may not be finite."""
     smoothed: tuple[float, ...]
     diverged: bool
     """Whether it stopped before its last rate."""

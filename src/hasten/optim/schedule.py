@@ -66,9 +66,9 @@ class Schedule:
     first: float = FIRST
     """Share of the peak at step 0, if there is a rise. one_cycle has its own."""
     milestones: tuple[tuple[float, float], ...] = ()
-    """Of kind `step`: from that share of all steps on, the peak times that factor."""
+    """Pairs (share of all steps, factor) of kind `step`: from there on, the rate is peak * factor."""
     power: float = 0.9
-    """Of kind `poly`."""
+    """Exponent of kind `poly`."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -120,12 +120,12 @@ class PacedSchedule:
     steps: int
     """Length of the schedule."""
     pace: float = 1.0
-    """Steps of the schedule that one step of the run goes forward."""
+    """Steps of the schedule per step of the run."""
     _step: int = 0
     _position: float = 0.0
-    """Where `_step` is in the schedule; the steps after it go on from there at `pace`."""
+    """Position of `_step` in the schedule; the steps after it proceed from there at `pace`."""
     _before: float = -1.0
-    """Where the step before `_step` was."""
+    """Position of the step before `_step`."""
 
     def __call__(self, index: int) -> float:
         return self.schedule(self.position(index))
@@ -145,7 +145,7 @@ class PacedSchedule:
         self._step, self._position, self.pace = index, position, 1.0
 
     def finish_in(self, steps: int, *, index: int) -> None:
-        """From step `index` on, pass through the rest of the schedule in this many steps, or at its own pace."""
+        """Finish the schedule within `steps` steps from step `index` on, but never more slowly than at its own pace."""
         self.start_at(index, self.position(index))
         self.pace = max(1.0, (self.steps - self._position) / max(1, steps))
 

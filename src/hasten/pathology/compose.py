@@ -1,4 +1,4 @@
-"""For the engine's loop on slides: `compose_slides` makes the batches and the step, `TileEvaluator` validates."""
+"""Training on slides by the engine's loop: `compose_slides` makes batches and step, `TileEvaluator` validates."""
 
 from __future__ import annotations
 

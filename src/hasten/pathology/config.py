@@ -57,7 +57,7 @@ class TilesConfig:
     per_slide: int = 2000
     """Tiles of each class that are taken from a slide at most, drawn by the seed."""
     home: Literal["auto", "ram", "file"] = "auto"
-    """Where training tiles lie; `auto` takes memory up to `ram`, else a file in the cache folder."""
+    """Place of the training tiles; `auto` takes memory up to `ram`, else a file in the cache folder."""
     ram: str = "auto"
     """Memory for tiles, such as 64GiB; `auto` takes half of what is free."""
     num_threads: int | None = None
@@ -73,7 +73,7 @@ class ColourConfig:
     saturation: float = 0.25
     hue: float = 0.04
     flip_prob: float = 0.5
-    """Along each axis."""
+    """Probability of a flip along each axis."""
     rotate90_prob: float = 0.75
     zoom_prob: float = 0.5
     zoom_range: Range = (0.9, 1.1)
@@ -106,7 +106,7 @@ class FitConfig:
     warmup_fraction: float = 0.1
     clip_norm: float = 12.0
     ema: float = 0.99
-    """Longest memory of the weights' moving average, which is validated and predicts; 0 is off."""
+    """Largest decay of the moving average of the weights, which validation and prediction use; 0 turns it off."""
     precision: Precision | None = None
     channels_last: bool | None = None
     validate_every: int | None = None
@@ -119,7 +119,7 @@ class FitConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetectConfig:
-    """From heat maps to detections, and what counts as a lesion."""
+    """Detections from heat maps, and what counts as a lesion."""
 
     stride: int | None = None
     """Pixels between values of a heat map, on the level of the tiles; None takes half a tile."""
@@ -229,5 +229,5 @@ def _mistakes(config: DetectionConfig) -> Iterator[str]:
 
 
 def shared_settings(train: FitConfig) -> dict[str, Any]:
-    """Those that every training has, by the name that `TrainConfig` has for them too."""
+    """Settings that every training has, by the names that `TrainConfig` has for them too."""
     return {name: value for name, value in fields_of(train).items() if name not in ("epochs", "batch_size")}

@@ -76,7 +76,7 @@ def major_axes(labels: np.ndarray, number: int) -> np.ndarray:
 
 
 def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.ndarray, list[int], float]:
-    """As `lesions_of` of a slide's mask, and how many pixels of level 0 a pixel of it is long.
+    """Lesions of a slide's mask, as from `lesions_of`, and the size of a pixel of it in pixels of level 0.
 
     Raises ValueError if the pixel size of the slide is not known.
     """
@@ -86,7 +86,7 @@ def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.
         return np.zeros((pyramid_level.height, pyramid_level.width), np.int32), [], pyramid_level.downsample
     if slide.mpp is None:
         raise ValueError(
-            f"{slide.path}: does not tell how large its pixels are, which lesions are measured by; set data.mpp to the "
+            f"{slide.path}: does not state the size of its pixels, by which lesions are measured; set data.mpp to the "
             "micrometres of a pixel of level 0"
         )
     mask = read_lesions(case.mask, slide, level)

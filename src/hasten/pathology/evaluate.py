@@ -32,11 +32,11 @@ class TileResult:
 
     auc: float
     accuracy: float
-    """At a chance of 0.5, the mean of both classes."""
+    """Accuracy at a chance of 0.5, the mean of both classes."""
     loss: float
 
     def value(self, metric: str) -> float:
-        """That of `auc`, `accuracy` or `loss`."""
+        """Value of `auc`, `accuracy` or `loss`."""
         return float(getattr(self, metric))
 
     def record(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class SlideResult:
 
     id: str
     lesions: int
-    """Those that count."""
+    """Number of lesions that count."""
     detections: int
     highest: float
     """Value of the heat map."""

@@ -32,7 +32,7 @@ class Scorer:
     """A trained classifier: tiles (B, 3, H, W) uint8 to chances (B,) float32, both on the host."""
 
     network: nn.Module
-    """In evaluation mode and in the memory format of the variant."""
+    """Network in evaluation mode and in the memory format of the variant."""
     variant: Variant
     device: torch.device
     batch_size: int

@@ -15,7 +15,7 @@ _CONFIGURED = "set in the configuration"
 
 
 def build_classifier(config: ClassifierConfig) -> nn.Module:
-    """(B, 3, H, W) to (B, 1) logits: torchvision's ResNet-18, as MONAI's pathology tutorial has it, untrained."""
+    """(B, 3, H, W) to (B, 1) logits: torchvision's ResNet-18, as in MONAI's pathology tutorial, untrained."""
     from monai.networks.nets import ResNet
 
     network: nn.Module = ResNet(

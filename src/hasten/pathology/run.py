@@ -46,7 +46,7 @@ def train_detection(
     """Train on the slides of `data.source` in the run directory `out`, and return what its summary.json holds.
 
     Writes run.yaml, env.json, metrics.jsonl, checkpoints/, and of the slides that were held out heat_maps/,
-    detections.csv, froc.json and report.html. resume: go on from checkpoints/last.pt; on a CPU the result is bit for
+    detections.csv, froc.json and report.html. resume: continue from checkpoints/last.pt; on a CPU the result is bit for
     bit that of a run that was never stopped. Raises ValueError for bad input before anything is trained; Stopped, a
     KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1. started, reserve_s: as in `hasten.train`.
     """

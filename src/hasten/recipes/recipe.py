@@ -30,11 +30,11 @@ class PeerSettings:
     validate_every: int = 1
     """Epochs between validations."""
     regular_lr: float = 2e-4
-    """Of Adam, with which the lower rungs train."""
+    """Learning rate of Adam, with which the lower rungs train."""
     loss: Literal["dice_ce", "dice_focal"] = "dice_ce"
-    """What the rung of algorithms puts in the place of plain Dice."""
+    """Loss of the rung of algorithms, instead of plain Dice."""
     optimizer: Literal["sgd", "novograd"] = "sgd"
-    """And in the place of Adam."""
+    """Optimizer of the rung of algorithms, instead of Adam."""
     lr: float = 0.2
     weight_decay: float = 4e-5
 
@@ -44,8 +44,9 @@ class TwinSettings:
     """Phantoms that stand in for the data, and what training on them changes."""
 
     make: Maker = "ct"
-    """Which phantoms: `ct` abdomens with a spleen, `tumours` in brain MR of 4 channels, `hippocampi`, 2-D pictures of
-    `cells`, `spheres` as MONAI's tests have them, whole `slides`."""
+    """Kind of phantom: `ct` abdomens with a spleen, `tumours` in brain MR of 4 channels, `hippocampi`, 2-D pictures of
+    `cells`, `spheres` as in MONAI's tests, whole `slides`.
+    """
     cases: int = 16
     shape: Triple | None = None
     """(D, H, W) in voxels, and for pictures (1, H, W)."""
@@ -91,7 +92,7 @@ class Recipe:
     fine_tuning: tuple[str, ...] = ()
     """Commands, one after another, that train this task from the weights of another run."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Where each number is from: a name of the number, or of several, to where it was published or measured."""
+    """Source of each number: a name of the number, or of several, to where it was published or measured."""
 
     def twin_of(self, *, reduced: bool) -> TwinSettings | None:
         return self.reduced if reduced else self.twin

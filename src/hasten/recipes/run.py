@@ -62,7 +62,7 @@ def run_of(
 def detection_of(
     recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
 ) -> DetectionConfig:
-    """As `run_of`, of a recipe for detection on slides, which are not looked through."""
+    """`run_of` for a recipe of detection on slides, which are not inspected."""
     from hasten.pathology.config import load
 
     assert recipe.kind == "detection"

@@ -51,7 +51,7 @@ class Line:
     spread: Sequence[tuple[float, float]] = ()
     """Lowest and highest value at each x, drawn as a bar; of lines of up to `MAX_POINTS` points."""
     band: Sequence[tuple[float, float]] = ()
-    """The same drawn as a shaded area."""
+    """Lowest and highest value at each x, drawn as a shaded area."""
 
 
 def color(index: int) -> str:
@@ -174,7 +174,7 @@ def _time_unit(seconds: float) -> tuple[str, float]:
 
 
 def _thin(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """At most `MAX_POINTS` points: means over bins of equal count, the last bin the rest."""
+    """Reduce to at most `MAX_POINTS` points: means over bins of equal count, the last bin the rest."""
     size = -(-len(values) // MAX_POINTS)
     if size <= 1:
         return list(seconds), list(values)

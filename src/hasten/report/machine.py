@@ -75,7 +75,7 @@ def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None], scal
 
 
 def _of_gpus(machine: Machine, value: Callable[[Gpu], float | None], scale: float = 1.0) -> dict[str, Points]:
-    """By the GPU's name, which includes the rank only if there are several."""
+    """Points by the GPU's name, which includes the rank only if there are several."""
     devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
     several = len(machine.ranks) > 1
     return {
@@ -92,13 +92,13 @@ def _of_gpus(machine: Machine, value: Callable[[Gpu], float | None], scale: floa
 def _of_ranks(
     machine: Machine, value: Callable[[Sample], float | None], alone: str, scale: float = 1.0
 ) -> dict[str, Points]:
-    """By the rank's name. alone: the name where there is one rank."""
+    """Points by the rank's name. alone: the name where there is one rank."""
     several = len(machine.ranks) > 1
     return {f"rank {rank}" if several else alone: _of(samples, value, scale) for rank, samples in machine.ranks.items()}
 
 
 def _curves(points: dict[str, Points], detail: Callable[[str], str] = lambda name: "") -> list[Curve]:
-    """In the colours after the first, as many as there are."""
+    """Curves in the colours after the first, as many as there are."""
     named = list(points.items())[:NUM_COLORS]
     return [(Key(name, color(place + 1), detail(name)), each) for place, (name, each) in enumerate(named)]
 

@@ -110,7 +110,7 @@ class Section:
     """What the reader clicks on to see the table and the preformatted text; empty shows them at once."""
     sections: tuple[Section, ...] = ()
     badge: str = ""
-    """Of `badge`, behind the title."""
+    """Markup from `badge`, shown behind the title."""
     id: str = ""
 
 

@@ -44,7 +44,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     out = Path(out)
     if any(is_cross_validation(Path(folder)) for folder in runs):
         if len(runs) > 1:
-            raise ValueError("write_report: a cross-validation has a page of its own; name it alone, or name its folds")
+            raise ValueError("write_report: a cross-validation has a separate page; name it alone, or name its folds")
         return write_crossval_page(summarise(runs[0]), out / "report.html" if out.is_dir() else out)
     loaded = _distinct([read_run(Path(folder)) for folder in runs])
     for run in loaded:

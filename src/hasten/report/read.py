@@ -74,7 +74,7 @@ class Run:
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
     engaged: dict[str, Any]
-    """As in summary.json, as are `decisions` and `augmentation` in plan.json."""
+    """Switches of summary.json; `decisions` and `augmentation` are those of plan.json."""
     decisions: dict[str, Any]
     augmentation: list[Any]
     environment: dict[str, Any]
@@ -233,7 +233,7 @@ class Machine:
     """The recordings of all ranks; a rank without samples is left out, and there is at least one."""
 
     ranks: dict[int, tuple[Sample, ...]]
-    """In the order of time, by rank."""
+    """Samples of each rank in the order of time."""
     alerts: tuple[Alert, ...]
     remarks: tuple[str, ...]
     """The monitor's notes on itself, such as that there is no driver."""

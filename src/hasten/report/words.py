@@ -9,7 +9,7 @@ from hasten.report.read import Run
 
 DASH = "–"
 NBSP = "\u00a0"
-"""Between a number and its unit, which stay on one line."""
+"""No-break space, between a number and its unit."""
 
 STATUS = {
     "finished": "finished",

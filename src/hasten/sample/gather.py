@@ -18,7 +18,7 @@ Coordinates = tuple[Tensor, Tensor, Tensor]
 Neighbour = tuple[Tensor, Tensor]
 """Weight (float32, 0 outside the case) and place (int32, clamped into the case) along one axis."""
 _SHARES = 2000.0
-"""Shares of two classes that are equal in so many parts of the whole are a tie."""
+"""Shares of two classes are compared in steps of 1 / _SHARES; equal ones are a tie."""
 
 
 def gather_flat(

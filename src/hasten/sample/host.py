@@ -38,7 +38,7 @@ def cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
 
 
 class Places(NamedTuple):
-    """Where M values of a case are read."""
+    """Positions at which M values of a case are read."""
 
     start: list[int]
     """Voxel of the case that coordinates are counted from."""
@@ -90,7 +90,7 @@ def interpolate(volume: Tensor, places: Places, out: Tensor) -> None:
 
 
 def _sample(box: Tensor, lows: list[int], places: Places, out: Tensor) -> None:
-    """The same by torch's own kernel. box: (C, D, H, W) float32, which begins at `lows`."""
+    """Interpolate by torch's own kernel. box: (C, D, H, W) float32, which begins at `lows`."""
     coordinates, spatial_dims = places.coordinates, places.spatial_dims
     grid = torch.empty(*out.shape[4 - spatial_dims :], spatial_dims)
     for number in range(spatial_dims):  # counted from the last axis, -1 and 1 being the first and last voxel
@@ -112,7 +112,7 @@ def nearest(classes: Tensor, places: Places, out: Tensor) -> None:
     box = places.box(classes, lows, highs).contiguous()
     height, width = box.shape[2], box.shape[3]
     d, h, w = (torch.floor(axis + 0.5) for axis in places.coordinates)
-    if box[0].numel() < 2**23:  # whole numbers up to twice that are float32's own
+    if box[0].numel() < 2**23:  # float32 holds integers up to 2**24 exactly
         index = d.sub_(lows[0]).mul_(height).add_(h).sub_(lows[1]).mul_(width).add_(w).sub_(lows[2]).to(torch.int32)
     else:
         whole = [(place - low).to(torch.int32) for place, low in zip((d, h, w), lows, strict=True)]
@@ -135,4 +135,4 @@ def majority_class(classes: Tensor, places: Places, out: Tensor) -> None:
 
 
 READ = {"bilinear": interpolate, "nearest": nearest, "majority": majority_class}
-"""By mode. Arguments: a case (C, D, H, W), the places, and (C, *S) of M voxels to write to."""
+"""Functions by mode. Arguments: a case (C, D, H, W), the places, and (C, *S) of M voxels to write to."""

@@ -1,4 +1,4 @@
-"""Which case each sample is cut from: every case once an epoch, in an order that seed and epoch alone decide.
+"""The case that each sample is cut from: every case once an epoch, in an order that seed and epoch alone decide.
 
 Training cases may be dealt into parts, so that a process needs only those of its own parts. Each slot of a batch then
 draws from one part, in that part's own order. A sample depends on the number of parts and the seed, not on how many
@@ -45,7 +45,7 @@ def cases_of(seed: Tensor, sample: Tensor, num_cases: int) -> Tensor:
 
 
 def repeated_cases_of(seed: Tensor, sample: Tensor, num_cases: int, repeats: int) -> Tensor:
-    """As `cases_of`, where `repeats` samples in a row come from one case."""
+    """Like `cases_of`, where `repeats` samples in a row come from one case."""
     if repeats == 1:
         return cases_of(seed, sample, num_cases)
     # As many cases are looked up as the samples can touch, and repeated.
@@ -71,7 +71,7 @@ class Dealt:
     parts: tuple[tuple[int, ...], ...]
     """Positions in the arena, by part. Those of other ranks' parts are not read and may be empty."""
     round: int = 0
-    """How often the cases were redealt before."""
+    """Number of redistributions so far."""
     begun: int = 0
     """Samples that each part gave in earlier rounds."""
 

@@ -121,7 +121,7 @@ def salt_of(stream: int) -> int:
 
 
 def _signed(word: Tensor) -> Tensor:
-    """The same 32 bits as int32."""
+    """The 32 bits of `word` as int32."""
     return torch.where(word >> 31 > 0, word - (1 << 32), word).to(torch.int32)
 
 

@@ -150,5 +150,5 @@ def salted_keys(key: Tensor, salt: int, step: int, count: int) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """The same 32 bits as an int32, so that a kernel's argument has one type whatever the salt."""
+    """The 32 bits of `word` as an int32, so that a kernel's argument has one type whatever the salt."""
     return word - (1 << 32) if word >> 31 else word

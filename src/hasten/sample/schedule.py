@@ -90,15 +90,15 @@ def cut_by_stage(stages: Sequence[PatchStage], first: int, last: int) -> list[tu
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DealingRounds:
-    """Which round each step of a run belongs to, where the cases are redealt every so many samples.
+    """The round that each step of a run belongs to, if the cases are redistributed every `samples` samples.
 
     A round's first step is the first whose batch begins after `samples` times the number of the round.
     """
 
     stages: tuple[PatchStage, ...]
-    """Of the whole run; one where patches keep their size."""
+    """Stages of the whole run; one where patches keep their size."""
     samples: int = 0
-    """Of a round, all ranks together; 0: one round is the whole run."""
+    """Samples in one round, over all ranks; 0: one round is the whole run."""
 
     def at(self, step: int) -> int:
         """The round of a step."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of each of the `pieces` that a batch is accumulated in, the slots that rank `rank` of `size` makes.
+    """The slots that rank `rank` of `size` makes in each of the `pieces` that a batch is accumulated in.
 
     Pieces are split, not the batch, so that the ranks' shares of a piece are the piece of a single process.
     """
@@ -28,7 +28,7 @@ class Share:
         return batch_size // self.size
 
     def parts(self, total: int) -> range:
-        """Of `total` parts of the training cases, those that this rank draws from."""
+        """The parts, of `total` parts of the training cases, that this rank draws from."""
         return range(self.rank * total // self.size, (self.rank + 1) * total // self.size)
 
     def cut(self, rows: Tensor, batch_size: int) -> Tensor:
@@ -48,7 +48,7 @@ class Share:
 
 
 WHOLE = Share()
-"""That of a single process."""
+"""Share of a single process."""
 
 
 def share_mistake(batch_size: int, accumulate: int, size: int, parts: int = 0) -> str | None:

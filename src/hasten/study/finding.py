@@ -15,16 +15,16 @@ Level = Literal["finding", "note"]
 WAITS = 0.10
 """Share of a step from which waiting for data, copies or augmentation is a finding; below it little can be gained."""
 READS = 0.05
-"""The same for device values that the host reads in every step."""
+"""Share of a step from which device values that the host reads in every step are a finding."""
 VALIDATION = 0.20
 CHECKPOINTS = 0.08
-"""The same for validations and checkpoints, which stop the training between steps."""
+"""Shares from which validations and checkpoints, which stop the training between steps, are a finding."""
 FASTER = 1.10
 """Factor from which another precision or memory format is recommended on a few measurements."""
 DOUBLED = 1.5
 """Fixed costs dominate if a step on twice the samples takes less than this many times as long."""
 DOUBLED_ON_CPU = 1.15
-"""The same on a CPU, where a larger batch may also use idle cores."""
+"""Factor that replaces `DOUBLED` on a CPU, where a larger batch may also use idle cores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

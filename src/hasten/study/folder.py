@@ -1,4 +1,4 @@
-"""Where a study, or a data set, may be written."""
+"""Checks of the folder that a study, or a data set, is written to."""
 
 from __future__ import annotations
 

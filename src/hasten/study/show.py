@@ -62,7 +62,7 @@ def _row(group: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def split_section(split: Split, diagnosis: Diagnosis, note: str = "") -> Section:
-    """Where a step's time goes, as a bar and a table of its parts."""
+    """The time of a step, as a bar and a table of its parts."""
     parts = [(name, seconds) for name, seconds in split.parts.items() if seconds > 0.002 * split.step_s]
     rows = tuple((PARTS[name], whole(ms(seconds)), f"{seconds / split.step_s:.1%}") for name, seconds in parts)
     bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in parts), unit="ms")

@@ -1,4 +1,4 @@
-"""Where the wall time of a training goes, and its bottleneck in one sentence."""
+"""The wall time of a training by part, and its bottleneck in one sentence."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Split:
     """Share of the measured matrix-multiply rate that they reach."""
 
     def share(self, bound: Bound) -> float:
-        """Of the wall time."""
+        """Share of the wall time."""
         return sum(self.parts.get(name, 0.0) for name in GROUPS[bound]) / self.step_s if self.step_s > 0 else 0.0
 
 

@@ -86,7 +86,7 @@ def test_a_level_that_is_not_there_names_those_that_are(slides: Path) -> None:
             slide.level_of(0.25)
         assert [slide.level_near(downsample) for downsample in (1, 2, 3.9, 4, 64)] == [0, 1, 2, 2, 2]
         slide.mpp = None
-        with pytest.raises(ValueError, match="does not tell how large its pixels are"):
+        with pytest.raises(ValueError, match="does not state the size of its pixels"):
             slide.level_of(1.0)
 
 

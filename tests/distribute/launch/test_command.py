@@ -121,7 +121,7 @@ def test_the_first_failure_is_told_first_with_its_traceback(tmp_path: Path) -> N
     assert code == 1
     lines = message.splitlines()
     assert lines[0].startswith("error: rank 1 of 2 on ")
-    assert lines[0].endswith("failed first: it raised RuntimeError: put in after step 6 by HASTEN_FAULT")
+    assert lines[0].endswith("failed first: it raised RuntimeError: error injected after step 6 by HASTEN_FAULT")
     assert "befall(step)" in message
     assert message.count("Traceback") == 1
     assert lines[-3].startswith("rank 0 on ")
@@ -129,7 +129,7 @@ def test_the_first_failure_is_told_first_with_its_traceback(tmp_path: Path) -> N
     assert lines[-1] == "nothing was saved yet; start again: AGAIN"
     (report,) = tmp_path.glob("logs/*/failure.txt")
     assert report.read_text() == message + "\n"
-    assert "put in after step 6" in (report.parent / "rank-1.0.log").read_text()
+    assert "error injected after step 6" in (report.parent / "rank-1.0.log").read_text()
 
 
 @pytest.mark.timeout(60)

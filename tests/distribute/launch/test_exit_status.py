@@ -158,7 +158,7 @@ def test_what_to_do_depends_on_what_was_saved(tmp_path: Path) -> None:
     assert text_of(tmp_path, end(0, "killed", exit_code=-9)).endswith("start again: AGAIN")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.pt").touch()
-    assert text_of(tmp_path, end(0, "killed", exit_code=-9)).endswith("go on from the last checkpoint: RESUME")
+    assert text_of(tmp_path, end(0, "killed", exit_code=-9)).endswith("resume from the last checkpoint: RESUME")
 
 
 def test_a_lost_host_is_named_first(tmp_path: Path) -> None:

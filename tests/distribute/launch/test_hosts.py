@@ -118,7 +118,7 @@ def test_a_host_that_is_cut_off_ends_the_job_on_both_sides(hosts: tuple[str, str
     assert told_b.splitlines()[0].startswith("error: lost ")
     assert "(node 0)" in told_b.splitlines()[0]
     for message in (told_a, told_b):
-        assert "go on from" in message or "start again: AGAIN" in message
+        assert "resume from" in message or "start again: AGAIN" in message
 
 
 def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path:
     for code, message in both:
         assert code == 1
         assert message.splitlines()[0].startswith("error: rank 1 of 2 on ")
-        assert "RuntimeError: put in after step 3" in message
+        assert "RuntimeError: error injected after step 3" in message
 
 
 @pytest.mark.parametrize("node", [0, 1])

@@ -158,7 +158,7 @@ def test_a_number_given_twice() -> None:
     output = sorted(str(error) for error in result)
     assert [text.startswith("--nnodes 3: node 2 did not come") for text in output] == [True, True, False]
     assert "--node-rank 1: process" in output[2]
-    assert "has it already" in output[2]
+    assert "already used by process" in output[2]
 
 
 def test_a_used_port_of_a_job_that_ended_is_free_again() -> None:

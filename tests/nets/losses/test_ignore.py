@@ -165,7 +165,7 @@ def test_coarser_heads_ignore_the_voxels_that_they_take() -> None:
     ],
 )
 def test_what_has_no_ignored_voxels_says_so(loss: nn.Module, scores: Any, target: Any) -> None:
-    with pytest.raises(ValueError, match="ignore_index: DiceCELoss has it for softmax=True"):
+    with pytest.raises(ValueError, match="ignore_index: DiceCELoss supports it for softmax=True"):
         loss(torch.zeros(scores), torch.zeros(target))
 
 

@@ -337,7 +337,7 @@ class Unfit(nn.Sequential):
     [
         ("spectral norm", "keeps something"),
         ("hook", "hooks within"),
-        ("own forward", "forward of its own"),
+        ("own forward", "its own forward"),
         ("changes its input", "changes its input in place"),
         ("input changed later", "in place later on"),
         ("list", "takes a list"),

@@ -31,7 +31,7 @@ def test_what_the_original_study_found() -> None:
     assert "11.97x against 6.01x (total time 11.96x against 5.98x)" in output
     assert "it is ahead on every count above 1" in output
     assert "IoU at 10 and 12 workers falls by more than 0.09 against 1 worker" in output
-    assert "one seed: can't be told from noise" in output
+    assert "one seed: can't be separated from noise" in output
     assert "native: efficiency stays above 80" in output
     assert "horovod: efficiency is under 80 % from 2 workers on" in output
     assert "in proportion to the workers" in " ".join(analysis.notes)
@@ -121,8 +121,8 @@ def seeded(folder: Path, one: list[float], two: list[float]) -> tuple[str, ...]:
     [
         ([0.90, 0.91, 0.89], [0.80, 0.82, 0.79], "beyond the seeds' noise (chance alone makes it so in 5.0\u00a0% of"),
         ([0.90, 0.91, 0.70], [0.80, 0.82, 0.79], "within the seeds' noise (chance alone makes it so in 35.0\u00a0% of"),
-        ([0.90, 0.91], [0.80, 0.82], "2 and 2 seeds are too few to tell that from noise"),
-        ([0.90, 0.91, 0.92], [0.80], "one seed: can't be told from noise."),
+        ([0.90, 0.91], [0.80, 0.82], "2 and 2 seeds are too few to separate that from noise"),
+        ([0.90, 0.91, 0.92], [0.80], "one seed: can't be separated from noise."),
         ([0.90, 0.91, 0.92], [0.89, 0.88, 0.90], "IoU is nowhere more than 0.05 below 1 worker."),
     ],
 )

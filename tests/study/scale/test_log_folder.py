@@ -19,7 +19,7 @@ def test_logs_of_all_kinds(tmp_path: Path) -> None:
     result = read_logs(tmp_path)
     assert [(log.strategy, log.world) for log in result.logs] == [("horovod", 2), ("native", 1)]
     assert len(result.notes) == 1
-    assert result.notes[0].startswith("log_first.csv: ignored, as its name doesn't tell the workers")
+    assert result.notes[0].startswith("log_first.csv: ignored, as its name doesn't state the workers")
 
 
 def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_run_without_paces(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").unlink()
     result = read_logs(tmp_path)
     assert result.logs[0].epoch_s(None) is None
-    assert "tells no pace" in result.notes[0]
+    assert "has no pace" in result.notes[0]
 
 
 def test_the_learning_rate_is_the_one_that_the_batch_made_of_it(tmp_path: Path) -> None:

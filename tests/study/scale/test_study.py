@@ -152,7 +152,7 @@ def test_a_study_of_other_settings_is_left_alone(config: RunConfig, source: Path
         run_study(config, out, Wanted(worlds=(2,)), echo=lambda line: None, begin=Trainings())
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.png").write_text("")
-    with pytest.raises(ValueError, match="is not empty and holds no study to go on with"):
+    with pytest.raises(ValueError, match="is not empty and holds no study to continue"):
         run_study(config, tmp_path / "photos", Wanted(worlds=(1,)), echo=lambda line: None, begin=Trainings())
 
 

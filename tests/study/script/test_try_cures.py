@@ -204,7 +204,7 @@ def test_agreement_of_the_losses(base, cured, message):
 def test_what_a_cure_may_change():
     runs = [(1.0, 0.5)] * 2, [(1.0, 0.505)]
     assert compare_losses(*runs, ("autocast",))[1] == "within bfloat16's precision (0.01)"
-    assert compare_losses(*runs, ("workers=2",))[1] == "differs (0.01): each worker draws random numbers of its own"
+    assert compare_losses(*runs, ("workers=2",))[1] == "differs (0.01): each worker draws its own random numbers"
 
 
 def test_unlike_losses():
@@ -246,5 +246,5 @@ def test_workers_gain_on_a_real_script():
     assert one.outcome != "failed", one.why
     assert len(one.base_s) == len(one.cured_s) == 2
     # Its dataset draws in the workers.
-    assert one.agreement.endswith("each worker draws random numbers of its own")
+    assert one.agreement.endswith("each worker draws its own random numbers")
     assert run.records[0].losses

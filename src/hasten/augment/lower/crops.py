@@ -141,7 +141,7 @@ def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -
 
 
 def _pads(allowed: bool, size: Triple, context: Context) -> bool:
-    """Whether smaller cases are to lie in zeros: the crop allows them, or the next transform pads what it gives."""
+    """Whether smaller cases are to lie in zeros: the crop allows them, or the next transform pads its output."""
     return allowed or (context.following is not None and makes_whole(context.following, size, context))
 
 

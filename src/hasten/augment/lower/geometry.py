@@ -139,7 +139,7 @@ def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | No
 
 
 def _ranges(values: Any, field: str) -> Ranges:
-    """As RandAffineGrid reads them: a number r stands for (-r, r), None for nothing at all."""
+    """Ranges as RandAffineGrid reads them: a number r stands for (-r, r), None for nothing at all."""
     ranges = []
     for value in values:
         if value is None:
@@ -190,7 +190,7 @@ def _cut(transform: Any, size: Triple, context: Context) -> Lowered:
 def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:
     """None if nothing is padded. Raises NotLowered if something is, or may be."""
     if context.size is None:
-        raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
+        raise Undecided("pads depending on the size of the items, which is known only when data are bound")
     if all(target <= side for target, side in zip(size, context.size, strict=True)):
         whole = size == context.size and makes_whole(transform, size, context)
         return Lowered(note="the patch is whole already") if whole else None
@@ -199,7 +199,7 @@ def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:
 
 def _divisible(transform: Any, context: Context) -> Lowered:
     if context.size is None:
-        raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
+        raise Undecided("pads depending on the size of the items, which is known only when data are bound")
     factor = transform.padder.k
     factors = (factor,) * context.dims if isinstance(factor, int) else tuple(factor)
     if any(k > 0 and side % k for k, side in zip(factors, context.size[3 - context.dims :], strict=False)):

@@ -205,4 +205,4 @@ def _check_approx(inner: Any) -> None:
 
 def _check_one_key(transform: Any) -> None:
     if len(keys_of(transform)) > 1:
-        raise NotLowered("draws other numbers for each of its keys; give each key a transform of its own")
+        raise NotLowered("draws other numbers for each of its keys; give each key its own transform")

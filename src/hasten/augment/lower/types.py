@@ -19,7 +19,7 @@ class NotLowered(Exception):
 
 
 class Undecided(NotLowered):
-    """It depends on the size of the items, which is known when data are bound."""
+    """The transform depends on the size of the items, which is known when data are bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class Context:
     """The context of a transform in its chain."""
 
     keys: tuple[str, ...]
-    """Of the batch."""
+    """Keys of the batch."""
     label_keys: tuple[str, ...]
     named: tuple[str, ...] = ()
     """The label keys that the user named."""

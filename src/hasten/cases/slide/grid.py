@@ -19,7 +19,7 @@ class Grid:
 
     level: int
     downsample: float
-    """Of the level."""
+    """Downsample of the level."""
     tile: int
     stride: int
     shape: tuple[int, int]

@@ -26,7 +26,7 @@ class SlideCase:
     mask: Path | None
     """None if it has no lesion."""
     split: Literal["", "train", "validation"] = ""
-    """Empty if the list has no split."""
+    """Part that the list assigns the slide to; empty if the list has no split."""
 
 
 def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
@@ -54,7 +54,7 @@ def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
 
 
 def split_slides(cases: tuple[SlideCase, ...], fraction: float) -> tuple[tuple[SlideCase, ...], tuple[SlideCase, ...]]:
-    """Those to train and to validate on. Without a split in the list, every n-th slide is for validation.
+    """The slides to train and to validate on. Without a split in the list, every n-th slide is for validation.
 
     Slides with and without lesions are split separately, so that both parts have some of each if possible.
     Raises ValueError where one of them would be empty, or the list splits only some.

@@ -25,9 +25,9 @@ _READERS: dict[str, tuple[str, Callable[[Path], SlideReader]]] = {
 """Name, module and reader, the fastest first (benchmarks/pathology.py): OpenSlide knows the most formats."""
 BACKENDS = tuple(_READERS)
 MASK_BACKENDS = ("tifffile", "openslide", "cucim")
-"""In the order for masks, whose single channel cuCIM reads only uncompressed."""
+"""Backends in the order for masks, whose single channel cuCIM reads only uncompressed."""
 _CLASH = "horovod.torch"
-"""Its library offers its symbols to all others, and cuCIM (26.10) then ends the process on its first read."""
+"""A module whose library offers its symbols to all others; cuCIM (26.10) then ends the process on its first read."""
 _TIFFS = (".tif", ".tiff", ".svs")
 _OFFSETS, _COUNTS = (324, 273), (325, 279)
 """TIFF tags of tiles, and of strips."""

@@ -23,9 +23,9 @@ _HAEMATOXYLIN, _EOSIN = (0.65, 0.70, 0.29), (0.07, 0.99, 0.11)
 """Light that is taken from red, green and blue; Ruifrok and Johnston, 2001."""
 _TILE = 256
 _EVERY_NORMAL, _EVERY_VALIDATION = 4, 3
-"""The last slide of so many has no lesion, or is for validation."""
+"""Every 4th slide has no lesion; every 3rd is for validation."""
 _DIAMETERS_UM = (90.0, 700.0)
-"""Of lesions, drawn evenly on a logarithmic scale."""
+"""Diameters of lesions, drawn evenly on a logarithmic scale."""
 
 
 class _Cells(NamedTuple):
@@ -155,7 +155,7 @@ def _halves(image: np.ndarray, num_levels: int) -> Iterator[np.ndarray]:
 
 
 def _diameters(rng: np.random.Generator) -> list[float]:
-    """Of the lesions of a slide, in um, the first one large enough to count."""
+    """Diameters of the lesions of a slide, in um, the first one large enough to count."""
     low, high = np.log(_DIAMETERS_UM)
     diameters = np.exp(rng.uniform(low, high, rng.integers(1, 4)))
     diameters[0] = max(diameters[0], 320.0)

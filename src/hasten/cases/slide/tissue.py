@@ -10,7 +10,7 @@ from scipy import ndimage
 from hasten.cases.slide.types import Slide
 
 _LEAST_SATURATION = 12
-"""Of 255: glass has less. Keeps the noise of a slide without tissue from being cut in two."""
+"""Smallest threshold, of 255: glass is less saturated. Keeps the noise of a slide without tissue from being split."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

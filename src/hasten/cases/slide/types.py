@@ -83,7 +83,7 @@ class Slide:
         """The level whose pixels are `mpp` micrometres long. Raises ValueError where there is none."""
         if self.mpp is None:
             raise ValueError(
-                f"{self.path}: does not tell how large its pixels are, so that {mpp:g} um/pixel can't be looked for; "
+                f"{self.path}: does not state the size of its pixels, so that {mpp:g} um/pixel can't be looked for; "
                 f"name a level instead: {self._levels()}"
             )
         sizes = [self.mpp * level.downsample for level in self.levels]

@@ -43,10 +43,10 @@ class Attempt:
 
     number: int = 0
     logs: dict[int, Path] = field(default_factory=dict)
-    """By rank; this host's ranks only."""
+    """Log file of each rank of this host."""
     records: dict[int, Path] = field(default_factory=dict)
     stopped: dict[int, float] = field(default_factory=dict)
-    """By rank, when it was killed because it was stopped (SIGSTOP); seconds since 1970."""
+    """Time, in seconds since 1970, at which each stopped (SIGSTOP) rank was killed."""
 
     def read(self) -> dict[int, RankRecord]:
         """The records of the ranks that wrote one when they ended."""
@@ -92,7 +92,7 @@ class Agent(LocalElasticAgent):
         super().__init__(spec, logs, exit_barrier_timeout=60, log_line_prefix_template="${role_name}")
         self._logs, self._failed, self._stall_s = logs, failed, stall_s or math.inf
         self._stopped_since: dict[int, float] = {}
-        """By rank."""
+        """Time at which each rank was found stopped."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._may_continue(worker_group):
@@ -133,7 +133,7 @@ class Agent(LocalElasticAgent):
         super()._shutdown(death_sig)
 
     def _handlers(self) -> dict[int, SubprocessHandler]:
-        """Of the processes that were started, by local rank."""
+        """Handlers of the processes that were started, by local rank."""
         return self._pcontext.subprocess_handlers if isinstance(self._pcontext, SubprocessContext) else {}
 
 
@@ -142,7 +142,7 @@ class Outcome:
     """How this host's ranks ended in the last attempt."""
 
     ends: Sequence[End]
-    """Empty unless the job failed."""
+    """Ends of the ranks; empty unless the job failed."""
     records: Mapping[int, RankRecord]
     restarts: int
     lost: RuntimeError | None

@@ -82,7 +82,7 @@ def print_error(text: str) -> None:
 
 
 def launch_horovod(job: Job, command: Sequence[str], *, again: str, resume: str) -> int:
-    """As `launch`, by Horovod's own launcher, which its collectives need: on one host, without restarts.
+    """Like `launch`, by Horovod's own launcher, which its collectives need: on one host, without restarts.
 
     Raises ValueError where Horovod is not installed, or for options that it can't do.
     """
@@ -116,9 +116,9 @@ def _horovod_report(records: dict[int, RankRecord], folder: Path, code: int, *, 
     failures = {rank: record for rank, record in records.items() if record.kind in ("mistake", "error", "memory")}
     if not failures:
         return (
-            f"error: horovodrun ended with exit code {code}; logs: {folder}\ngo on: {resume}\nor start again: {again}"
+            f"error: horovodrun ended with exit code {code}; logs: {folder}\nresume: {resume}\nor start again: {again}"
         )
     rank, record = min(failures.items(), key=lambda item: (item[1].kind != "mistake", item[1].time))
     if record.kind == "mistake":
         return f"error: {record.message}"
-    return f"error: rank {rank} on {record.host} failed first\n{record.traceback}logs: {folder}\ngo on: {resume}"
+    return f"error: rank {rank} on {record.host} failed first\n{record.traceback}logs: {folder}\nresume: {resume}"

@@ -222,7 +222,7 @@ def _other(end: End, first: End) -> str:
 
 def _what_now(first: End, *, out: Path, again: str, resume: str) -> str:
     saved = any((out / CHECKPOINTS).glob("last*"))
-    advice = f"go on from the last checkpoint: {resume}" if saved else f"nothing was saved yet; start again: {again}"
+    advice = f"resume from the last checkpoint: {resume}" if saved else f"nothing was saved yet; start again: {again}"
     if first.how == "memory":
         return f"take a smaller sample.batch_size or network, or more processes, then {advice}"
     return advice

@@ -73,7 +73,7 @@ def _inject(kind: Kind, step: int) -> None:
             while True:
                 time.sleep(3600)
         case "error":
-            raise RuntimeError(f"put in after step {step} by {VARIABLE}")
+            raise RuntimeError(f"error injected after step {step} by {VARIABLE}")
         case "oom":
             _run_out_of_memory()
 

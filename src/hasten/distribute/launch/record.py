@@ -71,7 +71,7 @@ def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException]
 
 @contextmanager
 def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[None]:
-    """Around all work of a rank: record an exception that ends it for the launcher, and raise it again.
+    """Context manager for all work of a rank: record an exception that ends it for the launcher, and raise it again.
 
     Without a launcher that asks for it, nothing is written.
     """

@@ -35,11 +35,11 @@ class Rendezvous:
     host: str
     port: int
     name: str
-    """Of this launch, the same on all hosts: the time at which it began."""
+    """Name of this launch, the same on all hosts: the time at which it began."""
     hosts: Sequence[str]
-    """By node rank."""
+    """Host names by node rank."""
     store: Any
-    """Kept as long as the job runs: the rendezvous ends with node 0's store."""
+    """Store that is kept as long as the job runs: the rendezvous ends with node 0's store."""
 
     def exchange(self, ends: Sequence[End]) -> tuple[list[End], list[str]]:
         """The ends on all hosts, and the hosts that did not report theirs in time. Takes a minute at most."""
@@ -159,8 +159,8 @@ def _hosts(job: Job, store: PrefixStore, until: float) -> tuple[str, ...]:
     if registered != entry:
         host, pid, _ = json.loads(registered)
         raise ValueError(
-            f"--node-rank {job.node_rank}: process {pid} on {host} has it already, of an earlier job or given twice; "
-            "end that one, or give every host a number of its own"
+            f"--node-rank {job.node_rank}: already used by process {pid} on {host} (an earlier job, or the number was "
+            "given twice); end that process, or number each host differently"
         )
     keys = [f"node/{node}" for node in range(job.nnodes)]
     try:

@@ -56,7 +56,7 @@ def stack_file(where: Path, rank: int) -> Path:
 
 
 class Watchdog:
-    """In a `with` around the steps: `beat(step)` after each. After `stall_s` without one the process ends.
+    """Context manager around the steps: call `beat(step)` after each. After `stall_s` without one the process ends.
 
     It starts to count at the first beat, and does not count in `paused()`. By then the rank's stacks are in
     `stack_file` and on standard error, and its place in `stall_file`, both in the folder `where`. A process whose
@@ -81,7 +81,7 @@ class Watchdog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Around work that may take long and is not a step: a validation, a compilation, a checkpoint."""
+        """Context manager for work that may take long and is not a step: a validation, a compilation, a checkpoint."""
         self._pauses += 1
         try:
             yield

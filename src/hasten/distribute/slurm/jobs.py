@@ -106,7 +106,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """Of the job and of its run's folder, such as gpus-8."""
+        """Name of the job and of its run's folder, such as gpus-8."""
         return f"{self.unit}-{self.world}"
 
 

@@ -16,7 +16,7 @@ from hasten.distribute.slurm.jobs import Shape
 
 _PLAIN = re.compile(r"[\w.,:/@=+-]+")
 _CLOSING_S = 300
-"""Seconds that rank 0 may go on writing after the others have ended."""
+"""Seconds for which rank 0 may continue to write after the others have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Request:
     account: str | None = None
     qos: str | None = None
     mem: str | None = None
-    """Of each node."""
+    """Memory of each node."""
     constraint: str | None = None
     extra: tuple[str, ...] = ()
     """Further options of sbatch, each as "--option=value"; they win over the others."""

@@ -41,7 +41,7 @@ def submit(
 ) -> Iterator[SlurmJob]:
     """Write a batch script for each shape to `out`/slurm and submit them; return the jobs with SLURM's numbers.
 
-    Each job trains in a folder of its own below `out`, `Shape.name`, with the settings of `config` as they are now.
+    Each job trains in its own folder below `out`, `Shape.name`, with the settings of `config` as they are now.
     dry_run: write the files only. Everything is checked before anything is written.
     Raises ValueError for settings that can't be trained so, a folder that holds a submission, no sbatch, and a script
     that sbatch refuses (with its message); jobs that were submitted before stay, and are recorded.

@@ -25,7 +25,7 @@ from hasten.engine.postprocess import Cleaning, Cleanings, postprocessed
 from hasten.observe.env import usable_cores
 
 SHARES = (0.01, 0.03, 0.1)
-"""Of the median labelled volume of a class: the smallest sizes of a component that are tried."""
+"""Smallest sizes of a component that are tried, as shares of the median labelled volume of a class."""
 T = TypeVar("T")
 Dices = dict[str, float]
 """Dice of a case by the name of the class or region."""
@@ -41,7 +41,7 @@ class Chosen:
 
 
 def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
-    """For each class the cleaning with the highest mean Dice over the cases, if any is better than none.
+    """Choose, for each class, the cleaning with the highest mean Dice over the cases, if any is better than none.
 
     As nnU-Net does, one is taken only where no class or region gets worse. pairs: of all cases. evaluation: of them.
     Raises ValueError for a file that cannot be read.
@@ -81,7 +81,7 @@ def _candidates(name: str, volume_mm3: float) -> list[Cleaning]:
 
 
 def _median_volume(pairs: Pairs, evaluation: Evaluation, name: str) -> float:
-    """Of the labelled voxels of a class over the cases that have any, in mm3; 0 where none has."""
+    """Median volume of the labelled voxels of a class over the cases that have any, in mm3; 0 where none has."""
     labelled = {score.case: score.labelled for score in evaluation.scores if score.name == name}
     volumes = [
         labelled[pair.case] * prod(spacing_of(read_file_header(pair.label)[2]))

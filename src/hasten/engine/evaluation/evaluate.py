@@ -36,9 +36,9 @@ class Summary:
     """One measure of one class over the cases."""
 
     mean: float
-    """Over the cases with a finite value; nan without any."""
+    """Mean over the cases with a finite value; nan without any."""
     std: float
-    """Of a sample; nan of less than two values."""
+    """Standard deviation of a sample; nan of less than two values."""
     count: int
     """Cases that the mean is over."""
     empty: int
@@ -57,7 +57,7 @@ class Evaluation:
     names: tuple[str, ...]
     """Classes, and then regions."""
     main: tuple[str, ...]
-    """Those that the mean of a case is taken over: the regions, or all classes where there are none."""
+    """Names that the mean of a case is taken over: the regions, or all classes where there are none."""
     tolerance_mm: float
     surfaces: bool
     num_labelled: int
@@ -72,7 +72,7 @@ class Evaluation:
         return MEASURES if self.surfaces else MEASURES[:2]
 
     def summary(self, name: str, measure: str) -> Summary:
-        """Of a class or region, and "dice", "iou", "hd95" or "nsd"."""
+        """Statistics of a class or region, for "dice", "iou", "hd95" or "nsd"."""
         scores = [score for score in self.scores if score.name == name]
         return summary_of([getattr(score, measure) for score in scores])
 
@@ -171,7 +171,7 @@ def evaluate_pairs(
     num_workers: int | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
-    """As `evaluate`, for known pairs. predictions, labels: where they are from."""
+    """`evaluate` for known pairs. predictions, labels: where they are from."""
     scores: list[CaseScore] = []
     failures: list[str] = []
 
@@ -212,7 +212,7 @@ def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[f
 
 
 def without_ignored(prediction: np.ndarray, label: np.ndarray, ignore: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both with background where the label map has the value `ignore`, so that these voxels do not count."""
+    """Both maps with background where the label map has the value `ignore`, so that these voxels do not count."""
     if ignore is None:
         return prediction, label
     ignored = label == ignore

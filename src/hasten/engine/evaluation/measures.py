@@ -27,7 +27,7 @@ class CaseScore:
     """nan where neither holds the class, 0 where only one of them does; IoU and NSD alike."""
     iou: float
     hd95: float = math.nan
-    """In mm; inf where only one of them holds the class, nan where neither does or surfaces are not measured."""
+    """Distance in mm; inf where only one holds the class, nan where neither does or surfaces are not measured."""
     nsd: float = math.nan
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _ROOM = 3.0
-"""Of the last validation's time: reading images from files takes longer than from the cache."""
+"""Factor of the last validation's time: reading images from files takes longer than from the cache."""
 
 
 def validation_pairs(run: Path) -> Pairs:
@@ -129,7 +129,7 @@ def with_own_grid(
 
 
 def own_grid_of(evaluation: Evaluation) -> dict[str, Any]:
-    """Its entry in summary.json."""
+    """The entry of `evaluation` in summary.json."""
     per_class = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
     return {
         "dice": _plain(evaluation.mean("dice")),

@@ -104,6 +104,6 @@ def _trial(
 
 
 def _in(pairs: Pairs, folder: Path) -> Pairs:
-    """The same cases, with the predictions of another folder."""
+    """`pairs` with the predictions taken from `folder`."""
     moved = (replace(each, prediction=folder / each.prediction.name) for each in pairs.pairs)
     return replace(pairs, pairs=tuple(moved))

@@ -27,7 +27,7 @@ class Froc:
     """Mean sensitivity at `rates`."""
     rates: tuple[float, ...]
     sensitivity: tuple[float, ...]
-    """At each of `rates`, on the line between the points of the curve."""
+    """Sensitivity at each of `rates`, on the line between the points of the curve."""
     curve_rates: np.ndarray
     """(M,) false positives per image, falling."""
     curve_sensitivity: np.ndarray

@@ -23,7 +23,7 @@ class StreamedMetric:
     """
 
     dtype = torch.float64
-    """Of the rows."""
+    """Type of the rows."""
 
     def __init__(self) -> None:
         self._rows: list[Tensor] = []

@@ -21,9 +21,9 @@ class SurfaceMetric(OverlapMetric):
 
     dtype = torch.float64
     function: str
-    """In `monai.metrics`."""
+    """Name of the function in `monai.metrics`."""
     arguments: dict[str, Any]
-    """Of that function, besides the images, spacing and include_background."""
+    """Arguments of that function, besides the images, spacing and include_background."""
 
     def rows(self, y_pred: Tensor, y: Tensor, spacing: Any = None, **options: Any) -> Tensor:
         import monai.metrics

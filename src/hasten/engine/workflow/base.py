@@ -43,7 +43,7 @@ class QuickWorkflow:
         additional_metrics: dict[str, Any] | None,
         handlers: Sequence[Any] | None,
     ) -> None:
-        """After MONAI's own set-up, which was given none of the last five, and in its order.
+        """Finish MONAI's own set-up, which got none of the last five arguments, in its order.
 
         own_iteration: no `iteration_update` was given.
         """
@@ -145,7 +145,7 @@ def _transformed(batch: Any, output: Any, transform: Callable) -> tuple[Any, Any
 
 
 KEEP = object()
-"""As the output it keeps the existing output, and does not decollate it."""
+"""Keeps the existing output when given as the output, and does not decollate it."""
 
 
 class LateState(State):
@@ -202,7 +202,7 @@ class Arithmetic:
     def of(
         cls, device: torch.device | None, *, amp: bool, amp_kwargs: dict[str, Any], precision: str | None
     ) -> Arithmetic:
-        """amp alone takes bf16 on a CPU and on a GPU that has it, fp16 elsewhere, or the dtype of `amp_kwargs`."""
+        """amp alone takes bf16 on a CPU and on a GPU that supports it, fp16 elsewhere, or the dtype of `amp_kwargs`."""
         where = device or torch.device("cpu")
         if precision is not None and precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}: one of {', '.join(PRECISIONS)}")

@@ -68,7 +68,7 @@ def like(value: Any, image: Any) -> Any:
 
 
 def detached(value: Any) -> Any:
-    """Without the graph, in lists, tuples and dicts too."""
+    """`value` without the graph, in lists, tuples and dicts too."""
 
     def detach(tensor: Tensor) -> Tensor:
         if not isinstance(tensor, MetaTensor):

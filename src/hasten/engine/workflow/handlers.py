@@ -37,8 +37,8 @@ class AsyncValidationHandler:
     """MONAI's `ValidationHandler`, with the evaluator running on a copy of the weights beside the training.
 
     validator: an evaluator, of MONAI or of Hasten; its `network` (the trained one, or a trainer's average) is replaced
-    by the copy. It runs in a thread of its own, with its handlers: one that saves weights must
-    save `handler.network`. Its loader gets a generator of its own where it has none, so that it takes no numbers from
+    by the copy. It runs in its own thread, with its handlers: one that saves weights must
+    save `handler.network`. Its loader gets its own generator where it has none, so that it takes no numbers from
     the training's. deliver: called in the trainer's thread, at the end of a later step or of the run, with
     `Validated(step, result, seconds, network)`, whose result is the evaluator's `state.metrics`; the last one is kept
     as `handler.last`. when_busy, threads: as for `AsyncValidation`, which `handler.validation` is; a run that ends

@@ -37,7 +37,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     Beyond MONAI's:
 
     precision: "fp32", "tf32", "bf16" or "fp16"; None leaves torch's setting, or with `amp` takes bf16 on a CPU and on
-    a GPU that has it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
+    a GPU that supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
     clip_norm: largest norm of the gradient, 0 for none. average: True, or a module from `average_of(network)`, keeps an
     exponential moving average, `trainer.average`, with `average_decay`. schedule: learning rate of a 0-based update.
     accumulate: pieces that each batch is cut into along its samples; the events of forward pass, loss and backward pass
@@ -134,7 +134,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             return True, True, number
         if state.epoch_length is None:
             return number % joins == 0, (number + 1) % joins == 0, number // joins
-        # Batches left over at the end of an epoch make an update of their own, as in MONAI.
+        # Batches left over at the end of an epoch make a separate update, as in MONAI.
         epoch, number = divmod(number, state.epoch_length)
         index = epoch * -(-state.epoch_length // joins) + number // joins
         return number % joins == 0, (number + 1) % joins == 0 or number + 1 == state.epoch_length, index

@@ -69,7 +69,7 @@ def _single(config: LossConfig, ignore_index: int | None) -> nn.Module:
 
 
 def _of_regions(config: LossConfig, regions: Members, ignore_index: int | None) -> RegionLoss:
-    """The same names: a cross-entropy is the binary one of each region, and the background is no region to count."""
+    """Loss of regions by the same names: the cross-entropy is binary for each region; the background is not counted."""
     overlap = _overlap(config, batch=config.batch, sigmoid=True, ignore_index=ignore_index)
     second: Any = {"dice_ce": "entropy", "tversky_ce": "entropy", "dice_focal": "focal"}.get(config.name)
     return RegionLoss(overlap, regions, second=second, gamma=config.gamma)

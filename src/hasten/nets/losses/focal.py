@@ -95,7 +95,7 @@ def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) 
 
 
 def focal_voxels_of_softmax(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) -> Tensor:
-    """As `focal_voxels`, of soft-max shares: 0 for the classes that a voxel does not have.
+    """Like `focal_voxels`, for soft-max shares: 0 for the classes that a voxel does not have.
 
     alpha: weight of each class; one number is that of all but the first, which gets 1 - alpha.
     """

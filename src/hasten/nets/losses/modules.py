@@ -109,7 +109,7 @@ class TverskyLoss(OverlapLoss):
         return 1 - (counts.hit + self.smooth_nr) / (counts.hit + wrong + self.smooth_dr)
 
     def reduced(self, score: Tensor, ndim: int) -> Tensor:
-        """With reduction "none" (B, K) or (K,), as in MONAI."""
+        """The reduced score; (B, K) or (K,) with reduction "none", as in MONAI."""
         return reduced(score, self.reduction)
 
 
@@ -137,7 +137,7 @@ class DiceCELoss(DiceLoss):
 
     As there, the cross-entropy is that of a soft-max where K > 1, whatever the Dice term uses, and a binary one where
     K = 1, with `weight` as its pos_weight. weight: (K,), also of the Dice term. reduction: "mean" or "sum".
-    ignore_index: of neither term, as nnU-Net has it; for softmax and to_onehot_y, without the rest of its options.
+    ignore_index: left out of both terms, as in nnU-Net; for softmax and to_onehot_y, without the rest of its options.
     """
 
     ce_weight: Tensor | None
@@ -168,7 +168,7 @@ class DiceCELoss(DiceLoss):
             if not self.fused(scores, target) or self.label_smoothing:
                 if self.ignore_index is not None:
                     raise ValueError(
-                        "ignore_index: DiceCELoss has it for softmax=True, to_onehot_y=True and K >= 2, without "
+                        "ignore_index: DiceCELoss supports it for softmax=True, to_onehot_y=True and K >= 2, without "
                         "squared_pred and label_smoothing; leave those out, or use DiceLoss"
                     )
                 dice = self.of_counts(self.counts(scores, target), scores.ndim)

@@ -51,7 +51,7 @@ class OverlapLoss(nn.Module):
     kernels = True
     """Count by Triton kernels on a GPU, where they take the scores; see `fused_loss`."""
     over_ranks = False
-    """With `batch`: count the batches of all ranks as one. Set by `build_loss`; MONAI has none."""
+    """Count the batches of all ranks as one, with `batch`. Set by `build_loss`; MONAI has none."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class OverlapLoss(nn.Module):
         return supported and self.fused(scores, target)
 
     def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Both as plain tensors, the scores in float32 or more unless kernels convert them as they read."""
+        """Scores and target as plain tensors, scores in float32 or more unless kernels convert them as they read."""
         if self.by_kernels(scores, target):
             return plain(scores), plain(target)
         return lifted(scores, target)
@@ -204,7 +204,7 @@ def counted(target: Tensor, ignore_index: int) -> Tensor:
 
 
 def class_weight(weight: Weight) -> Tensor | None:
-    """As a float32 tensor. Raises ValueError if one is below 0."""
+    """`weight` as a float32 tensor. Raises ValueError if one is below 0."""
     if weight is None:
         return None
     weights = torch.as_tensor(weight, dtype=torch.float32)
@@ -234,7 +234,7 @@ def reduced(values: Tensor, reduction: Reduction) -> Tensor:
 def cross_entropy(
     counts: Counts, surprise: Tensor, weight: Tensor | None, reduction: Reduction, ignore_index: int | None
 ) -> Tensor:
-    """As torch's, from what `surprised_counts` gives, but 0 where all voxels are ignored. weight: (K,)."""
+    """torch's cross-entropy from the result of `surprised_counts`, but 0 if all voxels are ignored. weight: (K,)."""
     total, size = surprise.sum(0), counts.labelled.sum(0)
     if weight is not None:
         weight = weight.to(total).expand_as(total)
@@ -251,7 +251,7 @@ def check_reduction(reduction: str, supported: tuple[str, ...] = ("mean", "sum",
 
 
 def check_terms(loss: OverlapLoss, **factors: float) -> None:
-    """Of a loss of two terms: raises ValueError for a negative factor, and a reduction that they don't share."""
+    """Check a loss of two terms: raises ValueError for a negative factor, and a reduction that they don't share."""
     check_reduction(loss.reduction, ("mean", "sum"))
     check_factors(**factors)
 

@@ -27,7 +27,7 @@ class Counts:
     labelled: Tensor
 
     def foreground(self) -> Counts:
-        """Without class 0; as it is where there is one class."""
+        """Counts without class 0; all of them where there is one class."""
         if self.hit.shape[1] == 1:
             return self
         return Counts(self.hit[:, 1:], self.predicted[:, 1:], self.labelled[:, 1:])
@@ -36,7 +36,7 @@ class Counts:
         return Counts(self.hit.sum(0), self.predicted.sum(0), self.labelled.sum(0))
 
     def over_ranks(self) -> Counts:
-        """Those of all ranks together, for a loss that all compute alike."""
+        """Counts of all ranks together, for a loss that each computes from the same sums."""
         return Counts(*counts_over_ranks(torch.stack([self.hit, self.predicted, self.labelled])))
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _start(sample, row, voxels, C: tl.constexpr, LAST: tl.constexpr):
-    """Where a tile begins."""
+    """Offset of a tile's first element."""
     if LAST:
         return (sample.to(tl.int64) * voxels + row) * C
     return sample.to(tl.int64) * C * voxels + row
@@ -21,7 +21,7 @@ def _start(sample, row, voxels, C: tl.constexpr, LAST: tl.constexpr):
 
 @triton.jit
 def _offsets(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of a tile's elements from its start."""
+    """Offsets of a tile's elements from its start."""
     rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     if LAST:
         return rows * C + columns

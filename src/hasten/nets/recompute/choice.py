@@ -19,7 +19,7 @@ class Occupied(NamedTuple):
     """Bytes of activations."""
 
     kept: int
-    """Between the forward and the backward pass."""
+    """Bytes kept between the forward and the backward pass."""
     peak: int
     """Peak: the bytes kept by then plus those of a recomputed block during its backward pass."""
 
@@ -74,7 +74,7 @@ class _Search:
     """Positions where a block begins or ends, and both ends of the sequence of saves."""
     starting: dict[int, list[Block]]
     later: dict[int, int]
-    """By place: the storages that are saved or used as inputs from there on, as a bit mask."""
+    """Storages that are saved or used as inputs from a place on, as a bit mask, by that place."""
 
 
 class _Way(NamedTuple):

@@ -44,7 +44,7 @@ def memory_curve(
     *,
     rounds: int = 3,
 ) -> list[MemoryPoint]:
-    """For each budget (bytes): predicted and measured bytes, and the time of a forward and backward pass.
+    """Predicted and measured bytes, and the time of a forward and backward pass, for each budget (bytes).
 
     probe_batch: image (B, C, ...) and label (B, 1, ...) on the network's device, for loss(output, label). A copy of the
     network is measured, under the caller's autocast, budgets in turn; torch's random state is restored.

@@ -40,7 +40,7 @@ class Block:
     name: str
     call: ModuleCall
     seconds: float
-    """Of its forward pass."""
+    """Time of its forward pass."""
     draws: bool = False
     """Whether it takes random numbers."""
 
@@ -57,7 +57,7 @@ class Profile:
     left_out: dict[str, str]
     """Why a module that was called cannot be recomputed."""
     seconds: float
-    """Of the whole forward pass."""
+    """Time of the whole forward pass."""
 
 
 def profile_network(network: nn.Module, *probe: Any) -> Profile:
@@ -215,7 +215,7 @@ def _why_not(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "is compiled by TorchScript"
     if "forward" in vars(module):
-        return "has a forward of its own, in place of its class's"
+        return "has its own forward instead of its class's"
     if any(part is not module and (part._forward_hooks or part._forward_pre_hooks) for part in module.modules()):
         return "has hooks within, which would be called twice"
     return None

@@ -60,7 +60,7 @@ class Flow:
     """The copy that was run, in training mode."""
     calls: dict[int, Call]
     uses: dict[int, list[Use]]
-    """By id of the tensor."""
+    """Uses of each tensor, by its id."""
     outputs: frozenset[int]
     """Ids of the tensors that the network returned."""
     result: Any
@@ -85,7 +85,7 @@ class Flow:
         return list(consumers.values())
 
     def uses_of(self, tensor: Tensor) -> list[Use]:
-        """In call order, without dropouts that do nothing."""
+        """Uses of a tensor in call order, without dropouts that do nothing."""
         uses = self.uses.get(id(tensor), [])
         return [use for use in uses if not (use.returned_it and "dropout" in use.function.__name__)]
 
@@ -150,7 +150,7 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
 
 @contextmanager
 def hooked(modules: Mapping[str, nn.Module], enter: Enter, *, prepend: bool = False) -> Iterator[None]:
-    """Call `enter` before every call of these modules, which may be nested, and what it returned after the call.
+    """Call `enter` before each call of these modules, and the function that it returned after it. Calls may be nested.
 
     prepend: at the end of a call, come before other hooks.
     """

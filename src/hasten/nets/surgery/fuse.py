@@ -58,7 +58,7 @@ class _Kept(Mixed):
     hasten_defers: bool = False
     """Whether its output goes to an activation only, so that it is deferred."""
     hasten_kernels: bool = False
-    """On a GPU, norm and activation are computed by Triton kernels; see `fused_norms`."""
+    """Whether Triton kernels compute norm and activation on a GPU; see `fused_norms`."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
         ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))

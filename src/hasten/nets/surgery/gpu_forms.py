@@ -29,7 +29,7 @@ _CONVOLUTIONS = (torch.conv2d, torch.conv3d)
 def gpu_forms(on: bool = True, takes: Callable[[Tensor], bool] = kernels_take) -> AbstractContextManager[object]:
     """A context in which a network's forward pass runs in these forms, on the tensors that `takes` accepts.
 
-    Does nothing unless `on`, and while a network is compiled, which has forms of its own.
+    Does nothing unless `on`, and while a network is compiled, as the compiler chooses its own forms.
     """
     return _Forms(takes) if on else nullcontext()
 
@@ -73,7 +73,7 @@ def _is_last(value: Tensor) -> bool:
 
 
 def _padded(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """With channels of zeros, in channels-last; under autocast in its type, so that less is written."""
+    """Image and weight padded with channels of zeros, in channels-last; under autocast in its type, to write less."""
     layout = FORMATS[image.ndim]
     if torch.is_autocast_enabled(image.device.type):
         image = image.to(torch.get_autocast_dtype(image.device.type))

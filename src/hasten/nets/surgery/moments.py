@@ -16,7 +16,7 @@ _ROWS = 8192
 """Voxels that are summed in float32 one after the other; more are combined in float64 (without it 5e-5 is lost)."""
 
 Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""Of the image, the weight and the bias."""
+"""Gradients of the image, the weight and the bias."""
 
 
 def layout_of(image: Tensor) -> torch.memory_format:
@@ -122,7 +122,7 @@ def _of_samples(
 def backward_last(
     gradient: Tensor, image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, mask: list[bool]
 ) -> Grads:
-    """Of an instance norm of a channels-last image. mean, rstd: (B, C)."""
+    """Gradients of an instance norm of a channels-last image. mean, rstd: (B, C)."""
     images, weights, biases = _of_samples(gradient, image, mean, rstd, weight, mask)
     whole = None if not mask[0] else images[0] if len(images) == 1 else torch.cat(images)
     to_weight = torch.stack(weights).sum(0) if mask[1] else None
@@ -132,7 +132,7 @@ def backward_last(
 def backward_in_groups(
     gradient: Tensor, image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, mask: list[bool]
 ) -> Grads:
-    """Of a group norm of a channels-last image. mean, rstd: (B, G)."""
+    """Gradients of a group norm of a channels-last image. mean, rstd: (B, G)."""
     groups = mean.shape[1]
     wide_mean, wide_rstd = _to_channels(mean, image), _to_channels(rstd, image)
     _, *sums = _of_samples(gradient, image, wide_mean, wide_rstd, weight, [False, True, True])

@@ -139,7 +139,7 @@ class NormAct(nn.Module):
     """
 
     hasten_kernels: bool = False
-    """On a GPU, norm and activation are computed by Triton kernels; see `fused_norms`."""
+    """Whether Triton kernels compute norm and activation on a GPU; see `fused_norms`."""
 
     def __init__(self, norm: nn.Module, activation: nn.Module) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def _place(program, pieces, C: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _start(sample, first, row, voxels, C: tl.constexpr, LAST: tl.constexpr):
-    """Where a tile begins."""
+    """Offset of a tile's first element."""
     if LAST:
         return (sample.to(tl.int64) * voxels + row) * C + first
     return (sample.to(tl.int64) * C + first) * voxels + row
@@ -30,7 +30,7 @@ def _start(sample, first, row, voxels, C: tl.constexpr, LAST: tl.constexpr):
 
 @triton.jit
 def _offsets(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of a tile's elements from its start."""
+    """Offsets of a tile's elements from its start."""
     rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     if LAST:
         return rows * C + columns
@@ -40,7 +40,7 @@ def _offsets(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, CO
 
 @triton.jit
 def _step(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr):
-    """From one tile to the next."""
+    """Elements between the starts of two successive tiles."""
     if LAST:
         return ROWS * C
     return ROWS
@@ -48,7 +48,7 @@ def _step(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _within(row, first, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Which elements of a tile there are."""
+    """Mask of a tile's elements that exist."""
     rows, columns = row + tl.arange(0, ROWS)[:, None], first + tl.arange(0, COLUMNS)[None, :]
     return (rows < voxels) & (columns < C)
 

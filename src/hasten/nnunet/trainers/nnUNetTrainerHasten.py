@@ -229,7 +229,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         self._log_late_switches()
 
     def _log_late_switches(self) -> None:
-        """Those that the first epoch decides, where they have changed."""
+        """Log the switches that the first epoch decides, where they have changed."""
         switches = {"CUDA graph": self._graphed.switch, "larger batches of validation": self._validation.switch}
         for name, each in switches.items():
             if self._switches.get(name) != each:

@@ -101,7 +101,7 @@ def _busy(before: tuple[float, float] | None, now: tuple[float, float] | None) -
 
 
 def portable_counters() -> Counters:
-    """By psutil, on every system; a field that the system does not give is None."""
+    """Counters read by psutil, on every system; a field that the system does not have is None."""
     times = psutil.cpu_times()
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle = times.idle + getattr(times, "iowait", 0.0)
@@ -117,7 +117,7 @@ def portable_counters() -> Counters:
 
 
 class ProcCounters:
-    """The same from Linux' own files, held open: a sixth of what psutil takes, which would be a whole budget."""
+    """Counters read from Linux' own files, held open: a sixth of psutil's time, which would use up the whole budget."""
 
     def __init__(self, proc: Path = Path("/proc"), block: Path = Path("/sys/block")) -> None:
         self._files = {name: _open(proc / name) for name in ("stat", "meminfo", "self/statm", "diskstats", "net/dev")}

@@ -41,8 +41,8 @@ class Monitor:
     worked without waiting for other ranks; ranks in lock-step are distinguished by nothing else.
     offset_s: the run's age in seconds at `start`, or a function that gives it then.
     rank, world_size: default $RANK and $WORLD_SIZE. gpus: as GpuProbe takes them; () records the host alone.
-    tell: gets one line for whatever a person should know, each once; the log by default. send: gets the record of each
-    sample, such as a tracker's.
+    tell: receives one line for whatever a person should know, each once; the log by default. send: receives the record
+    of each sample, such as a tracker's.
     Nothing that goes wrong here ends the run: a disk that cannot be written is reported once.
     """
 

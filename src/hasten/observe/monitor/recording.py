@@ -139,7 +139,7 @@ def _json(line: bytes) -> Any:
 
 
 class History:
-    """At most about `limit` samples: the last `recent` as they came, of those before every second, fourth, ..."""
+    """Keeps at most about `limit` samples: the last `recent` as they came, of those before every second, fourth, ..."""
 
     def __init__(self, limit: int = 1200, recent: int = 600) -> None:
         assert 0 <= recent < limit

@@ -16,7 +16,7 @@ class Gpu:
     """One GPU at one moment; None is a reading that the driver does not support."""
 
     index: int
-    """As the driver numbers it."""
+    """Number that the driver gives the GPU."""
     util: float | None = None
     """Percent of the time since the driver's last look in which a kernel ran."""
     used: float | None = None
@@ -63,7 +63,7 @@ class Sample:
     step_s: float | None = None
     """Mean seconds of the steps since the sample before, of ten at least; None where none finished since."""
     work_s: float | None = None
-    """Of those, seconds that this rank did not wait for others; None where nobody measures."""
+    """Part of `step_s` in which this rank did not wait for others; None where nobody measures."""
     host: Host = Host()
     gpus: tuple[Gpu, ...] = ()
     process: int = 0
@@ -75,7 +75,7 @@ _HOST = tuple(field.name for field in fields(Host))
 _PACE = ("step", "step_s", "work_s")
 _REST = tuple(name for name in _GPU if name not in ("index", "util", "used", "total"))
 COLUMNS = (*CLASSIC, "gpu", *_REST, *_PACE, *_HOST)
-"""Of monitor.csv: one row for each sample and GPU; without a GPU one row a sample, those fields empty."""
+"""Columns of monitor.csv: one row for each sample and GPU; without a GPU one row a sample, those fields empty."""
 
 
 def rows_of(sample: Sample) -> list[dict[str, str]]:

@@ -22,7 +22,7 @@ from hasten.observe.values import integer, mapping, number
 SILENT_S = 10.0
 """Seconds without new records after which a run with a monitor counts as silent."""
 SILENT_METRICS_S = 120.0
-"""The same for a run with only metrics.jsonl, where a line may cover many steps."""
+"""Seconds without new records for a run with only metrics.jsonl, where a line may cover many steps."""
 ENDING_S = 30.0
 """Seconds that a run whose monitor has stopped may take to write its summary."""
 _MARKS = (RUN_YAML, METRICS_JSONL, SUMMARY_JSON, PLAN_JSON, ENV_JSON, MONITOR_JSONL, CHECKPOINTS)
@@ -52,7 +52,7 @@ class View:
     metric: str
     """Name of the run's metric."""
     score: float | None
-    """Its mean in the last validation."""
+    """Mean of the metric in the last validation."""
     best: float | None
     best_step: int | None
     left_s: float | None
@@ -180,7 +180,7 @@ class Watch:
         return max(times, default=None)
 
     def _left(self, steps: int | None, total: int | None, limit_s: float | None) -> float | None:
-        """By the pace of the last half of the lines, validations and all, but no longer than until the time limit."""
+        """Seconds left at the pace of the last half of the lines, with validations, but not beyond the time limit."""
         lines = self._lines[len(self._lines) // 2 - 1 :] if len(self._lines) > 2 else self._lines
         if steps is None or total is None or len(lines) < 2 or steps >= total:
             return None

@@ -12,7 +12,7 @@ from hasten.observe.rundir import write_json
 from hasten.observe.values import mapping
 
 TRACKERS_JSON = "trackers.json"
-"""In the run directory: the id of the run in each tracker, with which a resumed run continues."""
+"""File in the run directory: the id of the run in each tracker, with which a resumed run continues."""
 
 Status = Literal["finished", "interrupted", "failed"]
 Plain = str | int | float | bool
@@ -39,7 +39,7 @@ class Ids:
         self._path, self._lock = folder / TRACKERS_JSON, threading.Lock()
 
     def get(self, tracker: str) -> dict[str, str]:
-        """Empty if nothing, or nothing readable, was remembered."""
+        """Ids in a tracker; empty if nothing, or nothing readable, was remembered."""
         with self._lock:
             return mapping(self._read().get(tracker))
 

@@ -46,7 +46,7 @@ class Events:
     def _begin_session(self, config: dict[str, Plain]) -> None:
         """The hyperparameters for TensorBoard's table, which also shows the last value of every curve.
 
-        SummaryWriter's own call puts them into a run of their own, flags as numbers.
+        SummaryWriter's own call puts them into a separate run, flags as numbers.
         """
         from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 

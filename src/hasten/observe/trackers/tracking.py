@@ -23,8 +23,8 @@ CLOSE_S = 10.0
 class Tracking:
     """Sends each `log`ged record to every tracker of `names`; a context manager around the training.
 
-    A tracker starts up (imports included), writes and ends in a thread of its own. One that is not installed or fails
-    is reported once, as a warning, and left out from then on: the run continues, and metrics.jsonl has it all.
+    A tracker starts up (imports included), writes and ends in its own thread. One that is not installed or fails
+    is reported once, as a warning, and left out from then on: the run continues, and metrics.jsonl has all values.
     Records of the training wait as long as they must; of a monitor's samples the oldest are dropped where more than
     1000 wait. Under several ranks only rank 0 (of the environment's RANK) tracks.
 

@@ -33,7 +33,7 @@ class ConvShape:
     name: str
     channels: int
     side: int
-    """Of the input's map, in voxels."""
+    """Side of the input's map, in voxels."""
     batch: int = 2
 
 
@@ -45,11 +45,11 @@ class Cell:
     precision: str
     channels_last: bool
     seconds: float = math.nan
-    """Of forward and backward; median."""
+    """Median time of forward and backward."""
     forward_error: float = math.nan
     """Relative error of norms against float64; NaN after NaNs or an error."""
     gradient_error: float = math.nan
-    """Of the weights' gradient, the worst of several repeats."""
+    """Relative error of the weights' gradient, the worst of several repeats."""
     failure: str = ""
     """The error, if it failed."""
 
@@ -109,7 +109,7 @@ def _conv(image: Tensor, weight: Tensor) -> Tensor:
 
 
 def _cells(case: ConvShape, precision: str, device: torch.device, conv: Conv, rounds: int) -> list[Cell]:
-    """Of both memory formats."""
+    """Cells of both memory formats."""
     inputs = _inputs(case, device)
     tensors = (*inputs, *_truth(*inputs))
     return [_cell(case, precision, channels_last, tensors, conv, rounds) for channels_last in (False, True)]

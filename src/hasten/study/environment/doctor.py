@@ -39,7 +39,7 @@ class Environment:
     others: float
     """Cores that other programs used while nothing was measured."""
     facts: dict[str, Any]
-    """As env.json of a run has them."""
+    """Content of a run's env.json."""
     seconds: float
 
     @property

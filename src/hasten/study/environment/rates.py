@@ -32,13 +32,13 @@ class Rates:
     gunzip: float | None = None
     """Uncompressed bytes, by the library that Hasten uses."""
     gunzip_plain: float | None = None
-    """By the standard library."""
+    """Uncompressed bytes, by the standard library."""
     copy: float | None = None
     """Bytes copied from memory to memory of the training device."""
     matmul: dict[str, float] | None = None
     """Floating point operations a second by precision."""
     pinned: float | None = None
-    """From the host to the device."""
+    """Bytes copied from pinned memory of the host to the device."""
     pageable: float | None = None
 
 
@@ -87,7 +87,7 @@ def write_rate_file(folder: Path) -> Path:
 
 
 def read_rate(paths: list[Path], *, seconds: float = 2.0) -> float | None:
-    """Bytes a second of reading files one after another past the page cache, for at most about so many seconds.
+    """Bytes a second of reading files one after another past the page cache, for at most about this many seconds.
 
     None if nothing could be read. Files are only read. Caches of the host or the disk can't be dropped.
     """

@@ -24,7 +24,7 @@ class Threads:
     usable: int
     """Cores that this process may run on."""
     logical: int
-    """Of the machine; hyperthreads count."""
+    """Cores of the machine; hyperthreads count."""
     physical: int
     torch: int
     """Threads of torch's operators."""
@@ -70,7 +70,7 @@ _TRAPS = (
         "OMP_WAIT_POLICY", lambda value: value.strip().lower() == "active",
         "threads that wait keep their cores busy: other threads of the run, and other programs, stand still",
     ),
-    Trap("OMP_DYNAMIC", _is_on, "OpenMP may take fewer threads than it is told to, differently each time"),
+    Trap("OMP_DYNAMIC", _is_on, "OpenMP may take fewer threads than set, differently each time"),
     Trap(
         "KMP_DUPLICATE_LIB_OK", _is_on, "hides that two OpenMP libraries are loaded, which can give wrong numbers",
         " and install all packages from one source",
@@ -149,7 +149,7 @@ def _settings(threads: Threads) -> list[Check]:
 
 
 def threads_here() -> Threads:
-    """Of this process."""
+    """The threads of this process."""
     names = {*_COUNTS, *(trap.variable for trap in _TRAPS)}
     return Threads(
         usable=usable_cores(),

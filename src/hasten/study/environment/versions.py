@@ -20,10 +20,10 @@ class Versions:
     python: str
     torch: str
     cuda: str | None = None
-    """Of torch's build; None for a build without CUDA."""
+    """CUDA version of torch's build; None for a build without CUDA."""
     cudnn: str | None = None
     driver: str | None = None
-    """Of NVIDIA."""
+    """Version of NVIDIA's driver."""
     torchvision: str | None = None
     monai: str | None = None
     gpu: bool = False

@@ -49,7 +49,7 @@ class Node:
 
     @property
     def self_time(self) -> int:
-        """Without its children."""
+        """Time without that of its children."""
         return max(0, self.time - sum(child.time for child in self.children))
 
     @property
@@ -78,9 +78,9 @@ class ProfileRecording:
     main: list[Node]
     """The outermost ranges and operations of the thread that trains, in order."""
     backward: list[Node]
-    """Of the threads on which autograd runs, where it does not run on the training one."""
+    """Nodes of autograd's threads, where it does not run on the training one."""
     beside: list[Node]
-    """Of all other threads."""
+    """Nodes of all other threads."""
     device: Counter[str]
     """ns by kernel, of all that ran on the device, launched by what was recorded or not."""
     device_calls: Counter[str]
@@ -99,7 +99,7 @@ class ProfileRecording:
         return bool(self.device)
 
     def is_kernel(self, node: Node) -> bool:
-        """On a CPU: an operation that delegates little or no work to others, or a compiled region."""
+        """Whether, on a CPU, it is an operation that delegates little or no work to others, or a compiled region."""
         if node.is_range or not _works(node.name):
             return node.name.startswith(_COMPILED)
         return node.name in self.workers or not any(_works(child.name) for child in node.children)

@@ -35,7 +35,7 @@ Table = dict[str, Row]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """By the name of a row; the largest first."""
+    """Tables by the name of a row; the largest first."""
 
     kernels: Table
     kinds: Table
@@ -61,7 +61,7 @@ def tables_of(recording: ProfileRecording) -> Tables:
 
 
 def _kernels(recording: ProfileRecording) -> Table:
-    """On a device those that ran there, with the host's time in what launched them; else a CPU's own."""
+    """Kernels that ran on the device, with the host's time in what launched them; without a device, the CPU's own."""
     cpu: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     for root in recording.roots():
@@ -93,7 +93,7 @@ def _kinds(kernels: Table, kind_of: dict[str, str]) -> Table:
 
 
 def _phases(recording: ProfileRecording) -> Table:
-    """Of a phase inside another one, only the outer counts. What autograd's own threads run is the backward's."""
+    """Times of the phases; of nested ones only the outer counts. What autograd's own threads run is the backward's."""
     by_phase: dict[str, list[Node]] = {}
     for root in recording.main:
         for node in _outermost(root):

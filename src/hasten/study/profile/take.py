@@ -66,7 +66,7 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
     compiled = components.engaged["compiled network"].on
     if compiled:
-        notes.append("The network is compiled, so that its modules have no ranges of their own.")
+        notes.append("The network is compiled, so that its modules have no separate ranges.")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hasten-profile-")))
         stack.enter_context(collected_between_steps())

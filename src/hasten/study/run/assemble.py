@@ -58,7 +58,7 @@ class Assembled:
     cold: ColdCache | None
     """None where the cache holds the run's cases already."""
     validation_cases: int
-    """Of the whole run; `components` has fewer if only a part of the data was prepared."""
+    """Validation cases of the whole run; `components` has fewer if only a part of the data was prepared."""
     whole: bool
     """Whether all cases were prepared."""
     once: dict[str, float]

@@ -84,8 +84,9 @@ def diagnose_run(
 ) -> RunDiagnosis:
     """Run some of a run's steps and report its bottleneck. The run's folder is not needed and no file is kept.
 
-    steps: at most so many are timed; seconds: about so many are spent after the first step is ready. What a cache lacks
-    is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary folder.
+    steps: largest number that is timed; seconds: approximate time that is spent after the first step is ready. What a
+    cache lacks is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary
+    folder.
     wrap_step: (step) -> a callable like it, wrap_feed: (batches) -> batches: put around the run's own, to see what a
     change costs. What a wrapped step takes beyond the step counts as reading device values if it reads any, else as the
     interpreter's. read_delay_s: each file, and each sample of an arena in the file, comes so much later, as from a slow
@@ -202,7 +203,7 @@ def _measure(
 
 
 def _by_hand(components: RunComponents, ran: TimedSteps, seconds: float) -> dict[str, float]:
-    """Only for a run whose variant is set in its configuration: any other run chooses the fastest itself."""
+    """Probes (`slower_than`) of a run whose variant is set in its configuration; others choose the fastest."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     why = components.engaged["channels-last"].why
     precision = next(

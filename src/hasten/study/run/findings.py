@@ -44,16 +44,16 @@ class Facts:
     inline: bool
     """Whether the training device makes its batches itself."""
     home: str
-    """Of the arena, as `Arena.home`."""
+    """Home of the arena, as `Arena.home`."""
     rare: Rare
     cold: ColdCache | None
     arms: Arms
     operations: dict[str, float] = field(default_factory=dict)
-    """As `operation_costs` gives them."""
+    """Costs of the operations, from `operation_costs`."""
     probabilities: dict[str, float] = field(default_factory=dict)
-    """Of each operation of the augmentation, by its name."""
+    """Probability of each operation of the augmentation, by its name."""
     variants: dict[str, float] = field(default_factory=dict)
-    """As `slower_than` gives them."""
+    """Seconds of a probe by variant, from `slower_than`."""
     variant: str = ""
     """The one that the run has."""
     threads: int = 1
@@ -68,11 +68,11 @@ class Facts:
     others: float = 0.0
 
     def seconds(self, *names: str) -> float:
-        """Of a step that these parts take."""
+        """Seconds of a step that these parts take."""
         return sum(self.split.parts.get(name, 0.0) for name in names)
 
     def finding(self, cost_s: float, **texts: str) -> Finding:
-        """A finding that costs so many seconds of a step, all of which its cure saves."""
+        """A finding that costs this many seconds of a step, all of which its cure saves."""
         return Finding(cost_s=cost_s, gain=gain_of(cost_s, self.split.step_s), **texts)  # type: ignore[arg-type]
 
 

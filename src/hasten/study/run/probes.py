@@ -198,7 +198,7 @@ def slower_than(components: RunComponents, *, step_s: float, seconds: float) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """Of forward and backward, for a batch."""
+    """Work of forward and backward, for a batch."""
 
     flops: float
     moved: float

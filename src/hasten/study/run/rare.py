@@ -20,7 +20,7 @@ class Rare:
     """Seconds of one validation and one checkpoint, and how often the run has them."""
 
     validation_s: float
-    """Of all validation cases."""
+    """Time of all validation cases."""
     timed_cases: int
     """Cases on which that was measured."""
     validations: int
@@ -30,7 +30,7 @@ class Rare:
     """Time until one is on disk, in parallel with the training."""
     checkpoints: int
     steps: int
-    """Of the run."""
+    """Steps of the run."""
 
     @property
     def validation_step_s(self) -> float:
@@ -53,7 +53,7 @@ def measure_rare(components: RunComponents, folder: Path, *, cases: int, step_s:
     return Rare(
         validation_s=validated_s * scale,
         timed_cases=timed,
-        # Every so many steps, and at the end.
+        # At regular intervals, and at the end.
         validations=-(-train.steps // train.validate_every),
         checkpoint_s=stands,
         write_s=writes,

@@ -15,7 +15,7 @@ _NONE = "No setting was found that would make it faster."
 
 
 def lines(report: RunDiagnosis) -> list[str]:
-    """For a terminal: the sentence, the split, then each finding with its evidence and its cure."""
+    """Lines for a terminal: the sentence, the split, then each finding with its evidence and its cure."""
     split = report.split
     output = [report.diagnosis.sentence, ""]
     for name, words in PARTS.items():

@@ -80,7 +80,7 @@ class TimedStep:
         self._step = _Marked(**{**fields, "update": _TimedUpdate(step.update, marks)})
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
-        """As `TrainStep`."""
+        """Run the step like `TrainStep`, with times."""
         self.marks.mark("around")
         self.running = True
         try:
@@ -106,7 +106,7 @@ class TimedSteps:
     step_s: float
     marks: dict[str, float]
     made_s: float
-    """Inside the run's own feed, on the host."""
+    """Time of making the batch inside the run's own feed, on the host."""
     asked_s: float
     """Time the step waited for its batch, on the host: more than `made_s` only if the feed is wrapped."""
     reads: float

@@ -22,7 +22,7 @@ class Analysis:
     """The results of a scaling study."""
 
     name: str
-    """Of the folder."""
+    """Name of the folder."""
     baseline: int
     epoch: int | None
     """The 0-based epoch that is compared; None is the median of all but the first."""
@@ -37,7 +37,7 @@ class Analysis:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Of all strategies, one after another."""
+        """Points of all strategies, one after another."""
         return tuple(point for one in self.series for point in one.points)
 
     @property
@@ -62,8 +62,8 @@ def analyse(
     """Read the logs in `folder` and compare them.
 
     baseline: workers that speed-up is measured against. epoch: the 0-based epoch whose time is compared; without it 4
-    in logs by others that have it, else, and with `median`, the median of all but the first. drop: fall of the metric
-    that is reported. target: metric whose time is compared; without it the highest that every run reached.
+    in logs by others with that epoch, else, and with `median`, the median of all but the first. drop: fall of the
+    metric that is reported. target: metric whose time is compared; without it the highest that every run reached.
     Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
     """
     study = read_logs(folder)

@@ -34,7 +34,7 @@ class Log:
     mode: str = ""
     """`weak`: the batch grows with the workers; `strong`: it stays the same; empty if unknown."""
     machine: Mapping[str, object] | None = None
-    """Of a run of Hasten: cores, threads of a worker, device, and settings that each run chooses by measuring."""
+    """Machine of a Hasten run: cores, threads of a worker, device, and settings that each run chooses by measuring."""
 
     def epoch_s(self, epoch: int | None) -> float | None:
         """Seconds of that 0-based epoch; None: the median of all but the first, which warms up."""

@@ -16,7 +16,7 @@ class Logs:
     """The logs in a folder."""
 
     logs: tuple[Log, ...]
-    """By strategy, workers and seed."""
+    """Logs, sorted by strategy, workers and seed."""
     notes: tuple[str, ...]
     """What was ignored or left out, and why, one sentence each."""
 
@@ -35,7 +35,7 @@ def read_logs(folder: Path) -> Logs:
     notes: list[str] = []
     for path in sorted(folder.glob("log_*.csv")):
         if parse_name(path) is None:
-            notes.append(f"{path.name}: ignored, as its name doesn't tell the workers; it must read {PATTERN}.")
+            notes.append(f"{path.name}: ignored, as its name doesn't state the workers; it must read {PATTERN}.")
             continue
         log, remarks = read_csv(path)
         logs.append(log)
@@ -73,4 +73,4 @@ def _require_one_metric(folder: Path, logs: list[Log]) -> None:
     by_metric = {log.metric_name: log.source for log in logs}
     if len(by_metric) > 1:
         metrics = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
-        raise ValueError(f"{folder}: the logs tell different metrics ({metrics}), which can't be compared; part them")
+        raise ValueError(f"{folder}: the logs have different metrics ({metrics}), which can't be compared; part them")

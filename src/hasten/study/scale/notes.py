@@ -70,7 +70,7 @@ def _unlike(logs: Sequence[Log]) -> list[str]:
             )
             sentences.append(
                 f"train.{name} was not the same in all runs ({each} workers), which changes their speed; "
-                "settle it in the YAML."
+                "set it in the YAML."
             )
     devices = sorted({str(_facts(log).get("device")) for log in logs if log.machine is not None})
     if len(devices) > 1:
@@ -80,7 +80,7 @@ def _unlike(logs: Sequence[Log]) -> list[str]:
 
 def _modes(logs: Sequence[Log]) -> list[str]:
     modes = sorted({log.mode for log in logs if log.mode and log.world > 1})
-    mixed = f"{' and '.join(modes)} scaling are mixed here; study each in a folder of its own."
+    mixed = f"{' and '.join(modes)} scaling are mixed here; study each in its own folder."
     return [mixed] if len(modes) > 1 else []
 
 
@@ -97,7 +97,7 @@ def _mode(logs: Sequence[Log]) -> str:
 
 
 def _rates(series: Series) -> str:
-    """Where a peak learning rate was scaled with the workers."""
+    """A note where a peak learning rate was scaled with the workers."""
     rates = {log.world: log.rate for log in series.logs if log.rate}
     base = series.base.world
     if len(rates) < 2 or base not in rates:

@@ -43,11 +43,11 @@ class StudyEntry:
     seconds: float | None = None
     """Wall time from the launcher's start to its end."""
     threads: int | None = None
-    """Of each process."""
+    """Threads of each process."""
     others_cores: float = 0.0
     """Cores that other programs used meanwhile."""
     why: str = ""
-    """Of a run that failed."""
+    """Reason why a run failed."""
 
 
 def study_entries(folder: Path) -> list[StudyEntry]:
@@ -133,7 +133,7 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
         losses = [(record.step * batch / cases, record.time_s, record.loss) for record in run.train
                   if record.loss is not None]  # fmt: skip
     if not epochs:
-        notes.append(f"{at}: its {METRICS_JSONL} tells no pace, so its epochs have no time.")
+        notes.append(f"{at}: its {METRICS_JSONL} has no pace, so its epochs have no time.")
     return Log(
         strategy=entry.strategy,
         world=entry.world,

@@ -12,7 +12,7 @@ from hasten.study.scale.log import Log
 from hasten.study.scale.run_logs import SINGLE
 
 DEFAULT_EPOCH = 4
-"""For logs of other trainings: the epoch compared in the study that introduced their format."""
+"""Epoch to compare in logs of other trainings: that of the study that introduced their format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,10 +23,10 @@ class Spread:
     low: float
     high: float
     values: tuple[float, ...]
-    """Of each run, by seed."""
+    """Value of each run, by seed."""
 
     def seconds(self, *, spread: bool = True) -> str:
-        """As a time, with the range of several runs."""
+        """The value as a time, with the range of several runs."""
         digits = ".1f" if self.median >= 10 else ".3g"
         limits = f" ({self.low:{digits}} to {self.high:{digits}})" if spread and len(self.values) > 1 else ""
         return f"{self.median:{digits}} s{limits}"
@@ -43,7 +43,7 @@ class Point:
     """Workers over those of the baseline."""
     epoch_s: Spread | None
     speedup: float | None
-    """Of an epoch: the baseline's median over this one's."""
+    """Speed-up of an epoch: the baseline's median over this one's."""
     efficiency: float | None
     total_s: Spread | None
     total_speedup: float | None
@@ -64,7 +64,7 @@ class Series:
     strategy: str
     points: tuple[Point, ...]
     logs: tuple[Log, ...]
-    """Of all points, the baseline's too."""
+    """Logs of all points, the baseline's too."""
 
     @property
     def base(self) -> Point:
@@ -72,7 +72,7 @@ class Series:
 
 
 def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> int | None:
-    """The epoch to compare: the requested one, else 4 if all are logs by others that have it, else None (the median).
+    """The epoch to compare: the requested one, else 4 if all are logs by others with epoch 4, else None (the median).
 
     Raises ValueError if the requested epoch isn't in every log.
     """
@@ -164,7 +164,7 @@ def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, t
 
 
 def _spread(values: Sequence[float | None]) -> Spread | None:
-    """Over runs that all have the figure; None if one doesn't."""
+    """Spread over runs that all have the figure; None if one doesn't."""
     numbers = tuple(value for value in values if value is not None)
     if not numbers or len(numbers) < len(values):
         return None

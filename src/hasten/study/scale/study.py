@@ -246,14 +246,14 @@ def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]
     except (OSError, ValueError) as error:
         raise ValueError(f"--out {out}: can't be used ({error}); choose another folder") from None
     if not (out / BASE_YAML).is_file() or not isinstance(existing.get("runs"), list) or _SETTINGS not in existing:
-        raise ValueError(f"--out {out}: is not empty and holds no study to go on with; choose another folder")
+        raise ValueError(f"--out {out}: is not empty and holds no study to continue; choose another folder")
     before = dict(words.flat({**to_dict(load_run(out / BASE_YAML)), "scale": existing[_SETTINGS]}))
     now = dict(words.flat({**to_dict(base), "scale": settings}))
     changed = [f"{name} {before.get(name)} -> {now.get(name)}" for name in now if before.get(name) != now.get(name)]
     if changed:
         raise ValueError(
             f"--out {out}: holds a study of other settings ({'; '.join(changed[:4])}); choose another folder, or give "
-            "those settings to go on with it"
+            "those settings to continue it"
         )
     return existing
 

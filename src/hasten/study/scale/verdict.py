@@ -153,7 +153,7 @@ def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: 
     both = ", though it falls there in all strategies" if 1 < len(falls) == strategies else ""
     return (
         f"{metric} at {join_words(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
-        f"one seed: can't be told from noise{both}."
+        f"one seed: can't be separated from noise{both}."
     )
 
 
@@ -167,7 +167,7 @@ def _judged(series: Series, point: Point, metric: str, base: str) -> str:
     )
     sizes = (len(spread.values), len(base_spread.values))
     if least_chance(*sizes) > BEYOND:
-        return f"{text}: {sizes[0]} and {sizes[1]} seeds are too few to tell that from noise (3 and 3 can)."
+        return f"{text}: {sizes[0]} and {sizes[1]} seeds are too few to separate that from noise (3 and 3 can)."
     by_chance = chance(spread.values, base_spread.values)
     often = f"chance alone makes it so in {share(by_chance)} of cases"
     return f"{text}: {'beyond' if by_chance <= BEYOND else 'within'} the seeds' noise ({often})."

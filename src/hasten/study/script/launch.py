@@ -46,7 +46,7 @@ class ScriptRun:
     """The script's own exit code, or 128 + the number of the signal that ended it; 0 if the doctor stopped it at its limit."""
     ended: Ended
     records: list[ProcessRecord] = field(default_factory=list)
-    """Of the processes that trained, by rank."""
+    """Records of the processes that trained, by rank."""
     seconds: float = 0.0
     output: str = ""
     """Last 20,000 characters of its stdout and stderr, of a quiet run only."""

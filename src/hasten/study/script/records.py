@@ -23,15 +23,15 @@ class ProcessRecord:
     """Device types on which the network's inputs lay."""
     assume_cuda: bool = False
     ended: str = "exit"
-    """`steps` or `seconds` at the bound, `exit`, `failed` after an exception, or `running` if it was killed."""
+    """`steps` or `seconds` at the limit, `exit`, `failed` after an exception, or `running` if it was killed."""
     step_seconds: tuple[float, ...] = ()
     """Every step's wall time, without the first."""
     losses: tuple[float, ...] = ()
-    """Of the first steps, one a step (summed where a step had several)."""
+    """Losses of the first steps, one a step (summed where a step had several)."""
     experiments: dict[str, Any] = field(default_factory=dict)
-    """As `hasten_probe.experiments.run` gave it."""
+    """Results of `hasten_probe.experiments.run`."""
     cures: dict[str, Any] = field(default_factory=dict)
-    """By name of those asked for: what `hasten_probe.cures.apply` gave, or its error's words."""
+    """Results of `hasten_probe.cures.apply`, or the error's text, by the name of each requested cure."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The whole JSON."""
 
@@ -90,12 +90,12 @@ class ProcessRecord:
 
     @property
     def root_site(self) -> str:
-        """Where the network was made; "" if that isn't known."""
+        """Code line that makes the network; "" if that isn't known."""
         return next((root["site"] for root in self.listed("roots") if root["site"]), "")
 
     @property
     def loader_site(self) -> str:
-        """Where the loader that trains was made; that of the network if there is none."""
+        """Code line that makes the loader that trains; that of the network if there is none."""
         return next((each["site"] for each in self.training_loaders), self.root_site)
 
     def finding(

@@ -34,7 +34,7 @@ _EXPERIMENTS = {
     "zero_grad": "gradients set to None",
     "anomaly": "the step without anomaly detection",
 }
-"""In words, what the probe's experiments try."""
+"""Names of the probe's experiments."""
 JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 _NOTHING = "None of the findings has a cure that can be applied from outside."
 

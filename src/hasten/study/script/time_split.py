@@ -1,4 +1,4 @@
-"""Where the wall time of a watched script went, and on a CPU how much workers that compete for cores took."""
+"""The wall time of a watched script, by part, and on a CPU how much workers that compete for cores took."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _named(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
 
 
 def _waiting_for_ranks(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
-    """With several ranks on CPUs, the time in which backward's thread is idle is the wait for other ranks."""
+    """Count the idle time of backward's thread, with several ranks on CPUs, as waiting for other ranks."""
     if record.world < 2 or record.on_gpu or not record.measured:
         return parts
     idle = statistics.fmean(
@@ -78,7 +78,7 @@ def _waiting_for_ranks(record: ProcessRecord, parts: dict[str, float]) -> dict[s
 
 
 def _shared_with_workers(record: ProcessRecord, parts: dict[str, float]) -> dict[str, float]:
-    """On a CPU, attribute the time by which workers slow the network down to the making of items."""
+    """Attribute, on a CPU, the time by which workers slow the network down to the making of items."""
     lost_s, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
     lost_s = min(lost_s, 0.98 * both)
     if lost_s <= 0:

@@ -1,4 +1,4 @@
-"""`--try`: run the script with and without each cure in turns, and report the gain and whether the losses agree."""
+"""`--try`: run the script with and without each cure, interleaved, and report the gain and whether the losses agree."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tried:
     """One cure, or all winners together, against the unchanged script."""
 
     cures: tuple[str, ...]
-    """As `hasten_probe.cures.apply` takes them."""
+    """Names of cures, as `hasten_probe.cures.apply` takes them."""
     findings: tuple[str, ...]
     """Names of the findings that asked for them."""
     outcome: Outcome
@@ -72,7 +72,7 @@ class Tried:
     difference: float | None
     """Largest relative difference of the first losses, from those without."""
     agreement: str
-    """In words: exact, within rounding, ..."""
+    """Agreement in words: exact, within rounding, ..."""
     why: str = ""
     """Why the outcome is unclear, or how it failed."""
 
@@ -218,7 +218,7 @@ def compare_losses(
     if worst <= LOW_PRECISION and any(cure.startswith("autocast") for cure in cures):
         return worst, f"within bfloat16's precision ({worst:.1g})"
     if any(cure.startswith("workers") for cure in cures):
-        return worst, f"differs ({worst:.1g}): each worker draws random numbers of its own"
+        return worst, f"differs ({worst:.1g}): each worker draws its own random numbers"
     return worst, f"differs ({worst:.1g})"
 
 
@@ -238,7 +238,7 @@ def _training_record(run: ScriptRun) -> Any:
 
 
 def _median_step(run: ScriptRun) -> float | None:
-    """Of the first rank without its first fifth; None if it crashed or made too few steps."""
+    """Median step of the first rank without its first fifth; None if it crashed or made too few steps."""
     record = _training_record(run)
     if run.ended not in ("finished", "bounded", "timeout") or record is None:
         return None

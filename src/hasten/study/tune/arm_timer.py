@@ -1,4 +1,4 @@
-"""Compares settings on this machine: builds them, checks that their numbers agree, and times them in turns."""
+"""Compares settings on this machine: builds them, checks that their numbers agree, and times them interleaved."""
 
 from __future__ import annotations
 

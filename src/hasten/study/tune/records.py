@@ -28,14 +28,14 @@ class Tuned:
     """The result of a search."""
 
     config: RunConfig
-    """The run as tuned.yaml has it."""
+    """The run as in tuned.yaml."""
     out: Path
     changes: tuple[Change, ...]
     """Fields of the run's YAML that are not as they were; none if nothing was clearly faster."""
     rows: tuple[SearchRow, ...]
     """Everything that was tried, or not, in order."""
     gain: ArmResult | None
-    """Of all changes together on the run's steps; None if nothing won."""
+    """Gain of all changes together on the run's steps; None if nothing won."""
     suggestions: tuple[str, ...]
     """Winners that are not taken, or have no field in a run's YAML."""
     notes: tuple[str, ...]
@@ -73,7 +73,7 @@ class Tuned:
         return f" Most promising, and not proven: {changes_text(row.changes)}, {best.gain:.2f} times as fast{ends}."
 
     def lines(self) -> list[str]:
-        """For a terminal: the verdict, what changed, what else won, and the notes."""
+        """Lines for a terminal: the verdict, what changed, what else won, and the notes."""
         return [
             self.verdict,
             *(f"  {change}" for change in self.changes),

@@ -73,7 +73,7 @@ class SearchStage:
     least: float = 0.0
     """Share that an arm must gain, beyond noise, at the lower end of its interval to be taken."""
     weight: float = 1.0
-    """Its weight, against those of later stages, in dividing the remaining time."""
+    """Weight of the stage, against those of later stages, in dividing the remaining time."""
 
 
 Ceiling = Callable[[SearchStage, Setting], tuple[float, str] | None]
@@ -110,9 +110,9 @@ class Searched:
     """`start` itself unless something was clearly faster."""
     rows: tuple[SearchRow, ...]
     decided: frozenset[str]
-    """Knobs about which the measurements came to a conclusion, changed or not."""
+    """Knobs for which the measurements were conclusive, changed or not."""
     gain: ArmResult | None
-    """Of `best` against `start`, in steps; None where they are the same, or only validation gained."""
+    """Gain of `best` against `start`, in steps; None where they are the same, or only validation gained."""
     busy: bool
     short: bool
     """Whether there was too little time for everything."""

@@ -37,7 +37,7 @@ class Setting:
         return dict(self.values)[name]
 
     def having(self, changes: Changes) -> Setting:
-        """The same but for `changes`, whose knobs it must have."""
+        """This setting with `changes`, whose knobs it must have."""
         values = dict(self.values)
         assert changes.keys() <= values.keys(), changes
         return Setting.of({**values, **changes})
@@ -49,7 +49,7 @@ class Setting:
 
 
 def changes_text(changes: Changes) -> str:
-    """For people: `precision=bf16, compile=off`."""
+    """Text for people: `precision=bf16, compile=off`."""
     return ", ".join(f"{name}={value_text(value)}" for name, value in changes.items()) or "as it is"
 
 
@@ -58,7 +58,7 @@ def value_text(value: Value) -> str:
 
 
 def unique(settings: Iterable[Setting]) -> list[Setting]:
-    """In order, each once."""
+    """The settings in order, each once."""
     return list(dict.fromkeys(settings))
 
 

@@ -27,7 +27,7 @@ FEED, BATCH, VALIDATION = "cache home and batch program", "batch size", "sliding
 _BATCH_LEAST = 0.15
 _SAFE = 0.9
 _COPIES = 4
-"""Of the weights, beside activations: gradients, two moments, the average."""
+"""Copies of the weights, beside activations: gradients, two moments, the average."""
 _STEP_BYTES = "bytes of a step"
 
 
@@ -41,11 +41,11 @@ class Room:
     """What such a step may hold."""
     arena: int
     home: str
-    """Where the run's prepared cases actually are."""
+    """Home in which the run's prepared cases actually are."""
     host: int
     """Host memory that prepared cases may take."""
     device: int
-    """The GPU's, likewise; 0 without one."""
+    """Memory of the GPU that prepared cases may take; 0 without one."""
 
     @property
     def fits(self) -> bool:
@@ -88,7 +88,7 @@ def fit_memory(start: Setting, room: Room) -> tuple[Setting, SearchRow | None]:
 
 
 def start_of(planned: RunPlan) -> Setting:
-    """The run as its configuration has it; what that leaves to be measured is float32, contiguous and not compiled."""
+    """The run as configured; what that leaves to be measured is float32, contiguous and not compiled."""
     config = planned.config
     train, sample, infer = config.train, config.sample, config.infer
     compiled = ("blocks" if train.compile_blocks else "whole") if train.compile else "off"

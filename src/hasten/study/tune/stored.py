@@ -86,7 +86,7 @@ class StoredMeasurements:
         return known
 
     def keep(self, name: str, fact: Any) -> None:
-        """fact: as JSON has it."""
+        """fact: as in JSON."""
         self.facts[name] = fact
         self._write()
 

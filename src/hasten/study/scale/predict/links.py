@@ -32,7 +32,7 @@ class Link:
     trees: bool = True
     """Whether the library may use trees: NCCL does, gloo only uses rings."""
     note: str = ""
-    """Where the figures come from."""
+    """Source of the figures."""
 
     def __str__(self) -> str:
         return f"{self.name} ({1e6 * self.latency_s:.3g} us, {self.bytes_per_s / 1e9:.3g} GB/s)"

@@ -50,7 +50,7 @@ class Training:
     imbalance: float = 0.0
     """Largest part of the data over the mean part, less 1: the work of the fullest worker beyond the mean."""
     backward_share: float = 2 / 3
-    """Of `compute_s`, during which gradients become ready, at an even rate."""
+    """Share of `compute_s` during which gradients become ready, at an even rate."""
     bucket_bytes: float = DDP_BUCKET
     overlap: float = 1.0
     """Share of the communication that could be hidden by the backward pass and is, 0 to 1."""
@@ -122,7 +122,7 @@ def ring_s(num_bytes: float, workers: int, link: Link) -> float:
 
 
 def tree_s(num_bytes: float, workers: int, link: Link) -> float:
-    """Up and down two binary trees with half the bytes each, in pieces: fewer messages after one another."""
+    """Time of two binary trees, up and down, with half the bytes each, in pieces: fewer messages after one another."""
     if workers == 1:
         return 0.0
     return 2 * math.ceil(math.log2(workers)) * link.latency_s + 2 * num_bytes / link.bytes_per_s

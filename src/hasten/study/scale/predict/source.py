@@ -71,8 +71,8 @@ def source_of(
         return replace(source, fitted=replace(source.fitted, notes=notes))
     if network is not None or gradient_mib is not None or epochs is not None or imbalance:
         raise ValueError(
-            f"{folder}: logs tell what communication cost on their own network, not what was sent, so --link, --inter, "
-            "--gradient-mib, --epochs and --imbalance are for the folder of a run; leave them out"
+            f"{folder}: logs state what communication cost on their own network, not what was sent, so --link, "
+            "--inter, --gradient-mib, --epochs and --imbalance are for the folder of a run; leave them out"
         )
     return _from_logs(folder, read_logs(folder).logs, mode, strategy)
 
@@ -102,10 +102,10 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
     fitted = fit_epochs(epochs, mode=mode, errors=errors, source=f"{folder} ({strategy_name})")
     others = [name for name in names if name != strategy_name]
     notes = (
-        f"Strategy: {strategy_name}, {'as they tell' if modes else 'taken as'} {mode} scaling"
+        f"Strategy: {strategy_name}, {'stated as' if modes else 'taken as'} {mode} scaling"
         + (f"; {', '.join(others)} also there, by --strategy." if others else "."),
         *fitted.notes,
-        f"Measured on up to {max(epochs)} workers: beyond, it is taken that the network goes on as it was there.",
+        f"Measured on up to {max(epochs)} workers: beyond that, the network is assumed to stay as measured.",
     )
     return Source(
         name=folder.name or str(folder),
@@ -157,7 +157,7 @@ def _from_run(
     steps = _steps(run, batch)
     if batch is None or len(steps) < _FEWEST_LINES - 1:
         raise ValueError(
-            f"{folder}: its metrics.jsonl tells the pace of {len(steps)} stretches of steps after the first line, and "
+            f"{folder}: its metrics.jsonl has the pace of {len(steps)} stretches of steps after the first line, and "
             f"{_FEWEST_LINES - 1} are needed; train it for longer, or with a smaller train.log_every"
         )
     distribute = mapping(settings.get("distribute"))
@@ -245,5 +245,5 @@ def _num_weights(folder: Path) -> int:
             weights = mapping(read_checkpoint(path).get(field))
             return sum(tensor.numel() for tensor in weights.values() if tensor.is_floating_point())
     raise ValueError(
-        f"{folder}: has no checkpoint to tell the size of the gradients; give it as --gradient-mib (4 bytes a weight)"
+        f"{folder}: has no checkpoint with the size of the gradients; give it as --gradient-mib (4 bytes a weight)"
     )

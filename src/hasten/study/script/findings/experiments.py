@@ -85,7 +85,7 @@ def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
 
 
 def _weighty(results: Results, name: str) -> dict[str, Any] | None:
-    """The same for another precision or layout, with a larger threshold and not for toy networks."""
+    """The arm of another precision or layout if it is clearly faster: a larger threshold, and not for toy networks."""
     arm = _arm(results, name, LEAST)
     if arm is None or arm["gain"] < FASTER:
         return None

@@ -115,7 +115,7 @@ def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str
 
 
 def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
-    """On a GPU each copy is waited for, whatever the host then does with it."""
+    """Score maps copied in validation rounds; on a GPU each copy is waited for, whatever the host then does with it."""
     rounds = len(record.listed("validations"))
     sites: dict[str, int] = {}
     for read in record.listed("reads") if record.cuda else ():

@@ -16,7 +16,7 @@ LEAST = 1.05
 WORK = 0.5
 """Repeated work of a batch, as a share of a GPU's step, from which it is a note although workers hide it here."""
 GPU_CORES, GPU_LEAST_S = 200, 0.005
-"""Rough model of a GPU: as fast as so many cores, but a step takes at least this long."""
+"""Rough model of a GPU: as fast as this many cores, but a step takes at least this long."""
 BEFORE_DRAW = 0.25
 """Share of an item that must come before its first random number: less is just reading a prepared file."""
 HANDOVER_S = 0.0005
@@ -198,7 +198,7 @@ def _cache_cure(plain: bool, fits: bool) -> str:
 
 
 def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -> Finding | None:
-    """The finding from whole steps, measured in turns, which include that workers take cores from the network."""
+    """The finding from whole steps, measured interleaved, which include that workers take cores from the network."""
     now, cores = step.workers, int(loader.get("cores") or 1)
     usual = {count: statistics.median(times) for count, times in loops.items()}
     best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
@@ -226,5 +226,5 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -
 
 
 def _slower(times: list[float], others: list[float]) -> bool:
-    """In every round."""
+    """Whether `times` are slower in every round."""
     return all(one > LEAST * other for one, other in zip(times, others, strict=False))

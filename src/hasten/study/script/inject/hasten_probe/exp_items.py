@@ -72,7 +72,7 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
 
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
-    """For an item that draws random numbers: the work before the first draw gives the same result each time."""
+    """Result for an item that draws random numbers: the work before the first draw gives the same result each time."""
     early, shares, begin = [], [], time.perf_counter()
     for index in indices:
         with _first_draw() as draws:
@@ -92,7 +92,7 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
 
 @contextlib.contextmanager
 def _first_draw() -> Iterator[list[float]]:
-    """When the first random number was drawn inside, from Python's, NumPy's or torch's global functions or objects."""
+    """Time of the first random number drawn inside, from Python's, NumPy's or torch's global functions or objects."""
     numpy, draws = sys.modules.get("numpy"), []  # type: ignore[var-annotated]
     names = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal", "uniform_", "normal_"}
 

@@ -132,7 +132,7 @@ def _processor_share(dataset: Any, batches: list[Any]) -> float:
 def step_beside(
     loader: Any, batches: list[Any], workers: int, cycle: Callable[[], object], limit: float
 ) -> float | None:
-    """Seconds of a step of the whole loop: a batch from so many workers, then forward and backward beside them.
+    """Seconds of a step of the whole loop: a batch from this many workers, then forward and backward beside them.
 
     Batches that the workers prefetched are consumed first. None if that takes longer than `limit` seconds.
     """

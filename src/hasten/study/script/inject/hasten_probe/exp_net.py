@@ -306,7 +306,7 @@ def _parameters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
-    """The same class and options on cloned parameters, each with a gradient that is the same in every clone."""
+    """An optimizer of the same class and options on cloned parameters, each with the same gradient in every clone."""
     generator = torch.Generator().manual_seed(0)
     groups = []
     for group in optimizer.param_groups:

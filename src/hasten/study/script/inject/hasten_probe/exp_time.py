@@ -1,4 +1,4 @@
-"""Two implementations of the same work, timed in turns inside the user's own process."""
+"""Two implementations of the same work, timed interleaved inside the user's own process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def versus(
     seconds: float,
     sync: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
-    """Times of `base` and `arm` in turns: medians in seconds a call, the gain of `arm` and its interval.
+    """Times of `base` and `arm`, interleaved: medians in seconds a call, the gain of `arm` and its interval.
 
     Slow calls get fewer rounds, and it ends early if no round gains `LEAST_GAIN`; "low" is 0.0 then, as too few rounds
     prove nothing. Calls that are too slow even for that give {"skipped": why, "needs_s": seconds needed}. The caller

@@ -74,7 +74,7 @@ def _note(session: Session, loader: Any, site: str) -> None:
 
 
 def settings(loader: Any) -> dict[str, Any]:
-    """As it stands at the end: some frameworks set them after the constructor."""
+    """Settings of the loader as they are at the end: some frameworks set them after the constructor."""
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
     return {name: getattr(loader, name, None) for name in names}
 

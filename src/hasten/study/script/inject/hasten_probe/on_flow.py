@@ -53,7 +53,7 @@ class Flow(dispatch.TorchDispatchMode):
         try:
             self._used |= self._origin(tensors_in(value))
         except Exception:
-            self._lost = True  # Tensors without memory of their own, for example.
+            self._lost = True  # Tensors without their own memory, for example.
 
     def needless(self) -> list[tuple[Any, str]]:
         """Modules and the lines that called them; following ends."""
@@ -108,7 +108,7 @@ class Flow(dispatch.TorchDispatchMode):
 
 
 def watch(session: Session) -> None:
-    """At the end of each step."""
+    """Start or read the flow at the end of each step."""
     if session.index == FIRST and not session.compiled_functions:
         session.flow = Flow(session)
     elif session.index == LAST and session.flow is not None:

@@ -1,4 +1,4 @@
-"""Where the host works: samples of the training thread's stack, and in one step the calls of torch from each line."""
+"""Samples of the training thread's stack, and in one step the calls of torch from each line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NETWORK = ("wait", "backward", "optimizer", "checkpoint", "gradient_sync")
 
 
 def watch(session: Session) -> None:
-    """From the end of the first step on, until the session's end."""
+    """Sample the thread from the end of the first step until the session's end."""
     threading.Thread(target=_sample, args=(session, session.pid), name="hasten-doctor", daemon=True).start()
 
 
@@ -94,13 +94,13 @@ def loop_line(session: Session, frame: Any) -> str:
 
 
 def keep_loop(session: Session) -> None:
-    """At the end of a step: whose code made it."""
+    """Keep, at the end of a step, the code that made it."""
     frame = user_frame(sys._getframe(1))
     session.loop_code = frame.f_code if frame is not None else None
 
 
 def count_calls(session: Session) -> None:
-    """Until the end of this step, count torch's functions by the line that calls them; a profiler is left alone."""
+    """Count torch's functions until the end of this step, by the line that calls them; a profiler is left alone."""
     if sys.getprofile() is not None or session.compiled_functions:
         return
 

@@ -78,7 +78,7 @@ def site_of_module(session: Session, module: Any) -> str:
 
 
 def find_roots(session: Session) -> None:
-    """After the first step: the modules above the optimizers' weights that are within no other, and their children."""
+    """Find, after the first step, the outermost modules above the optimizers' weights, and their children."""
     parameter_ids = {
         id(p) for optimizer, _ in session.optimizers for group in optimizer.param_groups for p in group["params"]
     }
@@ -152,7 +152,7 @@ def _register(session: Session, module: Any) -> Handles:
 
 
 def keep_called(session: Session) -> None:
-    """After the second step: only modules that were called, and not from within another one, stay hooked."""
+    """Keep hooks, after the second step, only on modules that were called, and not from within another one."""
     for key, (module, handles) in list(session.hooked.items()):
         if key in session.outermost:
             session.roots.append((module, site_of_module(session, module)))

@@ -68,7 +68,7 @@ def _read(kind: str, session: Session, original: Callable[..., Any], *args: Any,
 
 
 def _on_host(session: Session, tensor: Any) -> bool:
-    """Is it of the batch that was not moved yet, or a view into it?"""
+    """Whether it belongs to the batch that was not moved yet, or is a view into it."""
     return id(tensor) in session.batch or id(getattr(tensor, "_base", None)) in session.batch
 
 
@@ -145,7 +145,7 @@ def _note_cast(session: Session, frame: Any, before: Any, after: Any) -> None:
 
 
 def _note_move(session: Session, frame: Any, before: Any, after: Any, args: Any, kwargs: Any) -> None:
-    """In a training step: which line sends what, waiting for it or not, and whether it was sent before."""
+    """Note, in a training step, which line sends what, waiting for it or not, and whether it was sent before."""
     if not is_user(frame.f_code.co_filename) or session.index == 0:
         return
     if session.validating is None:

@@ -1,4 +1,4 @@
-"""The end of the watching: at the bound, where the script ends, or where time is up."""
+"""The end of the watching: at the limit of steps or seconds, where the script ends, or where time is up."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .written import rank, write
 
 
 class Bounded(BaseException):
-    """Ends the script at the bound. No Exception, so that `except Exception` lets it pass."""
+    """Ends the script at the limit. No Exception, so that `except Exception` lets it pass."""
 
 
 class BoundedChild(SystemExit):
-    """The same in a process of multiprocessing, which shows any other exception's traceback."""
+    """`Bounded` for a process of multiprocessing, which would print the traceback of any other exception."""
 
 
 def watch(session: Session) -> None:
-    """From the first step on: write the record however the process ends, os._exit and a signal excepted."""
+    """Write the record, from the first step on, however the process ends, except by os._exit or a signal."""
     Path(session.out, f"trains-{os.getpid()}").touch()
     if multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, _at_exit, args=(session,), exitpriority=1000)
