@@ -157,7 +157,7 @@ def test_a_number_given_twice() -> None:
     result = met(*(node(rank, port, nnodes=3, join_s=3.0) for rank in (0, 1, 1)))
     output = sorted(str(error) for error in result)
     assert [text.startswith("--nnodes 3: node 2 did not come") for text in output] == [True, True, False]
-    assert "--node-rank 1: process" in output[2]
+    assert "--node-rank 1: already used by process" in output[2]
     assert "already used by process" in output[2]
 
 

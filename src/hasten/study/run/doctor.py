@@ -156,12 +156,7 @@ def _measure(
     report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
-            components.step,
-            feed,
-            steps=steps,
-            seconds=seconds * 0.3,
-            last=last,
-            wrap_step=wrap_step,
+            components.step, feed, steps=steps, seconds=seconds * 0.3, last=last, wrap_step=wrap_step,
             wrap_feed=wrap_feed,
         )  # fmt: skip
     report("the feed without steps")

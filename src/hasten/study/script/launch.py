@@ -43,7 +43,7 @@ class ScriptRun:
 
     command: tuple[str, ...]
     exit_code: int
-    """The script's own exit code, or 128 + the number of the signal that ended it; 0 if the doctor stopped it at its limit."""
+    """The script's own exit code, or 128 + the number of the signal that ended it; 0 if the doctor stopped it."""
     ended: Ended
     records: list[ProcessRecord] = field(default_factory=list)
     """Records of the processes that trained, by rank."""
