@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 from hasten.cache.publish import temporary_for
 from hasten.files import replacing
@@ -22,14 +23,14 @@ class DamagedEntry(Exception):
         self.path = path
 
 
-def write_checked(path: Path, body: dict) -> None:
+def write_checked(path: Path, body: dict[str, Any]) -> None:
     """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as in JSON."""
     text = json.dumps(body).encode("ascii")
     with replacing(path, temporary_for(path)) as file:
         file.write(b'{"crc": %d, "body": %b}\n' % (zlib.crc32(text), text))
 
 
-def read_checked(path: Path) -> dict:
+def read_checked(path: Path) -> dict[str, Any]:
     """The body that was written. Raises FileNotFoundError, or DamagedEntry for what `write_checked` did not write."""
     match = _WHOLE.fullmatch(path.read_bytes())
     if match is None:

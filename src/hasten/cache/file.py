@@ -56,7 +56,7 @@ class CaseEntry:
     """All voxels of each foreground class, of which `num_points` are remembered."""
     image_crc: int
     label_crc: int
-    geometry: dict
+    geometry: dict[str, Any]
     """`asdict` of it."""
 
 
@@ -296,7 +296,7 @@ def verify_cases(arena: Arena, cases: Selection, positions: Iterable[int]) -> No
                 raise DamagedEntry(f"case {arena.ids[case]} does not match its checksum", shard.folder / name)
 
 
-def entry_from_dict(row: dict) -> CaseEntry:
+def entry_from_dict(row: dict[str, Any]) -> CaseEntry:
     """The inverse of `dataclasses.asdict`, for what JSON makes of it."""
     return CaseEntry(**{**row, **{name: tuple(row[name]) for name in _ROWS}})
 

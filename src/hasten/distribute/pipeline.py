@@ -290,7 +290,7 @@ class StageModule(nn.Module):
         self.last = stage == stages.count - 1
         self.gives: Any = operations.output if self.last else tuple(flowing(operations, end))
         self.operations = operations
-        self.precision: Callable[[], AbstractContextManager] = nullcontext
+        self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
         """Autocast of the step, around the layers."""
         self._dead = self._last_uses()
 

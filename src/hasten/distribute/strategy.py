@@ -29,7 +29,7 @@ class Step(Protocol):
         """`image` in the memory format of the weights."""
         ...
 
-    def autocast(self) -> AbstractContextManager:
+    def autocast(self) -> AbstractContextManager[Any]:
         """The step's precision, around the network."""
         ...
 
@@ -81,7 +81,7 @@ class Strategy:
         """What the step calls forward on. network: what `place` returned first, perhaps compiled."""
         return network
 
-    def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
+    def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
         """Context manager for forward and backward of a batch's piece: only the last one's gradients are exchanged."""
         return without_sync(network, last=last)
 
@@ -129,7 +129,7 @@ def alone() -> Strategy:
     return Strategy(World(), DistributeConfig())
 
 
-def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager:
+def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
     """Context for one piece of an accumulated batch: ranks exchange gradients only in the last piece."""
     no_sync = getattr(network, "no_sync", None)
     return nullcontext() if last or no_sync is None else no_sync()

@@ -11,7 +11,7 @@ import torch
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager:
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """The autocast context of a precision name; it is switched off for fp32 and tf32."""
     dtype = DTYPES.get(precision)
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ class TrainStep:
         """`image` in the memory format of the weights."""
         return image.contiguous(memory_format=memory_format(self.spatial_dims, self.channels_last))
 
-    def autocast(self) -> AbstractContextManager:
+    def autocast(self) -> AbstractContextManager[Any]:
         """The precision of the network's forward pass."""
         return autocast(self.device, self.precision)
 

@@ -38,7 +38,7 @@ class QuickWorkflow:
         precision: str | None,
         keep_meta: bool,
         decollate: bool,
-        postprocessing: Callable | None,
+        postprocessing: Callable[..., Any] | None,
         key_metric: dict[str, Any] | None,
         additional_metrics: dict[str, Any] | None,
         handlers: Sequence[Any] | None,
@@ -75,7 +75,7 @@ class QuickWorkflow:
         self._step(batchdata)
         return KEEP
 
-    def _register_postprocessing(self, posttrans: Callable) -> None:
+    def _register_postprocessing(self, posttrans: Callable[..., Any]) -> None:
         workflow: Any = self
 
         @workflow.on(IterationEvents.MODEL_COMPLETED)
@@ -117,14 +117,16 @@ class QuickWorkflow:
             return self.inferer(image, self.network, *args, **kwargs)
 
 
-def old_name(postprocessing: Callable | None, post_transform: Callable | None) -> Callable | None:
+def old_name(
+    postprocessing: Callable[..., Any] | None, post_transform: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
     """`post_transform` is what `postprocessing` was called before."""
     if postprocessing is not None and post_transform is not None:
         raise ValueError("post_transform is the older name of postprocessing: give one of them")
     return postprocessing if post_transform is None else post_transform
 
 
-def _transformed(batch: Any, output: Any, transform: Callable) -> tuple[Any, Any]:
+def _transformed(batch: Any, output: Any, transform: Callable[..., Any]) -> tuple[Any, Any]:
     """MONAI's `engine_apply_transform` on a sample, which does not wait for the device to compute the loss."""
     late = {key: output.untouched(key) for key in output} if isinstance(output, LazySample) else {}
     late = {key: value for key, value in late.items() if value is not None}

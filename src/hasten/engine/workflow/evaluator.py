@@ -28,14 +28,14 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
     # fmt: off
     def __init__(
         self, device: str | torch.device, val_data_loader: Iterable[Any], network: nn.Module,
-        epoch_length: int | None = None, non_blocking: bool = False, prepare_batch: Callable = prepare_batch,
+        epoch_length: int | None = None, non_blocking: bool = False, prepare_batch: Callable[..., Any] = prepare_batch,
         iteration_update: Callable[[Any, Any], Any] | None = None, inferer: Any = None,
-        postprocessing: Callable | None = None, key_val_metric: dict[str, Any] | None = None,
-        additional_metrics: dict[str, Any] | None = None, metric_cmp_fn: Callable = default_metric_cmp_fn,
+        postprocessing: Callable[..., Any] | None = None, key_val_metric: dict[str, Any] | None = None,
+        additional_metrics: dict[str, Any] | None = None, metric_cmp_fn: Callable[..., Any] = default_metric_cmp_fn,
         val_handlers: Sequence[Any] | None = None, amp: bool = False, mode: Any = "eval",
         event_names: list[Any] | None = None, event_to_attr: dict[Any, str] | None = None, decollate: bool = True,
         to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
-        compile_kwargs: dict[str, Any] | None = None, *, post_transform: Callable | None = None,
+        compile_kwargs: dict[str, Any] | None = None, *, post_transform: Callable[..., Any] | None = None,
         precision: str | None = None, channels_last: bool = False, keep_meta: bool = False,
     ) -> None:
         super().__init__(

@@ -40,7 +40,7 @@ def _all_made(name: str) -> Any:
     return call
 
 
-class LazySample(dict):
+class LazySample(dict[str, Any]):
     """One sample of a batch, as MONAI's `decollate_batch` gives it, and compares equal to it.
 
     A value is made on first access: a handler that prints the loss does not pay for splitting images, and one that

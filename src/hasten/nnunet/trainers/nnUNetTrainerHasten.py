@@ -59,10 +59,10 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
 
     def __init__(
         self,
-        plans: dict,
+        plans: dict[str, Any],
         configuration: str,
         fold: int,
-        dataset_json: dict,
+        dataset_json: dict[str, Any],
         device: torch.device = _CUDA,
     ) -> None:
         check_version()
@@ -99,7 +99,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
             return optimizer, schedule
         return fused, PolyLRScheduler(fused, schedule.initial_lr, schedule.max_steps, schedule.exponent)
 
-    def load_checkpoint(self, filename_or_checkpoint: dict | str) -> None:
+    def load_checkpoint(self, filename_or_checkpoint: dict[str, Any] | str) -> None:
         try:
             super().load_checkpoint(filename_or_checkpoint)
         except ValueError as error:

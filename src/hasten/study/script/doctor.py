@@ -37,8 +37,8 @@ def doctor_script(
 
     out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
     that can be applied from outside. as_json: the only output is one JSON document, and the script's own output is
-    suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor stopped it. Raises ValueError for a
-    command that can't be run and for limits below 1.
+    suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor stopped it. Raises ValueError
+    for a command that can't be run and for limits below 1.
     """
     if steps < 1 or seconds <= 0:
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")

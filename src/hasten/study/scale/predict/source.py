@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from hasten.config.yaml_file import load_yaml
 from hasten.observe.rundir import CHECKPOINTS, RANKS
@@ -190,7 +191,12 @@ def _from_run(
 
 
 def _training(
-    run: Run, steps: Sequence[tuple[int, float, float]], batch: int, size: float, distribute: dict, epochs: float | None
+    run: Run,
+    steps: Sequence[tuple[int, float, float]],
+    batch: int,
+    size: float,
+    distribute: dict[str, Any],
+    epochs: float | None,
 ) -> Training:
     busy = statistics.median(seconds * (1 - wait) for _, seconds, wait in steps)
     waited = statistics.fmean(seconds * wait for _, seconds, wait in steps)

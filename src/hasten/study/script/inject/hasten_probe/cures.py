@@ -106,7 +106,7 @@ def _cache_transforms(value: str) -> str:
     return "MONAI datasets keep what their transforms before the first random one made"
 
 
-class _BoundedCache(dict):
+class _BoundedCache(dict[Any, Any]):
     def put(self, key: Any, value: Any) -> None:
         if len(self) % 64 == 0:
             free, total = memory()
@@ -254,7 +254,7 @@ def _no_anomaly(value: str) -> str:
     return "anomaly detection stays off"
 
 
-def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple, dict], Any]) -> None:
+def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> None:
     """`call(module, original, args, kwargs)` in place of each outermost call of a module that has parameters.
 
     A loss has none and is left as it is.

@@ -221,7 +221,8 @@ def same(one: Any, other: Any) -> bool:
         return bool(numpy.array_equal(numpy.asarray(one), numpy.asarray(other)))
     if isinstance(one, (int, float, complex, str, bytes, bool)) or one is None:
         return one == other or one != one
-    return type(one).__eq__ is not object.__eq__ and bool(one == other)
+    compares: object = type(one).__eq__
+    return compares is not object.__eq__ and bool(one == other)
 
 
 def bytes_of(value: Any) -> int:
