@@ -21,7 +21,7 @@ from tests.engine.test_autotune import planned
 
 def settled_with_switches(planned: Any, share: Share = WHOLE) -> tuple[Any, Program, dict[str, Switch]]:
     engaged: dict[str, Switch] = {}
-    result, program = sampling.settle_program(planned, ARENA, engaged, share)
+    result, program = sampling.settle_program(planned, ARENA, share, engaged=engaged)
     return result, program, engaged
 
 

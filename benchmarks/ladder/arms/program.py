@@ -47,7 +47,7 @@ def _train(record: Record) -> None:
     arena = arena_of(planned)
     record.seconds["cache"] = time.perf_counter() - start
     engaged: dict[str, Switch] = {}
-    planned, program = settle_program(planned, arena, engaged)
+    planned, program = settle_program(planned, arena, engaged=engaged)
     record.engaged = {name: {"on": each.on, "why": each.why} for name, each in engaged.items()}
     net = network_of(task, xyz=False).to(device)
     arm = Arm(

@@ -95,17 +95,12 @@ def prepare_run(
 
 
 def compose_run(
-    planned: RunPlan,
-    arena: Arena,
-    clock: Clock,
-    strategy: Strategy | None = None,
-    *,
-    group: Group = None,
-    rank_cases: RankCases | None = None,
-    network: nn.Module | None = None,
-    start: Start | None = None,
-) -> RunComponents:
-    """Build network, measured settings and programs on prepared cases. `Loop` adds the feed and runs the steps.
+    planned: RunPlan, arena: Arena, clock: Clock, strategy: Strategy | None = None, *, group: Group = None,
+    rank_cases: RankCases | None = None, network: nn.Module | None = None, start: Start | None = None,
+) -> RunComponents:  # fmt: skip
+    """Build network, measured settings and batch program on prepared cases. `Loop` adds the feed and runs the steps.
+
+    The order matters, as each stage is measured with the outcome of those before it. `engaged` collects the outcomes.
 
     rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
     `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
@@ -115,30 +110,34 @@ def compose_run(
         # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
         planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
+        # 1. The network, with surgery.
         if network is None:
             network, surgery = operated_net(planned, start.fit.values if start is not None else None)
-        # Before precision and format are measured: surgery and kept memory change what a step takes.
+        # 2. Precision and memory format, which surgery and kept memory change.
         freed_memory = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, step_seconds = settle_variant_on_all(planned, network, clock, strategy, group, engaged)
         if freed_memory is not None:
             engaged["kept host memory"] = freed_memory
         if surgery is not None:
             engaged["surgery"] = Switch(surgery.fused + surgery.biases > 0, str(surgery))
-    planned = with_head(planned, network, start)
+    planned = with_head(planned, network, start)  # which layers train first on loaded weights
     dims, device = planned.case_set.spatial_dims, planned.device
     layout = memory_format(dims, variant_of(planned.config.train).channels_last)  # the optimizer's moments get it too
     network.to(memory_format=layout)  # type: ignore[call-overload]
-    settle_activations(planned, network, engaged)  # determines which batch fits
+    # 3. Which activations are kept, and so which batch fits.
+    settle_activations(planned, network, engaged)
     planned = settle_batch_size(planned, network, engaged)
     train = planned.config.train
     with clock.span("compile"):
-        planned, program = settle_program(planned, arena, engaged, share_of(planned, strategy), rank_cases)
-        # The strategy places the weights before the optimizer takes them up; it wraps what is compiled.
+        # 4. The batch program.
+        planned, program = settle_program(planned, arena, share_of(planned, strategy), rank_cases, engaged)
+        # 5. The strategy places the weights; then the optimizer takes them up, for the step.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)
         paced = paced_schedule(train, planned.config.sample.batch_size)
         loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
         step = make_step(train, network, loss, paced, average, strategy, dims, device)
+        # 6. cuDNN's algorithms, then compilation, if the steps take long enough; the strategy wraps what is compiled.
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled = settle_network(planned, network, seconds, engaged, strategy.world)
@@ -147,7 +146,7 @@ def compose_run(
     engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}
     if start is not None:
         engaged["weights to start from"] = Switch(True, start.summary())
-    # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
+    # 7. The finished step with its batch as a CUDA graph; whether it is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
     return RunComponents(
         settings=to_dict(planned.config), train=planned.config.train, observe=planned.config.observe,

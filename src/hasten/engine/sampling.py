@@ -50,14 +50,14 @@ _SAVED = {"cpu": 0.5}
 def settle_program(
     planned: RunPlan,
     arena: Arena,
-    engaged: dict[str, Switch],
     share: Share = WHOLE,
     rank_cases: RankCases | None = None,
+    engaged: dict[str, Switch] | None = None,
 ) -> tuple[RunPlan, Program]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
-    engaged: gets the outcome. rank_cases: the training cases, where they are dealt into parts; else they lie in
-    `arena`. Raises ValueError for an augmentation that these cases don't allow.
+    rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. engaged: gets the
+    outcome. Raises ValueError for an augmentation that these cases don't allow.
     """
     config = planned.config
     requested, why = config.sample.compile, GIVEN
@@ -82,6 +82,7 @@ def settle_program(
     part = dataclasses.replace(config.sample, compile=program.compiled)
     settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
     reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
+    engaged = {} if engaged is None else engaged
     engaged["compiled batch program"] = Switch(program.compiled, reason)
     program, fused = _in_few_kernels(
         planned, program, partial(_program, planned, arena, share, rank_cases, compile=False)

@@ -136,7 +136,7 @@ class PlannedSource:
         planned = self.planned(place.device)
         if steps:
             planned = with_train(planned, steps=steps)
-        planned, program = settle_program(planned, self._arena, {}, place.share)
+        planned, program = settle_program(planned, self._arena, place.share)
         return partial(_feed, program), math.ceil(len(planned.train) / planned.config.sample.batch_size)
 
     def validation(self, place: RankDevice) -> CaseLoader | None:
