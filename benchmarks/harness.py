@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import hardware, versions
-from hasten.observe.load import BUSY, other_cores
+from hasten.observe.cpu_load import BUSY, other_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from hasten.observe.compare import Compared, Comparison, compare
-from hasten.observe.load import LoadMeter
+from hasten.observe.cpu_load import LoadMeter
 
 Verdict = Literal["holds", "does not hold", "can't tell", "not measured"]
 Wanted = Literal["faster", "not slower", "slower"]

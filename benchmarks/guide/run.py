@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.guide.claim import LEAST_ROUNDS, Budget, Guidance, Outcome, Result, unmeasured
 from benchmarks.guide.needs import device, missing
 from benchmarks.guide.settings import settings_kept
-from hasten.observe.load import LoadMeter
+from hasten.observe.cpu_load import LoadMeter
 
 _ROUNDS_S = 4.0
 """Seconds of rounds that a claim gets where there is time for all of them."""

@@ -16,7 +16,7 @@ from hasten.augment.program import Program, Segment
 from hasten.cache.homes import part_of
 from hasten.feed.feed import Feed
 from hasten.sample.order import cases_of
-from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
+from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from tests.augment.stores import Shape, arena_of, random_store, segment_of
 
 SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]

@@ -11,7 +11,7 @@ from torch import Tensor
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.cache.file import checksum
-from hasten.cases.listing import Listing
+from hasten.cases.entries import Listing
 from hasten.cases.nifti import write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig

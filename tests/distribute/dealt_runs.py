@@ -18,7 +18,7 @@ from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
 from hasten.distribute.case_assignment import CaseAssignment, RankCases, copy_from_file, read_from_cache
 from hasten.feed.feed import Feed
-from hasten.sample.schedule import DealingRounds, PatchStage, one_stage, stage_plan
+from hasten.sample.patch_stages import DealingRounds, PatchStage, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
 from tests.augment.stores import OFF
 from tests.cache.sets import SPEC, write_case_set

@@ -20,7 +20,7 @@ from hasten.engine.measure import Probe, Switch, Variant, VariantTimes
 from hasten.engine.run_plan import RunPlan, augmentation_of, build_net
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
-from hasten.observe.load import LoadMeter
+from hasten.observe.cpu_load import LoadMeter
 
 GIVEN = "set in the configuration"
 

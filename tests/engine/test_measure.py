@@ -14,7 +14,7 @@ from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.engine import measure
 from hasten.engine.measure import Probe, Variant, VariantTimes, explain, faster_compiled, fastest_variant, usual_variant
 from hasten.nets.build import build_loss, build_network
-from hasten.observe.load import LoadMeter
+from hasten.observe.cpu_load import LoadMeter
 
 CPU = torch.device("cpu")
 PLAIN = Variant(precision="fp32", channels_last=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hasten.config.load import dump_run
-from hasten.config.resume import flat
+from hasten.config.resume_rules import flat
 from hasten.pathology.config import DETECTION_RULES, DetectionConfig, is_detection_run, load
 
 

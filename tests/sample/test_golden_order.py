@@ -14,7 +14,7 @@ import pytest
 from hasten.augment.draw import Draws
 from hasten.augment.program import Program
 from hasten.sample.order import Dealt
-from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
+from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import Share
 from tests.augment.stores import Shape, random_store, segment_of
 

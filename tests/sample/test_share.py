@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hasten.augment.chain import Batch
 from hasten.augment.program import Program, Segment
 from hasten.feed.feed import Feed
-from hasten.sample.schedule import DealingRounds, stage_plan
+from hasten.sample.patch_stages import DealingRounds, stage_plan
 from hasten.sample.share import WHOLE, Share, share_mistake
 from tests.augment.stores import Shape, batch_by, random_store, segment_of
 

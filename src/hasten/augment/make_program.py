@@ -22,7 +22,7 @@ from hasten.augment.whole_cases import WholeCases
 from hasten.cache.arena import Arena, DevicePart, Store
 from hasten.cache.pages import Pages
 from hasten.sample.order import CaseOrder, Dealt, epoch_order, part_order
-from hasten.sample.schedule import DealingRounds, one_stage
+from hasten.sample.patch_stages import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
 
 log = logging.getLogger(__name__)

@@ -25,8 +25,8 @@ from hasten.cache.arena import DevicePart, Store
 from hasten.cache.pages import Pages
 from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import CaseOrder
+from hasten.sample.patch_stages import DealingRounds, PatchStage, cut_by_stage, stage_at
 from hasten.sample.random import hash32, sample_key
-from hasten.sample.schedule import DealingRounds, PatchStage, cut_by_stage, stage_at
 from hasten.sample.share import WHOLE, Share
 
 _STEPS_PER_DRAW = 32

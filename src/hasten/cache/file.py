@@ -29,7 +29,7 @@ from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.key import FORMAT
 from hasten.cache.libc import Span, lock_pages, map_files
 from hasten.cache.pages import Pages
-from hasten.cases.listing import pause_garbage_collection
+from hasten.cases.entries import pause_garbage_collection
 from hasten.config.patterns import first_few
 from hasten.prepare.types import Geometry
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key
 from hasten.cache.publish import sweep
-from hasten.cases.listing import Listing, pause_garbage_collection
+from hasten.cases.entries import Listing, pause_garbage_collection
 from hasten.cases.sources import as_case_set, look_into
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hasten
+from hasten.cases.entries import Listing
 from hasten.cases.formats import HALVES, other_half
-from hasten.cases.listing import Listing
 from hasten.cases.tiff import TIFF_ENDINGS, spacing_file
 from hasten.cases.types import Case, CaseSet
 from hasten.config.intensity import canonical

@@ -19,10 +19,10 @@ from hasten.cache.chain import LARGE_BYTES, Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.item_bytes import encode
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
 from hasten.cache.publish import as_value_error
-from hasten.cache.record import encode
 from hasten.observe.env import usable_cores
 from hasten.prepare.threads import one_torch_thread
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.record import read_header
+from hasten.cache.item_bytes import read_header
 
 _CAPACITY = 4096
 _SMALL = 4096

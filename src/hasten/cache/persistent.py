@@ -12,10 +12,10 @@ from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.item_bytes import encode
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
 from hasten.cache.publish import as_value_error, sweep, temporary_for
-from hasten.cache.record import encode
 from hasten.files import replacing
 
 log = logging.getLogger(__name__)

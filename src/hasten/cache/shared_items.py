@@ -9,9 +9,9 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
+from hasten.cache.item_bytes import encode
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import ParsedRecord
-from hasten.cache.record import encode
 
 
 class SharedItems:

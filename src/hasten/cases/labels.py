@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hasten.cases.entries import batched
 from hasten.cases.formats import read_file
-from hasten.cases.listing import batched
 from hasten.config.patterns import first_few
 
 _UNDECLARED = 255

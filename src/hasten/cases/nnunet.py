@@ -8,10 +8,10 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
+from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.formats import ENDINGS, ending, read_file_header
+from hasten.cases.image_folders import nearest_folder
 from hasten.cases.labels import parse_labels, split_ignore
-from hasten.cases.layouts import nearest_folder
-from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few

@@ -10,10 +10,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
+from hasten.cases.entries import load_json
 from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
 from hasten.cases.formats import ENDINGS, ending, second_file
-from hasten.cases.layouts import PAIR_FOLDERS
-from hasten.cases.listing import load_json
+from hasten.cases.image_folders import PAIR_FOLDERS
 from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, suffix
 from hasten.cases.nnunet import is_nnunet
 from hasten.cases.record import read_json, record_path, write_json

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hasten.cases.case_lists import read_csv_list, read_decathlon, read_json_list
 from hasten.cases.dicom import is_series
+from hasten.cases.entries import Listing, pause_garbage_collection
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
+from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels
-from hasten.cases.layouts import read_pairs
-from hasten.cases.listing import Listing, pause_garbage_collection
-from hasten.cases.lists import read_csv_list, read_decathlon, read_json_list
 from hasten.cases.locate import FileLocator
 from hasten.cases.remote import Downloader, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet

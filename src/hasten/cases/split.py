@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.listing import load_json
+from hasten.cases.entries import load_json
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import SplitConfig

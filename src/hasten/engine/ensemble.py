@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hasten.cases.locate import same_source
 from hasten.config.check import check_run
 from hasten.config.load import from_dict, load_as, to_dict
-from hasten.config.resume import RUN_RULES, flat, rule_of, text_of
+from hasten.config.resume_rules import RUN_RULES, flat, rule_of, text_of
 from hasten.config.schema import RunConfig
 from hasten.config.settled import planned_run
 from hasten.engine.infer import Inference

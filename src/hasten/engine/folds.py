@@ -16,7 +16,7 @@ from torch import nn
 from hasten.cases.split import nnunet_folds, split_cases
 from hasten.cases.types import CaseSet
 from hasten.config.load import dump_run, load_run
-from hasten.config.resume import flat, text_of
+from hasten.config.resume_rules import flat, text_of
 from hasten.config.schema import RunConfig, SplitConfig
 from hasten.distribute.world import detect_world
 from hasten.engine.crossval import score_fold, summarise

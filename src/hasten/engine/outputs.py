@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from hasten.cases.types import Case
-from hasten.config.resume import text_of
+from hasten.config.resume_rules import text_of
 from hasten.engine.ensemble import Member
 from hasten.engine.postprocess import Cleanings
 from hasten.files import hash_file, replacing, sync_folder

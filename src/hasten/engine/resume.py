@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cases.locate import same_source
-from hasten.config.resume import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
+from hasten.config.resume_rules import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedRun, planned_run, undecided
 from hasten.observe.rundir import METRICS_JSONL, SUMMARY_JSON, append_jsonl

@@ -18,7 +18,7 @@ from torch import nn
 from hasten.cache.bus_error import bus_error_explained
 from hasten.config.decision import GIVEN
 from hasten.config.load import dump_run, load_run
-from hasten.config.resume import RUN_RULES, Changes
+from hasten.config.resume_rules import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
 from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, run_on_rank0
 from hasten.distribute.group import process_group

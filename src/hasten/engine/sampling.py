@@ -30,7 +30,7 @@ from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
 from hasten.sample.order import Dealt
-from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
+from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)

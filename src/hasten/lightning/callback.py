@@ -17,7 +17,7 @@ from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of
 from hasten.observe.clock import process_start_seconds
-from hasten.observe.load import LoadMeter
+from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.monitor import Monitor
 from hasten.study.script import report
 from hasten.study.script.doctor import judge

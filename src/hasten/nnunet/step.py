@@ -31,7 +31,7 @@ from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
 from hasten.nets.wrappers import unwrapped
-from hasten.observe.load import BUSY, other_cores
+from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.optim.base import lay_out_moments
 from hasten.optim.groups import exempt_parameters, transposed_filters
 from hasten.optim.muon import Muon

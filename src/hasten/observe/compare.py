@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hasten.observe.load import BUSY, LoadMeter
+from hasten.observe.cpu_load import BUSY, LoadMeter
 
 Verdict = Literal["faster", "slower", "same", "unclear"]
 

@@ -11,7 +11,7 @@ import yaml
 
 from hasten.config.check import above_zero, at_least, check_observe, check_size, check_train, within, wrong
 from hasten.config.load import load_as
-from hasten.config.resume import RUN_RULES, Rule, Rules
+from hasten.config.resume_rules import RUN_RULES, Rule, Rules
 from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfig
 from hasten.config.settled import fields_of
 from hasten.config.yaml_file import load_yaml

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
-from hasten.config.resume import Changes
+from hasten.config.resume_rules import Changes
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import LoopComponents

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cases.entries import batched
 from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
-from hasten.cases.listing import batched
 from hasten.cases.read import check_num_channels, read_image, read_label
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint

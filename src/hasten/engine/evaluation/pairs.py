@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
+from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels
 from hasten.cases.labels import find_labels, split_ignore
-from hasten.cases.layouts import PAIR_FOLDERS, declared_labels
-from hasten.cases.listing import load_json
 from hasten.cases.nnunet import labels_and_regions
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing

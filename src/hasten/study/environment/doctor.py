@@ -13,8 +13,8 @@ import torch
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
 from hasten.engine.run_plan import pick_device
+from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.observe.env import environment
-from hasten.observe.load import BUSY, LoadMeter
 from hasten.study.environment.check import Check, Level, check, worst
 from hasten.study.environment.compiler import check_compiler
 from hasten.study.environment.conv import Cell, check_conv3d, probe_conv3d

@@ -20,8 +20,8 @@ from hasten.engine.components import RunComponents
 from hasten.engine.gc_control import collected_between_steps
 from hasten.engine.measure import variant_of
 from hasten.feed.feed import Feed
+from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.env import environment
-from hasten.observe.load import LoadMeter
 from hasten.study.environment.rates import copy_rate, matmul_rate, synchronize, transfer_rates
 from hasten.study.environment.threads import threads_here
 from hasten.study.finding import Finding

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedRun
-from hasten.observe.load import BUSY
+from hasten.observe.cpu_load import BUSY
 from hasten.study.finding import (
     CHECKPOINTS,
     DOUBLED,

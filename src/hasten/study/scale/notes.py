@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hasten.observe.load import BUSY
+from hasten.observe.cpu_load import BUSY
 from hasten.observe.values import integer, number, number_in
 from hasten.study.scale.log import Log
 from hasten.study.scale.run_logs import MEASURED

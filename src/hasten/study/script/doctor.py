@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hasten.observe.load import LoadMeter
+from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.rundir import json_text
 from hasten.study.finding import Finding, ranked
 from hasten.study.script import report

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.observe.load import BUSY
+from hasten.observe.cpu_load import BUSY
 from hasten.observe.rundir import write_json
 from hasten.report.model import Page, Section, Table
 from hasten.study.finding import Finding, ms

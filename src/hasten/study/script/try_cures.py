@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hasten.observe.load import BUSY, LoadMeter
+from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.study.finding import Finding
 from hasten.study.script.launch import ScriptRun, run_script
 

@@ -15,7 +15,7 @@ from hasten.engine.measure import Trace, agrees
 from hasten.engine.out_of_memory import out_of_memory
 from hasten.nets.random_state import random_state_kept
 from hasten.observe.compare import Compared, Comparison, compare
-from hasten.observe.load import BUSY, LoadMeter
+from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.study.tune.arm_builder import Arm, ArmBuilder
 from hasten.study.tune.search import TRAINS, ArmResult, Kind, SearchStage
 from hasten.study.tune.setting import Setting

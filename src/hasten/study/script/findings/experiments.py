@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hasten.observe.load import BUSY
+from hasten.observe.cpu_load import BUSY
 from hasten.study.finding import DOUBLED, FASTER, Finding, ms
 from hasten.study.script.findings.loader_experiments import LEAST, Results, StepTimes, items, workers
 from hasten.study.script.records import place

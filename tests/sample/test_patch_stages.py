@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.sample.schedule import DealingRounds, PatchStage, stage_plan
+from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 
 PATCH, UNIT, BATCH = (8, 8, 4), (2, 2, 2), 2
 HALVES = ((0.3, 0.5), (0.6, 0.75))

@@ -15,8 +15,8 @@ from monai.data import MetaTensor
 from monai.transforms import Flipd, Orientationd
 
 from hasten.cache.checked import DamagedEntry
+from hasten.cache.item_bytes import encode
 from hasten.cache.model import ParsedRecord
-from hasten.cache.record import encode
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 ARRAYS = npst.arrays(

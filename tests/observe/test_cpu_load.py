@@ -8,8 +8,8 @@ from collections import namedtuple
 
 import pytest
 
-from hasten.observe import load
-from hasten.observe.load import LoadMeter
+from hasten.observe import cpu_load
+from hasten.observe.cpu_load import LoadMeter
 
 Times = namedtuple("Times", "user system idle iowait steal guest guest_nice")
 
@@ -27,10 +27,10 @@ def machine(monkeypatch):
             self.times = Times(*(old + spent.get(name, 0.0) for name, old in self.times._asdict().items()))
 
     made = Machine()
-    monkeypatch.setattr(load, "_own_cpu", lambda: made.own)
+    monkeypatch.setattr(cpu_load, "_own_cpu", lambda: made.own)
     monkeypatch.setattr(time, "perf_counter", lambda: made.wall)
-    monkeypatch.setattr(load.psutil, "cpu_times", lambda: made.times)
-    monkeypatch.setattr(load.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(cpu_load.psutil, "cpu_times", lambda: made.times)
+    monkeypatch.setattr(cpu_load.psutil, "cpu_count", lambda: 2)
     return made
 
 
@@ -60,6 +60,6 @@ def test_guest_time_is_not_counted_twice(machine):
 def test_a_finished_child_of_ours_is_ours():
     import subprocess
 
-    before = load._own_cpu()
+    before = cpu_load._own_cpu()
     subprocess.run([sys.executable, "-c", "sum(range(5_000_000))"], check=True)
-    assert load._own_cpu() - before > 0.01
+    assert cpu_load._own_cpu() - before > 0.01

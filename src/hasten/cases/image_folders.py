@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
+from hasten.cases.entries import Listing, load_json
 from hasten.cases.formats import list_files, named_files
 from hasten.cases.labels import parse_labels
-from hasten.cases.listing import Listing, load_json
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json, read_text
+from hasten.cases.image_folders import declared_labels, refuse_list
 from hasten.cases.labels import parse_labels
-from hasten.cases.layouts import declared_labels, refuse_list
-from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json, read_text
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from hasten.config.load import load_run
-from hasten.config.resume import RUN_RULES, changes_of, describe, flat, rule_of, with_settled
+from hasten.config.resume_rules import RUN_RULES, changes_of, describe, flat, rule_of, with_settled
 from hasten.config.schema import RunConfig
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.cases.listing import batched, pause_garbage_collection
+from hasten.cases.entries import batched, pause_garbage_collection
 
 
 @given(count=st.integers(0, 5000), num_threads=st.integers(1, 64))
