@@ -3,7 +3,8 @@
 `folds`: `hasten train DATA --folds all train.budget=...` on the hippocampus, one fold after another, scored on the
 images' own voxels. `ensemble`: the same with several seeds, whose runs predict a fold's cases together. `learning`:
 each choice on its own against the same base, by steps, which no load of the machine changes, on another split
-(data.split.seed=1) than the folds (seed 0). `start`: seconds from the start of the process to the first step, of a
+(data.split.seed=1) than the folds (seed 0). `candidates`: the same for what is no setting of Hasten, or was not enough
+of a gain to become its default. `start`: seconds from the start of the process to the first step, of a
 second run of the same task.
 """
 
@@ -49,6 +50,11 @@ CHOICES = {
     "no averaged weights": "train.ema=0",
     "shorter average": "train.ema=0.98",
     "Dice and focal loss": "loss.name=dice_focal",
+}
+"""Overrides by name; each is compared with the first."""
+CANDIDATES = {
+    "base": "",
+    "smaller patches at first": CHOICES["smaller patches at first"],
     "smaller patches at first, in two stages": "sample.stages=[[0.3,0.5],[0.6,0.75]]",
     "smaller patches at first, deep supervision": "sample.stages=[[0.4,0.5]] network.deep_supervision=2",
     "label smoothing 0.1": "loss.name=benchmarks.ours.candidates:smoothed_dice_ce loss.args={smoothing: 0.1}",
@@ -61,7 +67,7 @@ CHOICES = {
     "schedule-free AdamW, half the learning rate": "train.schedule=constant train.ema=0 train.learning_rate=0.004",
     "schedule-free AdamW, a quarter of it": "train.schedule=constant train.ema=0 train.learning_rate=0.002",
 }
-"""Overrides by name, some of them in a context of `benchmarks.ours.candidates`; each is compared with the first."""
+"""Overrides by name, some of them for code of `benchmarks.ours.candidates` that Hasten does not have."""
 FIXED = ("train.precision=bf16", "train.channels_last=true")
 """Of `learning`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "infer.patch=[16,16,16]", "sample.compile=false",
@@ -74,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts=part_arguments(PARTS),
         budget={"default": "5min", "help": "folds: time of each fold, 5min or 30min for the goals; default 5min"},
         folds={"default": "all", "help": "folds: all, or numbers such as 0,1"},
-        steps={"type": int, "default": 1500, "help": "learning: steps of each run; default 1500"},
-        choices={"nargs": "+", "choices": CHOICES, "metavar": "NAME", "help": "learning: these get all seeds, "
-                 "the others the first one; default all"},
-        seeds={"type": int, "help": "learning, ensemble: runs of each choice, or of a fold; default 3, quick 1"},
+        steps={"type": int, "default": 1500, "help": "learning, candidates: steps of each run; default 1500"},
+        choices={"nargs": "+", "choices": CHOICES | CANDIDATES, "metavar": "NAME", "help": "learning, candidates: "
+                 "these get all seeds, the others the first one; default all"},
+        seeds={"type": int, "help": "learning, candidates, ensemble: runs of each choice, or of a fold; default "
+               "3, quick 1"},
         work={"type": Path, "help": "keep the runs here, and reuse those that are there"},
     )  # fmt: skip
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
@@ -163,17 +170,26 @@ def _folds_folder(given: argparse.Namespace, seed: int) -> Path:
 
 
 def learning(given: argparse.Namespace) -> Part:
+    return _choices(given, CHOICES)
+
+
+def candidates(given: argparse.Namespace) -> Part:
+    return _choices(given, CANDIDATES)
+
+
+def _choices(given: argparse.Namespace, choices: dict[str, str]) -> Part:
     results: dict[str, list[float]] = {}
     steps, seeds = (4, 1) if given.quick else (given.steps, given.seeds or 3)
     for seed in range(seeds):
-        every = list(CHOICES)[:1] if given.quick else CHOICES
-        for name in every if seed == 0 else given.choices or every:
+        every = list(choices)[:1] if given.quick else list(choices)
+        for name in every if seed == 0 else [name for name in given.choices or every if name in every]:
             print(f"  {name}, seed {seed}", file=sys.stderr)
-            results.setdefault(f"{name}/dice", []).append(_dice(given, name, steps, seed))
-    return [], results, {"steps": steps, "split": SPLIT, "choices": CHOICES}
+            overrides = [] if given.quick else overrides_of(choices[name])
+            results.setdefault(f"{name}/dice", []).append(_dice(given, name, overrides, steps, seed))
+    return [], results, {"steps": steps, "split": SPLIT, "choices": choices}
 
 
-def _dice(given: argparse.Namespace, name: str, steps: int, seed: int) -> float:
+def _dice(given: argparse.Namespace, name: str, overrides: Sequence[str], steps: int, seed: int) -> float:
     """Of the last validation: no choice gains by being validated more often."""
     import hasten
     from benchmarks.ours.candidates import contexts
@@ -183,7 +199,7 @@ def _dice(given: argparse.Namespace, name: str, steps: int, seed: int) -> float:
     if not (out / "summary.json").is_file():
         context = contexts(given.data).get(name, nullcontext)
         with context():
-            hasten.train(_config(given, *asked, *([] if given.quick else overrides_of(CHOICES[name]))), out)
+            hasten.train(_config(given, *asked, *overrides), out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float([row["dice"] for row in rows if row["kind"] == "validation"][-1])
 
@@ -215,7 +231,7 @@ def _summary(run: Path) -> dict[str, Any]:
     return content
 
 
-PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "start": start}
+PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "candidates": candidates, "start": start}
 
 if __name__ == "__main__":
     main()
