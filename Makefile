@@ -9,6 +9,10 @@ TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
 BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augment networks predict pathology doctor tune scale ladder
 
+# The oldest supported torch, in an environment of its own.
+OLDEST := .venv-oldest
+OLDEST_TORCH := torch==2.10.0
+
 # Test files are dealt out to so many processes.
 JOBS ?= 2
 
@@ -21,7 +25,7 @@ DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
 DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor fused compile_kernels)
 
-.PHONY: help setup lint docs docs-links test slow-tests test-all horovod nnunet gpu-dry gpu-wheels wheel demo bench clean
+.PHONY: help setup lint docs docs-links test slow-tests test-all test-oldest horovod nnunet gpu-dry gpu-wheels wheel demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -31,6 +35,7 @@ help:
 	@echo "make test      lint, documentation and the fast tests"
 	@echo "make slow-tests  the slowest tests of the last make test, and the seconds by folder"
 	@echo "make test-all  lint and every test, the slow ones too"
+	@echo "make test-oldest  the fast tests with the oldest supported torch, in $(OLDEST)"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
 	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
@@ -89,6 +94,12 @@ nnunet: $(READY)
 
 test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
+
+test-oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	echo $(OLDEST_TORCH) > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -c $(OLDEST)/constraints.txt -e '.[dev]'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 $(DRY_READY): pyproject.toml
 	$(PYTHON) -m venv $(DRY)
