@@ -19,11 +19,12 @@ from torch.nn import functional
 
 from hasten.config.settled import PlannedTrain
 from hasten.nets import nnunet
-from hasten.nets.losses.dice_ce import dice_ce
+from hasten.nets.losses import DiceCELoss
 from hasten.optim import build
 from hasten.optim.groups import param_groups
 from hasten.optim.muon import is_filter_bank
 
+_DICE_CE = DiceCELoss(include_background=False, batch=True, to_onehot_y=True, softmax=True)
 Context = Callable[[], AbstractContextManager[Any]]
 
 
@@ -46,7 +47,7 @@ def smoothed_dice_ce(scores: Tensor, label: Tensor, smoothing: float) -> Tensor:
     """() Dice of the soft-max plus cross-entropy with label smoothing. scores: (B, K, ...), label: (B, 1, ...)."""
     target = label.squeeze(1)
     plain, smooth = (functional.cross_entropy(scores, target, label_smoothing=each) for each in (0.0, smoothing))
-    return dice_ce(scores, label, include_background=False, batch=True) + smooth - plain
+    return _DICE_CE(scores, label) + smooth - plain
 
 
 def weighted_dice_ce(scores: Tensor, label: Tensor, weight: float) -> Tensor:
@@ -55,7 +56,7 @@ def weighted_dice_ce(scores: Tensor, label: Tensor, weight: float) -> Tensor:
     weights = torch.full((scores.shape[1],), weight, dtype=scores.dtype)
     weights[0] = 1
     change = functional.cross_entropy(scores, target, weights) - functional.cross_entropy(scores, target)
-    return dice_ce(scores, label, include_background=False, batch=True) + change
+    return _DICE_CE(scores, label) + change
 
 
 _INITIALIZE = nnunet._initialize

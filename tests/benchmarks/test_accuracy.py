@@ -12,7 +12,7 @@ import torch
 from benchmarks.accuracy import CANDIDATES, CHOICES, GOALS, SPLIT, main, overrides_of
 from benchmarks.ours.candidates import ScheduleFree, Soap, contexts, smoothed_dice_ce, weighted_dice_ce
 from hasten.config.load import load_run
-from hasten.nets.losses.dice_ce import dice_ce
+from hasten.nets.losses import DiceCELoss
 
 
 def test_each_choice_is_different() -> None:
@@ -40,7 +40,7 @@ def test_optimizers_that_are_tried_reach_the_minimum(kind: type[torch.optim.Opti
 
 def test_losses_that_are_tried() -> None:
     scores, label = torch.randn(2, 3, 4, 5, 6), torch.randint(3, (2, 1, 4, 5, 6))
-    plain = dice_ce(scores, label, include_background=False, batch=True)
+    plain = DiceCELoss(include_background=False, batch=True, to_onehot_y=True, softmax=True)(scores, label)
     torch.testing.assert_close(smoothed_dice_ce(scores, label, 0.0), plain)
     torch.testing.assert_close(weighted_dice_ce(scores, label, 1.0), plain)
     assert smoothed_dice_ce(10 * torch.nn.functional.one_hot(label[:, 0], 3).movedim(-1, 1).float(), label, 0.1) > 0.1

@@ -15,7 +15,7 @@ from torch import Tensor
 from hasten.engine.metrics.counts import confusion_counts
 from hasten.nets.build import Loss
 from hasten.nets.losses.deep_supervision import nearest
-from hasten.nets.losses.dice_ce import dice_ce
+from hasten.nets.losses.modules import DiceCELoss
 
 
 def objective(loss: Any) -> Loss:
@@ -60,13 +60,9 @@ def _dice_ce(loss: Any) -> Any:
     )  # fmt: skip
     if not is_default:
         return loss
-    batch, over_ranks, background = dice.batch_dice, dice.ddp, dice.do_bg
-
-    def fused(scores: Tensor, label: Tensor) -> Tensor:
-        # nnU-Net's Dice is negative, not taken from 1.
-        return dice_ce(scores, label, include_background=background, batch=batch, over_ranks=over_ranks) - 1
-
-    return fused
+    fused = DiceCELoss(include_background=dice.do_bg, batch=dice.batch_dice, to_onehot_y=True, softmax=True)
+    fused.over_ranks, fused.kernels = dice.ddp, False
+    return lambda scores, label: fused(scores, label) - 1  # nnU-Net's Dice is negative, not taken from 1
 
 
 def hard_counts(scores: Tensor, target: Tensor, *, regions: bool, ignore: int | None) -> Tensor:

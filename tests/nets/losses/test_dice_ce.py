@@ -1,4 +1,4 @@
-"""The one operation against MONAI's DiceCELoss, value and gradient."""
+"""Dice and cross-entropy as one operation against MONAI's DiceCELoss, value and gradient."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monai.losses import DiceCELoss
+from monai.losses import DiceCELoss as MonaiDiceCELoss
 
-from hasten.nets.losses.dice_ce import dice_ce
+from hasten.nets.losses import DiceCELoss
+
+
+def dice_ce(scores: torch.Tensor, label: torch.Tensor, *, include_background: bool, batch: bool) -> torch.Tensor:
+    loss = DiceCELoss(include_background=include_background, batch=batch, to_onehot_y=True, softmax=True)
+    return loss(scores, label)
 
 
 @settings(max_examples=60, deadline=None)
@@ -28,7 +33,7 @@ def test_value_and_gradient_are_monais(
     generator = torch.Generator().manual_seed(seed)
     scores = (spread * torch.randn(count, classes, *sides, generator=generator, dtype=torch.float64)).requires_grad_()
     label = torch.randint(0, classes, (count, 1, *sides), generator=generator).to(kind)
-    loss = DiceCELoss(include_background=include, to_onehot_y=True, softmax=True, batch=batch)
+    loss = MonaiDiceCELoss(include_background=include, to_onehot_y=True, softmax=True, batch=batch)
     result, wanted = dice_ce(scores, label, include_background=include, batch=batch), loss(scores, label.long())
     # MONAI one-hot encodes in float32, so its sums are that exact.
     assert result.item() == pytest.approx(wanted.item(), rel=1e-6, abs=1e-6)

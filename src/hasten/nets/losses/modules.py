@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hasten.nets.losses.dice_ce import dice_ce
 from hasten.nets.losses.focal import focal_sums, focal_voxels, focal_voxels_of_softmax
 from hasten.nets.losses.overlap import (
     OverlapLoss,
@@ -173,20 +172,12 @@ class DiceCELoss(DiceLoss):
                     )
                 dice = self.of_counts(self.counts(scores, target), scores.ndim)
                 return self.lambda_dice * dice + self.lambda_ce * self._entropy(scores, target)
-            if self._plain() and not kernels:
-                options = {"include_background": self.include_background, "batch": self.batch}
-                return dice_ce(scores, target, **options, over_ranks=self.over_ranks)
             counts, surprise = surprised_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index)
             entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction, self.ignore_index)
             return self.lambda_dice * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
 
     def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
         return not self.label_smoothing and super().by_kernels(scores, target)
-
-    def _plain(self) -> bool:
-        usual = self.lambda_dice == self.lambda_ce == 1 and self.smooth_nr == self.smooth_dr == 1e-5
-        usual = usual and self.ignore_index is None
-        return usual and self.ce_weight is None and not self.jaccard and self.reduction == "mean"
 
     def _entropy(self, scores: Tensor, target: Tensor) -> Tensor:
         weight = None if self.ce_weight is None else self.ce_weight.to(scores)
