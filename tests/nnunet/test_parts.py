@@ -51,6 +51,7 @@ class Cases:
 
 
 def test_variants_are_found_under_their_names(module: Any) -> None:
+    pytest.importorskip("timm", reason="nnU-Net looks through all its trainers", exc_type=ImportError)
     for name in ("_1epoch", "_10epochs", "_250epochs_NoMirroring", "NoMirroring", "_onlyMirror01", "Adam"):
         result = getattr(module, f"nnUNetTrainerHasten{name}")
         assert result.__name__ == f"nnUNetTrainerHasten{name}"
@@ -65,6 +66,7 @@ def test_variants_are_found_under_their_names(module: Any) -> None:
 
 
 def test_what_hasten_has_no_part_for(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("timm", reason="nnU-Net looks through all its trainers", exc_type=ImportError)
     own = module.nnUNetTrainerHastenDA5
     assert trainer(module.nnUNetTrainerHasten, tmp_path)._why_not() == ""
     assert "an augmentation of its own" in trainer(own, tmp_path)._why_not()
