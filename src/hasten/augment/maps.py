@@ -53,7 +53,7 @@ class MapOp(Protocol):
         """Numbers for B samples. key: (B, 2) int64 words; size: (D, H, W) of the input."""
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        """Maps of B samples, (B, 3, 3) and (B, 3) float32. drawn: as `draw` returns it; size: (D, H, W) of the input."""
+        """Maps of B samples, (B, 3, 3) and (B, 3) float32. drawn: as `draw` returns it; size: (D, H, W)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
