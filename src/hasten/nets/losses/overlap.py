@@ -100,7 +100,7 @@ class OverlapLoss(nn.Module):
         return self.reduced(self.score(counts), ndim)
 
     def reduced(self, score: Tensor, ndim: int) -> Tensor:
-        """`score`, (B, K) or (K,), reduced to (); with reduction "none" as it is, with `ndim` - 2 axes of 1 at its end."""
+        """`score`, (B, K) or (K,), reduced to (); with reduction "none" as it is, with `ndim` - 2 axes of 1 behind."""
         value = reduced(score, self.reduction)
         return value if self.reduction != "none" else value.reshape(*value.shape, *[1] * (ndim - 2))
 
