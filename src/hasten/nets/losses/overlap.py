@@ -183,7 +183,7 @@ def without_autocast(scores: Tensor) -> torch.autocast:
 def indexed(loss: nn.Module, scores: Tensor, target: Tensor) -> bool:
     """Whether the target is class index, (B, 1, ...), of scores (B, K, ...) with K above 1.
 
-    Raises ValueError for one that is meant to be and does not fit.
+    Raises ValueError for a target that does not fit, where `to_onehot_y` asks for class index.
     """
     if not loss.to_onehot_y or scores.shape[1] == 1:
         return False

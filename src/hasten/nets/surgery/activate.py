@@ -49,7 +49,7 @@ def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
 def gradient_of_slope(gradient: Tensor, normed: Tensor, slope: Tensor) -> Tensor:
     """The gradient of a slope of one element, or (C,), in its type and shape.
 
-    gradient: (B, C, ...) after the activation; normed: (B, C, ...) before it.
+    gradient: of the activation's output, (B, C, ...); normed: its input, in the same shape.
     """
     exact = torch.promote_types(normed.dtype, torch.float32)
     product = normed.clamp(max=0).mul_(gradient)
