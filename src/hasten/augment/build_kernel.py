@@ -47,7 +47,11 @@ Function = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def function_of(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
-    """The function, example arguments, and how many of the leading ones vary in length."""
+    """The function, example arguments, and how many of the leading ones vary in length.
+
+    Arguments of "apply": an image (1, C, *S) and the numbers (1, ...), sorted by name. Of "read": the flat values (n,)
+    of each key, then shape (1, 3), offset (1,), start (1, 3), linear (1, 3, 3) and shift (1, 3).
+    """
     if spec.kind == "read":
         return _reading(spec)
     key = torch.zeros(1, 2, dtype=torch.int64)

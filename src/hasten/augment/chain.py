@@ -31,7 +31,7 @@ class BatchOp(Protocol):
         """key: (B, 2); shape: (C, *S)."""
 
     def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
-        """The batch with its `keys` replaced. What `prob` leaves out is drawn by `draw_batch` itself."""
+        """The batch, (B, C, *S) by key, with its `keys` replaced. `draw_batch` itself draws what `prob` leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,9 +42,10 @@ class PerChannel(Operation):
 
 
 def around_one(unit: Tensor, low: float, high: float) -> Tensor:
-    """Numbers of [0, 1): the lower half stretched to [low, 1], the upper to [1, high]; all to [low, high] if low >= 1.
+    """Numbers of [0, 1), of any shape, stretched: the lower half to [low, 1], the upper to [1, high].
 
-    nnU-Net's `BGContrast`, so that as many factors darken as brighten whatever the range.
+    All are stretched to [low, high] if low >= 1. nnU-Net's `BGContrast`, so that as many factors darken as brighten
+    whatever the range.
     """
     if low >= 1.0:
         return low + (high - low) * unit
@@ -57,7 +58,10 @@ def grouped(image: Tensor, channel_wise: bool) -> Tensor:
 
 
 def not_zero(flat: Tensor) -> Tensor:
-    """1.0 where a value is not zero. In float32: comparisons and `where` take five times as long on a CPU."""
+    """1.0 where a value is not zero, else 0.0; of any shape.
+
+    In float32: comparisons and `where` take five times as long on a CPU.
+    """
     return flat.sign().square_()
 
 

@@ -52,12 +52,15 @@ class CentredCropOp(CropOp, Protocol):
         """The key."""
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """The point sets of a case, int32 linear indices. values: (C, D, H, W) of `centred_on`."""
+        """The point sets of a case, (P,) int32 linear indices each.
+
+        values: (C, D, H, W) of `centred_on`. image: (C, D, H, W) of the crop's `image_key`, or None.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Crop(Checked):
-    """What Hasten's own crops share."""
+    """What Hasten's own crops share; their `start` and `sets` are as in `CropOp` and `CentredCropOp`."""
 
     size: Size
     keys: tuple[str, ...] = ("image", "label")

@@ -65,6 +65,7 @@ class OnGpu:
         return {**item, **{key: self.changed(item[key]) for key in self.keys}}
 
     def changed(self, image: Tensor) -> Tensor:
+        """The transform of an image (C, H, W), on its device; the image itself where `prob` leaves it out."""
         name, kwargs = self._drawn()
         if not name:
             return image

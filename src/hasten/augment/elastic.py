@@ -68,7 +68,7 @@ class Elastic(Interpolation):
         return {"offsets": moved}
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        """No part of it is a matrix: `displacement` is all of it."""
+        """The identity, (B, 3, 3) and (B, 3): no part of it is a matrix, `displacement` is all of it."""
         return identity(drawn["offsets"].shape[0], drawn["offsets"].device)
 
     def displacement(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Tensor:

@@ -30,9 +30,16 @@ class Kernels:
     """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
 
     apply: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """Number of operations that a kernel fuses, and the kernel, by the position of its first operation."""
+    """Number of operations that a kernel fuses, and the kernel, by the position of its first operation.
+
+    A kernel takes an image (1, C, *S) float32 and the numbers (1, ...) by name; it returns the changed image.
+    """
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
-    """Kernels by stage and first key of a group; each reads all keys of its group."""
+    """Kernels by stage and first key of a group; each reads all keys of its group.
+
+    A kernel takes the flat values (n,) of each key, then shape (1, 3), offset (1,), start (1, 3), linear (1, 3, 3) and
+    shift (1, 3) of the sample; it returns (1, C, D, H, W) for each key.
+    """
 
 
 NOTHING_COMPILED = Kernels(apply={}, read={})

@@ -176,7 +176,7 @@ def _reason(returncode: int, stderr: str) -> str:
 
 
 def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """A library as a function of its arguments."""
+    """A library as a function of its arguments, contiguous and shaped as those of `function_of`: (1, ...) or (n,)."""
     # The public aoti_load_package returns a wrapper of this one, but imports the whole compiler.
     library: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     run: Callable[[list[Tensor]], list[Tensor]] = library.boxed_run

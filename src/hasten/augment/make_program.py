@@ -152,7 +152,7 @@ def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> 
 def segment_of_batch(
     chain: Chain, batch: Mapping[str, Tensor], seed: int, device: torch.device | str, **options: Any
 ) -> Segment:
-    """A segment for `augment_batch`, of batches like this one. options: of `make_segment`."""
+    """A segment for `augment_batch`, of batches like this one, (B, C, *S) by key. options: of `make_segment`."""
     store = store_of_batch(batch, device)
     return make_segment(chain, CaseSource(store=store), batch_size=len(store.ids), seed=seed, device=device, **options)
 

@@ -52,12 +52,16 @@ class MapOp(Protocol):
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         """Numbers for B samples. key: (B, 2) int64 words; size: (D, H, W) of the input."""
 
-    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map: ...
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        """Maps of B samples, (B, 3, 3) and (B, 3) float32. drawn: as `draw` returns it; size: (D, H, W)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpatialOperation(Operation):
-    """What Hasten's own spatial operations share: whole voxels move, and the size stays."""
+    """What Hasten's own spatial operations share: whole voxels move, and the size stays.
+
+    Their `draw` and `map` are as in `MapOp`.
+    """
 
     keys: tuple[str, ...] = ("image", "label")
     mode: tuple[str, ...] = ()

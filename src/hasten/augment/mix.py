@@ -72,7 +72,11 @@ class MixUp(_Mix):
         return self.weight_and_order(key)
 
     def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
-        """Raises ValueError naming a key that holds integers and is not among `label_keys`."""
+        """The batch, (B, C, *S) by key, with its `keys` mixed.
+
+        Raises ValueError naming a key that holds integers and is not among `label_keys`, or a label key with neither 1
+        nor `num_classes` channels.
+        """
         partner = torch.argsort(drawn["order"], stable=True)
         result = dict(batch)
         for key in self.keys:
@@ -114,7 +118,10 @@ class CutMix(_Mix):
         return {**self.weight_and_order(key), "corner": corner}
 
     def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
-        """Raises ValueError naming a key that covers other voxels than the first."""
+        """The batch, (B, C, *S) by key, with boxes pasted.
+
+        Raises ValueError naming a key that covers other voxels than the first.
+        """
         partner = torch.argsort(drawn["order"], stable=True)
         sides = batch[self.keys[0]].shape[2:]
         inside = _box(drawn["weight"], drawn["corner"], tuple(sides))

@@ -46,7 +46,7 @@ class ValueOp(Protocol):
         """Numbers for B samples. key: (B, 2) int64 words; shape: (C, *S) of the first entry that is changed."""
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        """image: (B, C, *S) float32. drawn: as `draw` returns it."""
+        """The changed image, of the same shape and type. image: (B, C, *S) float32. drawn: as `draw` returns it."""
 
 
 def op_keys(key: Tensor, first: int, count: int) -> Tensor:
@@ -167,7 +167,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation(Checked):
-    """What Hasten's own operations share."""
+    """What Hasten's own operations share. Their `draw` and `apply` are as in `ValueOp`."""
 
     keys: tuple[str, ...] = ("image",)
     prob: Prob = 0.1
@@ -180,4 +180,5 @@ class Deterministic(Operation):
     prob: Prob = 1.0
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        """No numbers, as in `ValueOp`. key: (B, 2); shape: (C, *S)."""
         return {}

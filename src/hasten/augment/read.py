@@ -101,7 +101,10 @@ def read_mapped(
     padding_mode: str,
     spatial_dims: int,
 ) -> Tensor:
-    """`read` at `coordinates_of` the map: by one kernel where Triton runs, but for `majority`. Arguments as there."""
+    """(B, C, *out): `read` at `coordinates_of` the map, by one kernel where Triton runs, but for `majority`.
+
+    Arguments as there.
+    """
     how: dict[str, Any] = {"mode": mode, "padding_mode": padding_mode, "spatial_dims": spatial_dims}
     if mode != "majority" and triton_runs(cases.values):
         from hasten.augment.read_triton import read_by_kernel

@@ -183,7 +183,11 @@ def read_by_kernel(
     padding_mode: str,
     spatial_dims: int,
 ) -> Tensor:
-    """Like `read_mapped` of `hasten.augment.read`, but a voxel of weight 0 counts as 0 where it is not finite."""
+    """(B, channels, *out), as `read_mapped` of `hasten.augment.read` gives it.
+
+    But a voxel of weight 0 counts as 0 where it is not finite. values, shape, offset, channels: as in `PackedCases`, on
+    a GPU. displaced: (B, 3, *out), or None.
+    """
     nearest = mode == "nearest"
     output = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
     if output.numel() == 0:

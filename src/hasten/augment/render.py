@@ -45,7 +45,7 @@ def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatia
 
 
 def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
-    """The batch after an operation on values."""
+    """The batch, (B, C, *S) by key, after an operation on values. drawn: its numbers, (B, ...) each."""
     op = stage.op
     if isinstance(op, Fixed):
         return op.apply(batch)

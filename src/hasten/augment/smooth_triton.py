@@ -45,7 +45,10 @@ def along_kernel(
 
 
 def along(image: Tensor, weight: Tensor, axis: int, mode: str) -> Tensor:
-    """Like `_along` of `hasten.augment.smooth`, for float32."""
+    """Like `_along` of `hasten.augment.smooth`, for float32 on a GPU.
+
+    image: (B, C, *S); weight: (B, 1 or C, n), n odd. Returns the filtered image, of the same shape.
+    """
     image, weight = image.contiguous(), weight.contiguous()
     out = torch.empty_like(image)
     batch, channels, *sides = image.shape

@@ -73,7 +73,10 @@ def number_keys(item: Mapping[str, Any], images: Iterable[str]) -> tuple[list[st
 
 
 def number_of(name: str, item: Mapping[str, Any], key: str) -> Tensor:
-    """An entry that is a number, or an array of them. Raises ValueError naming the item where it is no number."""
+    """An entry that is a number (), or an array of them of any shape, on the host.
+
+    Raises ValueError naming the item where it is no number.
+    """
     value = _number(item.get(key))
     if value is None:
         problem = f"is a {type(item[key]).__name__}" if key in item else "is not there"
@@ -126,7 +129,7 @@ def size_of(batch: Mapping[str, Tensor]) -> Triple:
 
 
 def storable(value: Tensor) -> Tensor:
-    """A plain tensor, in its dtype if stores support it, else in float32."""
+    """A plain tensor of any shape, in its dtype if stores support it, else in float32."""
     plain = value.as_subclass(Tensor).detach()
     return plain if plain.dtype in _DTYPES else plain.to(torch.float32)
 

@@ -99,7 +99,8 @@ class WholeCases:
     def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """Samples of the stream, numbers one after the other; a case that several come from is worked on once.
 
-        Raises RuntimeError naming the item where a transform fails, ValueError where it gives something else.
+        Each is (C, *S) by key, and any shape for `self.numbers`. Raises RuntimeError naming the item where a transform
+        fails, ValueError where it gives something else.
         """
         return [
             self._batch_entries(item, self.items.name(self._case(number // self.num_samples)))

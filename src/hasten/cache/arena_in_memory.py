@@ -106,7 +106,7 @@ def case_values(arena: Arena, case: int, points: slice) -> tuple[Tensor, ...]:
 
 
 def copy_values(source: tuple[Tensor, ...], target: tuple[Tensor, ...]) -> None:
-    """The values of one case, as `case_values` returns them."""
+    """Copy the values of one case, flat tensors (n,) as `case_values` returns them, from one arena to another."""
     for values, room in zip(source, target, strict=True):
         room.copy_(values)
 

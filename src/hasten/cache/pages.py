@@ -15,7 +15,7 @@ class Pages:
     """The mapped files of an arena, and which of its cases are not kept in memory."""
 
     values: Mapping[str, Tensor]
-    """Values as in `Store`, mapped."""
+    """Values as in `Store`, (V * C,) by key, mapped."""
     channels: Mapping[str, int]
     cases: frozenset[int]
     shapes: Sequence[tuple[int, int, int]]

@@ -120,7 +120,7 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
 
 
 def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
-    """A label array as integers. Raises ValueError for other values."""
+    """A label array of any shape as integers, itself if it has them. Raises ValueError for other values."""
     if array.dtype.kind in "iu":
         return array
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
@@ -137,7 +137,7 @@ def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
 
 
 def distinct_values(integers: np.ndarray) -> np.ndarray:
-    """Sorted distinct values of an integer array."""
+    """(n,) sorted distinct values of an integer array of any shape."""
     if not integers.size:
         return np.zeros(0, np.int64)
     low, high = int(integers.min()), int(integers.max())

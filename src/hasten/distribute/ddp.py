@@ -80,9 +80,10 @@ class Ddp(Strategy):
         return wrapped
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The norm that one process would have. Raises ValueError, on one rank, naming parameters without a gradient.
+        """The norm () that one process would have.
 
-        torch would report it at the next step, by number, when the ranks have already diverged.
+        Raises ValueError, on one rank, naming parameters without a gradient. torch would report it at the next step, by
+        number, when the ranks have already diverged.
         """
         if not self._checked_unused and self._network is not None and not self.config.static_graph:
             self._checked_unused = True
@@ -106,7 +107,10 @@ def broadcast_weights(*modules: nn.Module | None) -> None:
 
 
 def broadcast_tensors(tensors: list[Tensor], *, source: int = 0, message_bytes: int = _TOGETHER) -> None:
-    """Tensors of rank `source`, which record no gradient, on every rank, in place and many in a message."""
+    """Tensors of rank `source`, which record no gradient, on every rank, in place and many in a message.
+
+    They are of any shape, the same on all ranks.
+    """
     if tensors:
         distributed._broadcast_coalesced(_world_group(), tensors, message_bytes, source)
 

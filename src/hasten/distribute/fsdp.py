@@ -275,7 +275,7 @@ def shard_of(whole: Tensor, like: DTensor) -> Tensor:
 
 
 def with_shard(local: Tensor, like: DTensor) -> DTensor:
-    """The sharded tensor of which this rank has the rows `local`. No communication."""
+    """The sharded tensor, in the shape of `like`, whose rows on this rank are `local`, (n, ...). No communication."""
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )

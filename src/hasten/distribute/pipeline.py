@@ -163,7 +163,7 @@ class Pipeline(Strategy):
         return schedule
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The gradient norm over all stages. If it is not finite on one rank, it is not on any."""
+        """The gradient norm () over all stages. If it is not finite on one rank, it is not on any."""
         weight = next(self._network.parameters())
         local_norm = nn.utils.get_total_norm(gradients) if gradients else weight.new_zeros(())
         squared = local_norm.detach().to(weight.device).square()
@@ -258,7 +258,7 @@ def stages_of(network: nn.Module, operations: Operations, places: Sequence[int])
 
 
 def named_state(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers, including those that are not in the state_dict, under all of their names."""
+    """Parameters and buffers, of any shape, also those not in the state_dict, under all of their names."""
     parameters = module.named_parameters(remove_duplicate=False)
     return [*parameters, *module.named_buffers(remove_duplicate=False)]
 
@@ -276,8 +276,8 @@ def keep_stage(module: nn.Module, stages: Stages, stage: int) -> None:
 class StageModule(nn.Module):
     """What a process computes of the forward pass.
 
-    Called with what the stage before sends (the first: with the image), it returns what the next one takes (the last:
-    what the network returns).
+    Called with what the stage before sends (the first: with the image, (B, C, *S)), it returns what the next one takes,
+    tensors of any shape (the last: what the network returns).
     """
 
     def __init__(self, network: nn.Module, stages: Stages, stage: int) -> None:

@@ -132,7 +132,7 @@ def _compute(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> A
 
 
 def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers that an operation uses, by their names in the network."""
+    """Parameters and buffers, of any shape, that an operation uses, by their names in the network."""
     tensors: list[tuple[str, Tensor]] = []
     if node.op == "call_module":
         name = str(node.target)

@@ -26,7 +26,7 @@ class Step(Protocol):
         ...
 
     def shaped(self, image: Tensor) -> Tensor:
-        """`image` in the memory format of the weights."""
+        """`image` (B, C, *S) in the memory format of the weights."""
         ...
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -39,7 +39,7 @@ class Step(Protocol):
         ...
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss, scaled for fp16 where that is the precision."""
+        """Add the gradient of a loss (), scaled for fp16 where that is the precision."""
         ...
 
 

@@ -70,7 +70,8 @@ _LEAST_CAPTURED_STEPS = 200
 def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) -> tuple[nn.Module, Surgery]:
     """The planned network on its device, after surgery, and a summary of the surgery.
 
-    Weights are initialised from train.seed, except those in `start`. Weights that train.freeze names need no gradient.
+    Weights are initialised from train.seed, except those in `start`, by name and each in the shape of the network's.
+    Weights that train.freeze names need no gradient.
     """
     network = build_net(planned)
     if start is not None:

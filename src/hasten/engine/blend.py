@@ -99,7 +99,10 @@ def window_starts(side: int, window: int, overlap: float) -> list[int]:
 
 
 def weight_map(window: Triple, mode: Mode, sigma: Sigma, device: torch.device) -> Tensor:
-    """Weight of each voxel of a window, float32 and positive: 1, or a Gaussian floored at a thousandth, as in MONAI."""
+    """(d, h, w) float32, positive: the weight of each voxel of a window, 1 or a Gaussian.
+
+    The Gaussian is floored at a thousandth, as in MONAI.
+    """
     if mode == "constant":
         return torch.ones((), device=device).expand(window)
     weight = torch.ones((), device=device)

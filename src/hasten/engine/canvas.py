@@ -36,7 +36,7 @@ class Sink(Protocol):
         """sums: (K, d, h, w) of one cell; weights: gives what they are to be divided by, (d, h, w)."""
 
     def result(self) -> Tensor:
-        """All cells together."""
+        """All cells together: (K, D, H, W) scores, or (..., D, H, W) of what is decided."""
 
 
 class Decided:
@@ -96,7 +96,7 @@ class Scores:
 
 
 def score_room(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Memory for scores of `shape`: on the device if that has room, else on the host."""
+    """Memory for scores of `shape`, (K, D, H, W) or (N, K, D, H, W): on the device if it has room, else on the host."""
     with torch.inference_mode(False):  # a result that its owner may change
         with out_of_memory_ends_block(device != HOST):
             return torch.empty(*shape, dtype=dtype, device=device)
@@ -117,6 +117,7 @@ class Canvas:
     device: torch.device
     """Device of the sums; they move to the host where it has no room."""
     cells: dict[Triple, Tensor]
+    """(K, d, h, w) sums of each cell that waits for further windows, by its number along each axis."""
     waiting: dict[Triple, int]
     """Number of windows that each cell still waits for."""
 
@@ -124,6 +125,7 @@ class Canvas:
     def make(
         cls, axes: tuple[Axis, Axis, Axis], weight: Tensor, sink: Sink, dtype: torch.dtype, device: torch.device
     ) -> Canvas:
+        """A canvas without sums. weight: (d, h, w) of a window, on any device."""
         counts = [[len(axis.meeting(cell)) for cell in range(len(axis.cells))] for axis in axes]
         waiting = {
             (d, h, w): counts[0][d] * counts[1][h] * counts[2][w]

@@ -96,7 +96,7 @@ class CapturedStep:
     load: Callable[[int], None]
     """Writes the input of `batch` for a 0-based step, into the same memory each time."""
     batch: Callable[[], tuple[Tensor, Tensor]]
-    """Image and label, made from that input within the graph."""
+    """Image (B, C, *S) and label (B, 1, *S), made from that input within the graph."""
     always: bool = False
     """Keep a graph that is not faster than the step."""
     engaged: bool = False

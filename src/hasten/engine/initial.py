@@ -40,6 +40,7 @@ class Saved:
     key: str
     """Place of the state dict in the file; "" is the file itself."""
     weights: dict[str, Tensor]
+    """Tensors of any shape, by name."""
     sha256: str
     """SHA-256 of the file's bytes."""
 
@@ -234,7 +235,10 @@ def _is_plain(value: Tensor) -> bool:
 
 
 def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, int, int, str]]:
-    """(module, tensors, numbers, dtypes) of a state dict, one row for each beginning of names of `depth` parts."""
+    """(module, tensors, numbers, dtypes) of a state dict, one row for each beginning of names of `depth` parts.
+
+    weights: tensors of any shape, by name.
+    """
     groups: dict[str, list[Tensor]] = {}
     for name, value in weights.items():
         parts = name.split(".")

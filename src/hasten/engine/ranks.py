@@ -58,7 +58,7 @@ def mean_over_ranks(losses: Tensor, strategy: Strategy) -> Tensor:
 def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
     """torch's generators of every rank, the host's and a GPU's, in the ranks' order; none where there is one process.
 
-    All ranks call it.
+    Each state is (n,) uint8 on the host. All ranks call it.
     """
     if world.size == 1:
         return []
@@ -68,7 +68,10 @@ def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
 
 
 def take_up_random(states: list[list[Tensor]], world: World, device: torch.device, *, seed: int, step: int) -> None:
-    """This rank's generators as they were saved; fresh ones, of seed, rank and step, where other ranks had saved."""
+    """This rank's generators as they were saved; fresh ones, of seed, rank and step, where other ranks had saved.
+
+    states: as `random_states` returns them, (n,) uint8 each.
+    """
     if len(states) == world.size:
         random_state.set_random_states(states[world.rank], device)
     elif not world.first:

@@ -47,7 +47,10 @@ def thick_axis(*spacings: Spacing) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Source voxels that each output voxel lies between along an axis, and the weight of the upper one."""
+    """Source voxels that each of n output voxels lies between along an axis, and the weight of the upper one.
+
+    low, high: (n,) int64 source voxels. weight: (n,) float32 in [0, 1].
+    """
 
     low: np.ndarray
     high: np.ndarray
@@ -158,7 +161,7 @@ class Regridded:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        """Implements `Sink.take`; the sums are kept as they are, so they must not change afterwards."""
+        """Implements `Sink.take`. The sums (K, d, h, w) are kept as they are, so they must not change afterwards."""
         along, row, column = (
             slice(slot[axis].start - start, slot[axis].stop - start)
             for axis, start in zip(self._axes, self._start, strict=True)

@@ -64,7 +64,7 @@ def highest(scores: Tensor) -> Tensor:
 
 
 def above_zero(scores: Tensor) -> Tensor:
-    """Bool, where the score of a class that may overlap others is above 0."""
+    """Bool, in the shape of the scores: where the score of a class that may overlap others is above 0."""
     return scores > 0
 
 

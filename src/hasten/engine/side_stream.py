@@ -19,7 +19,10 @@ class SideStream:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def run(self, body: Callable[[], Tensor]) -> Tensor:
-        """Run `body` after the work queued on the current stream; work queued there later waits for it."""
+        """Run `body` after the work queued on the current stream; work queued there later waits for it.
+
+        Returns what `body` returns, of any shape on the GPU.
+        """
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):

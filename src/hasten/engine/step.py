@@ -74,7 +74,7 @@ class TrainStep:
         return self.loss(output, label)
 
     def shaped(self, image: Tensor) -> Tensor:
-        """`image` in the memory format of the weights."""
+        """`image` (B, C, *S) in the memory format of the weights."""
         return image.contiguous(memory_format=memory_format(self.spatial_dims, self.channels_last))
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -82,7 +82,7 @@ class TrainStep:
         return autocast(self.device, self.precision)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of one piece's loss."""
+        """Add the gradient of one piece's loss ()."""
         self.update.backward(loss)
 
     def _pieces(self, image: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor, float, bool]]:

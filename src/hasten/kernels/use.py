@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def triton_runs(tensor: Tensor) -> bool:
-    """Whether Triton kernels may run now on this tensor, of whatever type.
+    """Whether Triton kernels may run now on this tensor, of any shape and type.
 
     Not while code is compiled or traced, where plain operations are fused by the compiler, nor below functorch's
     transforms. Importing and trying Triton happens once for each device.
@@ -33,7 +33,7 @@ def triton_runs(tensor: Tensor) -> bool:
 
 
 def kernels_take(image: Tensor) -> bool:
-    """Whether Triton kernels for a network may run now on this tensor; see `triton_runs`."""
+    """Whether Triton kernels for a network may run now on this tensor of any shape; see `DTYPES`, `triton_runs`."""
     return image.dtype in DTYPES and triton_runs(image)
 
 

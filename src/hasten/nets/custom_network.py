@@ -265,7 +265,7 @@ _READING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.d
 def decides_by_values(network: nn.Module, image: Tensor) -> bool:
     """Whether the network's control flow depends on values, so that another image may run other operations.
 
-    The network and the random state are left as they are.
+    image: (B, C, *S). The network and the random state are left as they are.
     """
     network_copy, reads = copy.deepcopy(network), _Reads()
     with random_state_kept(image.device), torch.no_grad(), reads:

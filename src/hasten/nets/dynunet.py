@@ -35,7 +35,7 @@ def dynunet_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a `plainconvunet` under the names of `DynUNet`, whose convolutions have no bias.
 
     The norm after a convolution cancels its bias; a batch norm's mean is shifted by it. In the decoder MONAI's kernels
-    have the size of the next coarser level: smaller ones are padded with zeros.
+    (out, in, *S) have the size of the next coarser level: smaller ones are padded with zeros.
     """
     levels = 1 + max(int(match[1]) for match in map(_ENCODER.fullmatch, weights) if match)
     renamed: dict[str, Tensor] = {}

@@ -31,7 +31,7 @@ class Layers:
 
 
 class ConvNormAct(nn.Module):
-    """A same-padded convolution, then dropout, norm and activation."""
+    """A same-padded convolution, then dropout, norm and activation: (B, inputs, *S) to (B, outputs, *S / stride)."""
 
     def __init__(
         self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides, *, plain: bool = False,
@@ -53,7 +53,10 @@ class ConvNormAct(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a skip, which is pooled and projected as ResNet-D does (`BasicBlockD`)."""
+    """Two convolutions and a skip, which is pooled and projected as ResNet-D does (`BasicBlockD`).
+
+    (B, inputs, *S) to (B, outputs, *S / stride).
+    """
 
     def __init__(self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides) -> None:
         super().__init__()
@@ -71,7 +74,10 @@ class ResidualBlock(nn.Module):
 
 
 class Stack(nn.Module):
-    """`count` blocks in a row, the first of which has the stride. Each kind has its name in nnU-Net's state dicts."""
+    """`count` blocks in a row, the first of which has the stride. Each kind has its name in nnU-Net's state dicts.
+
+    (B, inputs, *S) to (B, outputs, *S / stride).
+    """
 
     def __init__(
         self, kind: type[ConvNormAct] | type[ResidualBlock], layers: Layers, count: int, inputs: int, outputs: int,
@@ -89,7 +95,7 @@ class Stack(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The features of every level, finest first."""
+    """The features of every level, finest first: (B, inputs, *S) to (B, channels of the level, ...) for each."""
 
     def __init__(
         self, layers: Layers, inputs: int, channels: Sequence[int], kernels: Sequence[Sides], strides: Sequence[Sides],
@@ -119,7 +125,11 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Computes scores from the features of every level, the finest and in training `heads` coarser ones too."""
+    """Computes scores from the features of every level, the finest and in training `heads` coarser ones too.
+
+    Features are (B, channels of the level, ...), finest first; scores (B, outputs, ...), in a list where there are
+    coarser ones.
+    """
 
     def __init__(
         self, encoder: Encoder, layers: Layers, outputs: int, channels: Sequence[int], kernels: Sequence[Sides],
@@ -178,7 +188,8 @@ class NnUNet(nn.Module):
 def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
     """The fields of NetworkConfig that build the network of a state dict; None if it is neither of nnU-Net's two.
 
-    Without activation and dropout, which a state dict does not hold.
+    Without activation and dropout, which a state dict does not hold. Names and shapes of the tensors are all that is
+    read.
     """
     shapes = {name: tuple(value.shape) for name, value in state.items()}
     residual = any(name.startswith("encoder.stem.") for name in shapes)

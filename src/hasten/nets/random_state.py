@@ -14,12 +14,15 @@ def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
 
 
 def random_states(device: torch.device) -> list[Tensor]:
-    """States of torch's generators, the host's and that of a GPU."""
+    """States of torch's generators, the host's and that of a GPU, (n,) uint8 each, on the host."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def set_random_states(states: list[Tensor], device: torch.device) -> None:
-    """Set torch's generators to the states of `random_states`. The next replay of a captured graph draws from there."""
+    """Set torch's generators to the states of `random_states`, (n,) uint8 each.
+
+    The next replay of a captured graph draws from there.
+    """
     host, *gpu = states
     torch.set_rng_state(host)
     if gpu and device.type == "cuda":

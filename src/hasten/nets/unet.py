@@ -31,7 +31,10 @@ class Convolution(nn.Sequential):
 
 
 class ResidualUnit(nn.Module):
-    """Convolutions, the first of which has the stride, and beside them one convolution or nothing."""
+    """Convolutions, the first of which has the stride, and beside them one convolution or nothing.
+
+    (B, inputs, *S) to (B, outputs, *S / stride), rounded up.
+    """
 
     def __init__(
         self, layers: Layers, inputs: int, outputs: int, stride: Sides, count: int, *, last_plain: bool = False
@@ -57,7 +60,7 @@ class ResidualUnit(nn.Module):
 
 
 class SkipConnection(nn.Module):
-    """A module's input and output, joined along the channels."""
+    """A module's input and output, joined along the channels: (B, C, *S) to (B, C + outputs, *S)."""
 
     def __init__(self, submodule: nn.Module) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ class Fit:
     """What a network loads from a state dict. Names are those of the network, except in `unused`."""
 
     values: dict[str, Tensor]
-    """The tensors to load: `taken` and `adapted`."""
+    """The tensors to load: `taken` and `adapted`, each in the shape of the network's."""
     prefixes: tuple[str, str]
     """(saved, here): names begin so on each side and are the same behind that."""
     taken: tuple[str, ...]

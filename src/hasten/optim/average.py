@@ -29,8 +29,8 @@ def average_share(step: int, decay: float) -> float:
 class NetworkTensors:
     """The parameters and buffers of a network, looked up once: to walk its modules at every step takes a millisecond.
 
-    A parameter stays the same object while it is trained, as every optimizer assumes. A module may replace a buffer, so
-    buffers are kept by the module's dictionary and their name.
+    They are of any shape. A parameter stays the same object while it is trained, as every optimizer assumes. A module
+    may replace a buffer, so buffers are kept by the module's dictionary and their name.
     """
 
     parameters: list[Tensor]
@@ -42,6 +42,7 @@ class NetworkTensors:
         return cls(list(network.parameters()), names)
 
     def buffers(self) -> list[Tensor]:
+        """The present buffers, of any shape."""
         tensors = (buffers[name] for buffers, name in self.buffer_names)
         return [tensor for tensor in tensors if tensor is not None]
 

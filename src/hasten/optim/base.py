@@ -31,7 +31,7 @@ def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def laid_as(like: Tensor, value: Tensor) -> Tensor:
-    """`value` itself, or a copy of it, with the strides and on the device of `like`."""
+    """`value`, in the shape of `like`: itself, or a copy of it with the strides and on the device of `like`."""
     if value.stride() == like.stride() and value.device == like.device:
         return value
     return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
@@ -54,17 +54,17 @@ class Amp:
 
     @property
     def found_inf(self) -> Tensor | None:
-        """`skip` as torch's fused kernels take it: exactly 1 or 0."""
+        """`skip` as torch's fused kernels take it: () float32, exactly 1 or 0."""
         return None if self.skip is None else self.skip.to(torch.float32)
 
     def scaled_by(self, factor: Tensor | None) -> Tensor | None:
-        """The product of `scale` and `factor`, either of which may be missing."""
+        """The product () of `scale` and `factor` (), either of which may be missing."""
         if self.scale is None or factor is None:
             return factor if self.scale is None else self.scale
         return self.scale * factor
 
     def unscaled(self, norm: Tensor) -> Tensor:
-        """Norms of gradients as they would be had they been divided."""
+        """Norms of gradients, of any shape, as they would be had they been divided."""
         return norm if self.scale is None else norm / self.scale
 
 
@@ -193,9 +193,10 @@ def momentum_step(
 ) -> None:  # fmt: skip
     """moment <- momentum * moment + factor * (gradient / scale + weight_decay * parameter); parameter -= lr * moment.
 
-    In one pass. With `nesterov` the parameter moves by the gradient plus momentum * moment; `factor` is then 1, and so
-    it is without momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided
-    gradient is written back.
+    In one pass. parameter, gradient, moment: of one shape. lr, scale, found_inf: () where they are tensors. With
+    `nesterov` the parameter moves by the gradient plus momentum * moment; `factor` is then 1, and so it is without
+    momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided gradient is
+    written back.
     """
     assert factor == 1.0 or (momentum != 0 and not nesterov)
     torch._fused_sgd_(
@@ -227,7 +228,10 @@ def norms_of(tensors: list[Tensor]) -> Tensor:
 
 
 def check_rates(*, lr: float | Tensor, eps: float, weight_decay: float, shares: dict[str, float]) -> None:
-    """ValueError for a negative rate, or for a share (of a running mean) that is not in [0, 1)."""
+    """ValueError for a negative rate, or for a share (of a running mean) that is not in [0, 1).
+
+    An lr that is a tensor () is not read.
+    """
     for name, value in {"lr": lr, "eps": eps, "weight_decay": weight_decay}.items():
         if not isinstance(value, Tensor) and value < 0:
             raise ValueError(f"{name} is {value}; it cannot be negative")

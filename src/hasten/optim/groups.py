@@ -100,5 +100,5 @@ def _divide(
 
 
 def transposed_filters(network: nn.Module) -> list[Tensor]:
-    """The filters of transposed convolutions, whose first axis is the input's (as Muon must know)."""
+    """The filters (in, out, *S) of transposed convolutions, whose first axis is the input's (as Muon must know)."""
     return [module.weight for module in network.modules() if isinstance(module, _ConvTransposeNd)]

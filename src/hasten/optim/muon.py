@@ -98,7 +98,7 @@ class Muon(BaseOptimizer):
 
 
 def is_filter_bank(parameter: Tensor) -> bool:
-    """Whether Muon takes this parameter: a convolution's or linear layer's weight, not thin in channels."""
+    """Whether Muon takes this parameter: a layer's weight, (out, in, ...) or transposed, not thin in channels."""
     return parameter.ndim >= 2 and parameter.shape[0] >= _THIN and parameter.shape[1] >= _THIN
 
 

@@ -68,9 +68,9 @@ def range_test(
 ) -> RangeTest:
     """Run `step(0)`, `step(1)`, ... with a rising learning rate in every group of the optimizer.
 
-    step: one whole training step (forward, backward, optimizer) that returns its loss. One that sets the rate by
-    itself sets `rising(start=start, end=end, steps=steps)`. The test ends early where a loss is not finite, or where
-    the smoothed loss (of which each new one is the share `smoothing`) exceeds `divergence` times the smallest.
+    step: one whole training step (forward, backward, optimizer) that returns its loss, a number or (). One that sets
+    the rate by itself sets `rising(start=start, end=end, steps=steps)`. The test ends early where a loss is not finite,
+    or where the smoothed loss (of which each new one is the share `smoothing`) exceeds `divergence` times the smallest.
 
     Weights, buffers, gradients and training modes of the network, the optimizer, `also`, and the random states of
     python, numpy and torch are restored exactly, also if a step raises. ValueError if fewer than

@@ -192,6 +192,7 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
+        """The rate of each group at this step: plain numbers, where torch allows a tensor () as well."""
         rate = self.schedule(self.last_epoch)
         return [_rate_of(group, rate, self.last_epoch) for group in self.optimizer.param_groups]
 

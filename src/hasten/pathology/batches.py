@@ -22,7 +22,7 @@ _MIDDLE = 127.5
 
 
 def normalised(image: Tensor) -> Tensor:
-    """0 ... 255 as float32 in -1 ... 1."""
+    """0 ... 255, of any shape, as float32 in -1 ... 1."""
     return (image.to(torch.float32) - _MIDDLE) / _MIDDLE
 
 
@@ -51,7 +51,10 @@ def _normalise(batch: Batch) -> Batch:
 
 
 def balanced(label: Tensor) -> tuple[int, ...]:
-    """Positions of all tiles, those of the rarer class repeated until both classes are as many."""
+    """Positions of all tiles, those of the rarer class repeated until both classes are as many.
+
+    label: (N,) of 0 and 1.
+    """
     groups = [torch.nonzero(label == value)[:, 0] for value in (0, 1)]
     most = max(len(group) for group in groups)
     return tuple(int(group[number % len(group)]) for group in groups for number in range(most))

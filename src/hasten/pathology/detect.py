@@ -78,7 +78,7 @@ def major_axes(labels: np.ndarray, number: int) -> np.ndarray:
 def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.ndarray, list[int], float]:
     """Lesions of a slide's mask, as from `lesions_of`, and the size of a pixel of it in pixels of level 0.
 
-    Raises ValueError if the pixel size of the slide is not known.
+    The lesions are (H, W) int32. Raises ValueError if the pixel size of the slide is not known.
     """
     level = slide.level_near(detect.mask_downsample)
     pyramid_level = slide.levels[level]

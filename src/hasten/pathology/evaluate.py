@@ -79,6 +79,7 @@ class Scan:
     """The heat map and the detections of a slide."""
 
     heat: np.ndarray
+    """(rows, columns) float32, as from `heat_map`."""
     grid: Grid
     scores: np.ndarray
     """(N,) of the detections."""

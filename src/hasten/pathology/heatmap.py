@@ -85,7 +85,10 @@ HEAT_MAP_ENDINGS = (".npy", ".json", ".png")
 
 
 def write_heat_map(folder: Path, name: str, heat: np.ndarray, slide: Slide, grid: Grid) -> None:
-    """Write NAME.npy with the values, NAME.json with their position on the slide, and NAME.png as a preview."""
+    """Write NAME.npy with the values, NAME.json with their position on the slide, and NAME.png as a preview.
+
+    heat: (rows, columns), as from `heat_map`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{name}.npy", heat)
     about = {

@@ -18,7 +18,10 @@ def max_profiles(volume: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def box_above(profiles: tuple[np.ndarray, np.ndarray, np.ndarray], threshold: float) -> Box | None:
-    """The bounding box of all voxels above `threshold`; None if there are none."""
+    """The bounding box of all voxels above `threshold`; None if there are none.
+
+    profiles: (D,), (H,) and (W,), as `max_profiles` returns them.
+    """
     spans = []
     for profile in profiles:
         inside = np.flatnonzero(profile > threshold)

@@ -64,7 +64,7 @@ def orient(array: np.ndarray, permute: Permute, flip: Flip) -> np.ndarray:
 
 
 def unorient(array: np.ndarray, permute: Permute, flip: Flip) -> np.ndarray:
-    """The inverse of `orient`, also a view."""
+    """The inverse of `orient`, also a view of (..., D, H, W)."""
     lead = array.ndim - 3
     straight = array[_steps(flip)]
     return straight.transpose(*range(lead), *(lead + permute.index(axis) for axis in range(3)))

@@ -91,12 +91,15 @@ def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
 
 
 def nearest_index(size: int, new_size: int) -> np.ndarray:
-    """The source voxel that holds the centre of each of `new_size` output voxels, in whole-number arithmetic."""
+    """(new_size,) int64: the source voxel that holds the centre of each output voxel, in whole-number arithmetic."""
     return (2 * np.arange(new_size) + 1) * size // (2 * new_size)
 
 
 def linear_taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lower and upper source voxel of each output voxel, and the weight of the upper one; the edge is repeated."""
+    """Lower and upper source voxel of each output voxel, and the weight of the upper one; the edge is repeated.
+
+    Voxels are (new_size,) int64, weights (new_size,) float32.
+    """
     if size == new_size:
         same = np.arange(size)
         return same, same, np.zeros(size, np.float32)

@@ -115,8 +115,8 @@ def majority_flat(
 def majority(labels: Sequence[Tensor], corners: Sequence[Sequence[int]], parts: Sequence[Tensor]) -> Tensor:
     """The class with the largest linear weight among the voxels around each place; in a tie that of the nearest one.
 
-    labels: of each corner. corners: 0 for the lower and 1 for the upper voxel along each axis. parts: how far each
-    place lies behind the lower voxel along each axis.
+    labels: classes of each corner. corners: 0 for the lower and 1 for the upper voxel along each axis. parts: float32,
+    how far each place lies behind the lower voxel along each axis. Labels, parts and the result are of one shape.
     """
     nearest, weights = labels[0], []
     for label, corner in zip(labels, corners, strict=True):

@@ -49,12 +49,15 @@ class Places(NamedTuple):
     spatial_dims: int
 
     def box(self, volume: Tensor, lows: list[int], highs: list[int]) -> Tensor:
-        """The part of a case between two offsets from `start`, both included."""
+        """The part (C, d, h, w) of a case (C, D, H, W) between two offsets from `start`, both included."""
         first = [at + low for at, low in zip(self.start, lows, strict=True)]
         return cut(volume, first, [high - low + 1 for low, high in zip(lows, highs, strict=True)])
 
     def around(self, box: Tensor, lows: list[int]) -> tuple[list[Tensor], Tensor]:
-        """How far each place lies behind the voxel below it along each axis, and that voxel's index in the box."""
+        """How far each place lies behind the voxel below it along each axis, and that voxel's index in the box.
+
+        box: (C, d, h, w), which begins at `lows`. Returns (M,) float32 for each axis, and (M,) int32.
+        """
         floors = [torch.floor(axis) for axis in self.coordinates]
         parts = [axis - floor for axis, floor in zip(self.coordinates, floors, strict=True)]
         whole = [(floor - low).to(torch.int32) for floor, low in zip(floors, lows, strict=True)]
@@ -62,12 +65,13 @@ class Places(NamedTuple):
 
 
 def places_at(start: list[int], coordinates: tuple[Tensor, ...], spatial_dims: int) -> Places:
+    """`Places` with their bounds. start: voxel (D, H, W) of the case; coordinates: (M,) float32 for each axis."""
     ranges = [torch.aminmax(axis) for axis in coordinates]
     return Places(start, coordinates, [(float(low), float(high)) for low, high in ranges], spatial_dims)
 
 
 def interpolate(volume: Tensor, places: Places, out: Tensor) -> None:
-    """Trilinear (bilinear in 2-D) values of every channel."""
+    """Write trilinear (bilinear in 2-D) values of every channel of `volume` (C, D, H, W) to `out` (C, *S) float32."""
     upper = [1, 1, 1] if places.spatial_dims == 3 else [0, 1, 1]
     lows = [math.floor(low) for low, _ in places.bounds]
     highs = [math.floor(high) + up for (_, high), up in zip(places.bounds, upper, strict=True)]
@@ -106,7 +110,7 @@ def _sample(box: Tensor, lows: list[int], places: Places, out: Tensor) -> None:
 
 
 def nearest(classes: Tensor, places: Places, out: Tensor) -> None:
-    """The nearest voxel of every channel; halves round up."""
+    """Write the nearest voxel of every channel of `classes` (C, D, H, W) to `out` (C, *S); halves round up."""
     half = np.float32(0.5)  # as below, where the sum may round
     lows, highs = ([math.floor(np.float32(each[end]) + half) for each in places.bounds] for end in (0, 1))
     box = places.box(classes, lows, highs).contiguous()
@@ -122,7 +126,7 @@ def nearest(classes: Tensor, places: Places, out: Tensor) -> None:
 
 
 def majority_class(classes: Tensor, places: Places, out: Tensor) -> None:
-    """`majority` of every channel."""
+    """Write the `majority` of every channel of `classes` (C, D, H, W) to `out` (C, *S)."""
     lows = [math.floor(low) for low, _ in places.bounds]
     box = places.box(classes, lows, [math.floor(high) + 1 for _, high in places.bounds]).contiguous()
     height, width, flat_axes = box.shape[2], box.shape[3], 3 - places.spatial_dims

@@ -45,7 +45,10 @@ def cases_of(seed: Tensor, sample: Tensor, num_cases: int) -> Tensor:
 
 
 def repeated_cases_of(seed: Tensor, sample: Tensor, num_cases: int, repeats: int) -> Tensor:
-    """Like `cases_of`, where `repeats` samples in a row come from one case."""
+    """(B,) int64 like `cases_of`, where `repeats` samples in a row come from one case.
+
+    sample: (B,) int64, consecutive.
+    """
     if repeats == 1:
         return cases_of(seed, sample, num_cases)
     # As many cases are looked up as the samples can touch, and repeated.

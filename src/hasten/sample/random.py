@@ -21,7 +21,7 @@ _GOLDEN = 0x1E3779B1
 
 
 def hash32(word: Tensor) -> Tensor:
-    """Mix int64 words that hold 32-bit values; returns int64 in [0, 2**32)."""
+    """Mix int64 words of any shape that hold 32-bit values; returns int64 in [0, 2**32)."""
     if triton_runs(word):
         from hasten.sample import random_triton
 
@@ -94,7 +94,10 @@ def uniform_in(key: Tensor, stream: int, low: float, high: float, count: int = 1
 
 
 def below(word: Tensor, bound: Tensor) -> Tensor:
-    """Integers in [0, bound) from 32-bit words by multiply-shift (bias below bound / 2**32). bound: 1 .. 2**31."""
+    """Integers in [0, bound) from 32-bit words by multiply-shift (bias below bound / 2**32).
+
+    word: int64 of any shape; bound: int64 of one that broadcasts with it, 1 .. 2**31. Returns int64.
+    """
     return (word * bound) >> 32
 
 

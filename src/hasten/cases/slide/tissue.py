@@ -57,7 +57,10 @@ def saturation_of(image: np.ndarray) -> np.ndarray:
 
 
 def otsu(values: np.ndarray) -> int:
-    """Otsu's threshold, which splits uint8 values into two classes as far apart as possible; the upper is `> it`."""
+    """Otsu's threshold, which splits uint8 values into two classes as far apart as possible; the upper is `> it`.
+
+    values: uint8, of any shape.
+    """
     count = np.bincount(values.ravel(), minlength=256).astype(float)
     below, total = count.cumsum(), count.sum()
     weighted = (count * np.arange(256)).cumsum()

@@ -212,7 +212,10 @@ def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[f
 
 
 def without_ignored(prediction: np.ndarray, label: np.ndarray, ignore: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both maps with background where the label map has the value `ignore`, so that these voxels do not count."""
+    """Both maps, of one shape, with background where the label map has the value `ignore`.
+
+    These voxels do not count then.
+    """
     if ignore is None:
         return prediction, label
     ignored = label == ignore

@@ -90,7 +90,10 @@ def surface_scores(
 
 
 def bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
-    """The smallest box around a mask's voxels, with a voxel around it where the array has one; all of an empty mask."""
+    """The smallest box around a mask's voxels, with a voxel around it where the array has one; all of an empty mask.
+
+    mask: bool, of any shape.
+    """
     from scipy import ndimage
 
     (box,) = ndimage.find_objects(mask.view(np.uint8), 1)

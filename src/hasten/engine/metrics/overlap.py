@@ -84,7 +84,7 @@ class OverlapMetric(CountedMetric):
 
 
 class DiceMetric(OverlapMetric):
-    """2 |P & L| / (|P| + |L|) of each case and class. Arguments: see `OverlapMetric`."""
+    """2 |P & L| / (|P| + |L|) of each case and class, (B, K) float64. Arguments: see `OverlapMetric`."""
 
     def values(self, rows: Tensor) -> Tensor:
         hit, extra, _, missed = rows.double().unbind(2)
@@ -92,7 +92,7 @@ class DiceMetric(OverlapMetric):
 
 
 class MeanIoU(OverlapMetric):
-    """|P & L| / |P | L| of each case and class. Arguments: see `OverlapMetric`."""
+    """|P & L| / |P | L| of each case and class, (B, K) float64. Arguments: see `OverlapMetric`."""
 
     def values(self, rows: Tensor) -> Tensor:
         hit, extra, _, missed = rows.double().unbind(2)

@@ -139,6 +139,7 @@ def tally(index: Tensor, size: int) -> Tensor:
 
 
 def tally_by_adding(index: Tensor, size: int) -> Tensor:
+    """(size,) int64: how often each of 0..size-1 is in `index` (N,) int64, by adding ones; any device."""
     one = torch.ones((), dtype=torch.int64, device=index.device)
     return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(0, index, one.expand_as(index))
 

@@ -34,7 +34,7 @@ class StreamedMetric:
         raise NotImplementedError
 
     def values(self, rows: Tensor) -> Tensor:
-        """The metric of each case, from its rows."""
+        """The metric of each case, (N, ...), from its rows (N, ...)."""
         return rows
 
     def __call__(self, y_pred: TensorOrList, y: TensorOrList, **options: Any) -> Tensor:

@@ -95,9 +95,10 @@ def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) 
 
 
 def focal_voxels_of_softmax(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) -> Tensor:
-    """Like `focal_voxels`, for soft-max shares: 0 for the classes that a voxel does not have.
+    """Like `focal_voxels`, (B, K, ...), for soft-max shares: 0 for the classes that a voxel does not have.
 
-    alpha: weight of each class; one number is that of all but the first, which gets 1 - alpha.
+    scores, target: (B, K, ...). alpha: weight of each class; one number is that of all but the first, which gets
+    1 - alpha. Raises ValueError unless there is one for each class.
     """
     log = scores.log_softmax(1)
     losses = -(1 - log.exp()).pow(gamma) * log * target

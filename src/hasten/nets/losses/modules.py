@@ -47,6 +47,7 @@ class DiceLoss(OverlapLoss):
     """
 
     weight: Tensor | None
+    """(K,) float32 for the K classes that count, or () for all of them alike."""
 
     def __init__(
         self,

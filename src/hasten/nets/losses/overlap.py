@@ -27,6 +27,7 @@ class OverlapOptions(TypedDict, total=False):
     sigmoid: bool
     softmax: bool
     other_act: Callable[[Tensor], Tensor] | None
+    """Scores (B, K, ...) to shares of the same shape."""
     reduction: Reduction
     smooth_nr: float
     smooth_dr: float
@@ -99,20 +100,24 @@ class OverlapLoss(nn.Module):
         return self.reduced(self.score(counts), ndim)
 
     def reduced(self, score: Tensor, ndim: int) -> Tensor:
+        """`score`, (B, K) or (K,), reduced to (); with reduction "none" as it is, with `ndim` - 2 axes of 1 behind."""
         value = reduced(score, self.reduction)
         return value if self.reduction != "none" else value.reshape(*value.shape, *[1] * (ndim - 2))
 
     def fused(self, scores: Tensor, target: Tensor) -> bool:
-        """Whether `soft_counts` covers the call."""
+        """Whether `soft_counts` covers the call. scores: (B, K, ...); target: (B, 1, ...) or (B, K, ...)."""
         return self.softmax and not self.squared_pred and indexed(self, scores, target)
 
     def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
-        """Whether Triton kernels cover the call."""
+        """Whether Triton kernels cover the call. scores: (B, K, ...); target: (B, 1, ...) or (B, K, ...)."""
         supported = self.kernels and scores.shape[1] <= _MOST_CLASSES and kernels_take(scores)
         return supported and self.fused(scores, target)
 
     def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and target as plain tensors, scores in float32 or more unless kernels convert them as they read."""
+        """Scores and target as plain tensors, scores in float32 or more unless kernels convert them as they read.
+
+        scores: (B, K, ...); target: (B, 1, ...) or (B, K, ...).
+        """
         if self.by_kernels(scores, target):
             return plain(scores), plain(target)
         return lifted(scores, target)
@@ -132,6 +137,7 @@ class OverlapLoss(nn.Module):
         return counts_of(share, hot, squared=self.squared_pred, soft=self.soft_label)
 
     def activated(self, scores: Tensor) -> Tensor:
+        """Shares (B, K, ...) of scores (B, K, ...)."""
         if self.softmax:
             return scores if scores.shape[1] == 1 else scores.softmax(1)
         if self.sigmoid:
@@ -140,7 +146,7 @@ class OverlapLoss(nn.Module):
 
 
 def warn_of_one_channel(scores: Tensor, *, to_onehot_y: bool, include_background: bool, softmax: bool = False) -> None:
-    """Warn about arguments that have no effect with one channel of scores."""
+    """Warn about arguments that have no effect with one channel of scores, (B, 1, ...)."""
     if scores.shape[1] > 1 or torch.compiler.is_compiling():
         return
     ignored = {
@@ -153,22 +159,32 @@ def warn_of_one_channel(scores: Tensor, *, to_onehot_y: bool, include_background
 
 
 def lifted(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores in float32 (float64 as they are), and both as plain tensors, without MONAI's metadata."""
+    """The scores in float32 (float64 as they are), and both as plain tensors, without MONAI's metadata.
+
+    scores, target: of any shape.
+    """
     scores = plain(scores)
     return scores if scores.dtype == torch.float64 else scores.float(), plain(target)
 
 
 def plain(value: Tensor) -> Tensor:
+    """`value`, of any shape, as a plain tensor, without metadata such as MONAI's."""
     return value if type(value) is Tensor else value.as_subclass(Tensor)
 
 
 def without_autocast(scores: Tensor) -> torch.autocast:
-    """Autocast off: it would take some of the sums over a volume in half precision, which is too coarse for them."""
+    """Autocast off on the device of `scores`, of any shape.
+
+    It would take some of the sums over a volume in half precision, which is too coarse for them.
+    """
     return torch.autocast(scores.device.type, enabled=False)
 
 
 def indexed(loss: nn.Module, scores: Tensor, target: Tensor) -> bool:
-    """Whether the target is class index of one shape with the scores."""
+    """Whether the target is class index, (B, 1, ...), of scores (B, K, ...) with K above 1.
+
+    Raises ValueError for a target that does not fit, where `to_onehot_y` asks for class index.
+    """
     if not loss.to_onehot_y or scores.shape[1] == 1:
         return False
     check_shapes(scores, target)
@@ -204,7 +220,7 @@ def counted(target: Tensor, ignore_index: int) -> Tensor:
 
 
 def class_weight(weight: Weight) -> Tensor | None:
-    """`weight` as a float32 tensor. Raises ValueError if one is below 0."""
+    """`weight` as a float32 tensor, (K,), or () for one number. Raises ValueError if one is below 0."""
     if weight is None:
         return None
     weights = torch.as_tensor(weight, dtype=torch.float32)
@@ -226,6 +242,7 @@ def weighted(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def reduced(values: Tensor, reduction: Reduction) -> Tensor:
+    """Values of any shape reduced to (), or with "none" as they are."""
     if reduction == "none":
         return values
     return values.mean() if reduction == "mean" else values.sum()
@@ -264,6 +281,7 @@ def check_factors(**factors: float) -> None:
 
 
 def check_shapes(scores: Tensor, target: Tensor) -> None:
+    """Raises ValueError unless scores (B, K, ...) have a target (B, 1, ...) or (B, K, ...) of their size."""
     same = scores.ndim == target.ndim and scores.shape[2:] == target.shape[2:] and scores.shape[0] == target.shape[0]
     if not same or target.shape[1] not in (1, scores.shape[1]):
         raise ValueError(

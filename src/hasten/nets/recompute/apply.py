@@ -59,12 +59,12 @@ def recompute(
 ) -> RecomputeReport:
     """Choose modules to recompute so that a step's activations fit `budget_bytes` at the least time; in place.
 
-    probe: the network's input as in training, or a tuple of its arguments, on the network's device; it is run a few
-    times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe has a
-    smaller one; activations grow in proportion. profile: what `profile_network` found for the probe, to save running
-    it. A budget that cannot be met is met as nearly as possible, and the report says so. The choice of an earlier
-    call is undone first. Call it before `torch.compile`, and after the network was moved, laid out and operated on.
-    Raises ValueError for a compiled network and for a budget that is not positive.
+    probe: the network's input as in training, (B, ...), or a tuple of its arguments, on the network's device; it is run
+    a few times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe
+    has a smaller one; activations grow in proportion. profile: what `profile_network` found for the probe, to save
+    running it. A budget that cannot be met is met as nearly as possible, and the report says so. The choice of an
+    earlier call is undone first. Call it before `torch.compile`, and after the network was moved, laid out and operated
+    on. Raises ValueError for a compiled network and for a budget that is not positive.
     """
     if hasattr(network, "_orig_mod"):
         raise ValueError("recompute: the network is compiled; give the module itself, and compile it afterwards")

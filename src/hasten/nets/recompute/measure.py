@@ -79,7 +79,7 @@ def memory_curve(
 
 
 def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int, int]:
-    """Bytes allocated after `forward()`, which returns the loss, and the peak until the end of the backward pass."""
+    """Bytes allocated after `forward()`, which returns the loss (), and the peak until the end of the backward pass."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -29,7 +29,10 @@ def activate_(normed: Tensor, slope: Slope) -> Tensor:
 
 
 def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
-    """The gradient before the activation from that after it. Of `normed` only the sign is used."""
+    """The gradient (B, C, ...) before the activation from that after it, of one shape with `normed`.
+
+    Only the sign of `normed` is used.
+    """
     if slope is None:
         return gradient
     if isinstance(slope, Tensor) and slope.numel() > 1:
@@ -44,6 +47,10 @@ def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
 
 
 def gradient_of_slope(gradient: Tensor, normed: Tensor, slope: Tensor) -> Tensor:
+    """The gradient of a slope of one element, or (C,), in its type and shape.
+
+    gradient: of the activation's output, (B, C, ...); normed: its input, in the same shape.
+    """
     exact = torch.promote_types(normed.dtype, torch.float32)
     product = normed.clamp(max=0).mul_(gradient)
     if slope.numel() == 1:

@@ -65,6 +65,7 @@ class Flow:
     """Ids of the tensors that the network returned."""
     result: Any
     tensors: list[Tensor]
+    """All tensors of the pass, of any shape."""
 
     def calls_of(self, module: str) -> list[Call]:
         return [call for call in self.calls.values() if call.module == module]
@@ -72,7 +73,7 @@ class Flow:
     def consumers(self, tensor: Tensor) -> list[Call] | None:
         """The innermost module calls that took the tensor as their first argument and that alone used it.
 
-        None if anything else did, or if it left the network.
+        None if anything else did, or if it left the network. The tensor, of any shape, is known by its id.
         """
         if id(tensor) in self.outputs:
             return None
@@ -85,12 +86,12 @@ class Flow:
         return list(consumers.values())
 
     def uses_of(self, tensor: Tensor) -> list[Use]:
-        """Uses of a tensor in call order, without dropouts that do nothing."""
+        """Uses of a tensor of any shape in call order, without dropouts that do nothing."""
         uses = self.uses.get(id(tensor), [])
         return [use for use in uses if not (use.returned_it and "dropout" in use.function.__name__)]
 
     def first_consumer(self, tensor: Tensor) -> Call | None:
-        """The innermost module call that took the tensor first, whoever uses it later."""
+        """The innermost module call that took the tensor, of any shape, first, whoever uses it later."""
         uses = self.uses_of(tensor)
         number = self._taker(uses[0], tensor) if uses else None
         return self.calls[number] if number is not None else None

@@ -34,7 +34,7 @@ _DROPOUT = (
 
 
 class Deferred(Tensor):
-    """Stands for a norm's output. `finish(None, False)` computes that."""
+    """Stands for a norm's output, of the shape of its image (B, C, ...). `finish(None, False)` computes that."""
 
     _finish: Finish
     _value: Tensor | None
@@ -56,14 +56,17 @@ class Deferred(Tensor):
         pass
 
     def value(self) -> Tensor:
-        """The norm's output, computed once, with an autograd graph if gradients were enabled when the norm ran."""
+        """The norm's output, (B, C, ...), computed once.
+
+        It has an autograd graph if gradients were enabled when the norm ran.
+        """
         if self._value is None:
             with torch.set_grad_enabled(self._graph):
                 self._value = self._finish(None, False)
         return self._value
 
     def activated(self, slope: Slope, *, inplace: bool = False) -> Tensor | None:
-        """Norm and activation as one operation; None if the norm's output is in use already.
+        """Norm and activation as one operation, (B, C, ...); None if the norm's output is in use already.
 
         inplace: this object then stands for the activated output.
         """

@@ -29,7 +29,8 @@ _CONVOLUTIONS = (torch.conv2d, torch.conv3d)
 def gpu_forms(on: bool = True, takes: Callable[[Tensor], bool] = kernels_take) -> AbstractContextManager[object]:
     """A context in which a network's forward pass runs in these forms, on the tensors that `takes` accepts.
 
-    Does nothing unless `on`, and while a network is compiled, as the compiler chooses its own forms.
+    `takes` is asked about tensors (B, C, ...) alone. Does nothing unless `on`, and while a network is compiled, as the
+    compiler chooses its own forms.
     """
     return _Forms(takes) if on else nullcontext()
 

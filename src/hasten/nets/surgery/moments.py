@@ -20,7 +20,10 @@ Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def layout_of(image: Tensor) -> torch.memory_format:
-    """Channels-last only where that is not contiguous at the same time."""
+    """Channels-last only where that is not contiguous at the same time.
+
+    image: (B, C, H, W) or (B, C, D, H, W); any other shape counts as contiguous.
+    """
     if image.ndim not in (4, 5):
         return torch.contiguous_format
     last = torch.channels_last_3d if image.ndim == 5 else torch.channels_last
@@ -28,7 +31,10 @@ def layout_of(image: Tensor) -> torch.memory_format:
 
 
 def on_cpu_only(*tensors: Tensor | None) -> bool:
-    """Whether Hasten's CPU operations, which are differentiable once, may run now on these tensors."""
+    """Whether Hasten's CPU operations, which are differentiable once, may run now on these tensors.
+
+    They may have any shape, or be None.
+    """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.jit.is_scripting():
         return False
     if torch._C._are_functorch_transforms_active():

@@ -134,8 +134,8 @@ def group_norm_act(
 class NormAct(nn.Module):
     """MONAI's ADN block of an instance norm and an activation, under the same state-dict names.
 
-    Where `group_norm_act` does not apply (on a GPU unless `fused_norms` switched it on, being compiled, a single voxel)
-    the two run one after the other.
+    (B, C, *S) to the same shape. Where `group_norm_act` does not apply (on a GPU unless `fused_norms` switched it on,
+    being compiled, a single voxel) the two run one after the other.
     """
 
     hasten_kernels: bool = False

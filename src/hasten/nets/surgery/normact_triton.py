@@ -215,7 +215,7 @@ def _parameters(sums: Tensor, parameters: tuple[Tensor | None, ...], needed: tup
 def triton_norm_act(
     image: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, slope: Slope, eps: float
 ) -> Tensor:
-    """prelu(group_norm(image)), in the image's dtype and memory format; statistics in float32.
+    """prelu(group_norm(image)), (B, C, ...) in the image's dtype and memory format; statistics in float32.
 
     Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. Differentiable
     once.

@@ -77,11 +77,12 @@ def forget_gradients(module: nn.Module) -> None:
 
 
 def floats_in(value: Any) -> list[torch.Tensor]:
-    """The floating-point tensors in nested outputs."""
+    """The floating-point tensors, of any shape, in nested outputs."""
     return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
 
 
 def mean_square(outputs: Any) -> torch.Tensor:
+    """The sum () of the tensors' mean squares, in float32. Raises RuntimeError where none has a gradient."""
     means = [tensor.float().pow(2).mean() for tensor in floats_in(outputs)]
     if not means or not any(value.requires_grad for value in means):
         raise RuntimeError("the outputs hold no tensor to go backward from")

@@ -24,11 +24,12 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors, of any shape, in nested arguments, batches or outputs."""
     return (each for each in leaves(value) if isinstance(each, torch.Tensor))
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Nested arguments with every tensor changed."""
+    """Nested arguments with every tensor, of any shape, changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -39,6 +40,6 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in channels_last, if it has as many dimensions as an image."""
+    """The tensor in channels_last if it is (B, C, H, W) or (B, C, D, H, W), else as it is."""
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     return tensor if layout is None else tensor.contiguous(memory_format=layout)

@@ -1,0 +1,159 @@
+"""Docstrings of public functions, methods and fields with tensors or arrays give their shapes.
+
+An override without a docstring is explained by the method that it overrides, or by that of a protocol with the same
+name and parameters. The docstring of a class also explains its fields and its `forward`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_prose import SOURCES, literal
+
+ROOT = Path(__file__).parents[2] / "src" / "hasten"
+EXEMPT_FOLDERS = {"study", "recipes", "report"}
+EXCEPTIONS: frozenset[str] = frozenset()
+"""Names, as in "hasten/nets/unet.py: UNet.forward", whose docstrings need no shape."""
+ARRAYS = re.compile(r"\b(?:Tensor|ndarray|NDArray)\b")
+SHAPE = re.compile(
+    r"""(?<![\w\]])\(\)                                 # (), but no call
+    | \([^()]*(?:\b[A-Z]\b|\.\.\.)[^()]*,[^()]*\)       # (B, C, ...)
+    | \([^()]*,[^()]*(?:\b[A-Z]\b|\.\.\.)[^()]*\)       # (height, W), (..., 3)
+    | \(\d+,[^()]*\) | \([a-z_]+,\)                     # (3, 3), (n,)
+    | \((?:height|rows|side|short|[a-z])\b,[^()]*\)     # (d, h, w)
+    | \b(?:any|one|equal|same)\ shapes?\b | \b[Ss]hapes?\ of\b | \bof\ `shape`
+    """,
+    re.VERBOSE,
+)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Every source by its path below src."""
+    return {f"hasten/{path.relative_to(ROOT)}": ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
+@cache
+def classes() -> dict[str, list[ast.ClassDef]]:
+    found: dict[str, list[ast.ClassDef]] = {}
+    for tree in trees().values():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+    return found
+
+
+@cache
+def of_protocols() -> dict[tuple[str, tuple[str, ...]], str]:
+    """Docstrings of the methods of protocols, by name and parameters."""
+    protocols = (one for same_name in classes().values() for one in same_name if "Protocol" in bases(one))
+    return {(each.name, parameters(each)): doc(each) for one in protocols for each in methods(one)}
+
+
+def bases(node: ast.ClassDef) -> list[str]:
+    return [re.sub(r"\[.*", "", ast.unparse(base)).rpartition(".")[2] for base in node.bases]
+
+
+def methods(node: ast.ClassDef) -> list[Function]:
+    return [each for each in node.body if isinstance(each, Function)]
+
+
+def parameters(function: Function) -> tuple[str, ...]:
+    given = function.args
+    return tuple(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+
+
+def doc(node: Function | ast.ClassDef) -> str:
+    return ast.get_docstring(node) or ""
+
+
+def inherited(node: ast.ClassDef, name: str) -> str:
+    """Docstring of the method that a class overrides, of the nearest base that has one."""
+    for base in bases(node):
+        for one in classes().get(base, []):
+            own = next((doc(each) for each in methods(one) if each.name == name), "")
+            if one is not node and (text := own or inherited(one, name)):
+                return text
+    return ""
+
+
+def has_arrays(*annotations: ast.expr | None) -> bool:
+    return any(ARRAYS.search(ast.unparse(each)) for each in annotations if each is not None)
+
+
+def takes_arrays(function: Function) -> bool:
+    given = function.args
+    every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+    return has_arrays(function.returns, *(each.annotation for each in every if each is not None))
+
+
+def explained(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and explanation of everything public in a module that has tensors or arrays."""
+    for node in tree.body:
+        if isinstance(node, Function) and takes_arrays(node):
+            yield node.name, doc(node)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from explained_in(node)
+
+
+def explained_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for each in methods(node):
+        if takes_arrays(each):
+            own = doc(each) or inherited(node, each.name) or of_protocols().get((each.name, parameters(each)), "")
+            yield f"{node.name}.{each.name}", f"{own}\n{doc(node)}" if each.name == "forward" else own
+    for field, after in pairwise([*node.body, ast.Pass()]):
+        if isinstance(field, ast.AnnAssign) and has_arrays(field.annotation):
+            yield f"{node.name}.{ast.unparse(field.target)}", f"{literal(after) or ''}\n{doc(node)}"
+
+
+def test_docstrings_give_shapes() -> None:
+    missing = {
+        f"{path}: {name}"
+        for path, tree in trees().items()
+        if path.split("/")[1] not in EXEMPT_FOLDERS
+        for name, text in explained(tree)
+        if not name.rpartition(".")[2].startswith("_") and not SHAPE.search(text)
+    }
+    found = sorted(missing - EXCEPTIONS)
+    assert not found, "give the shape, such as `(B, C, D, H, W)`, `()` or `of any shape`:\n" + "\n".join(found)
+    assert not EXCEPTIONS - missing, "these give a shape and need no exception"
+
+
+def test_tensors_are_found_in_signatures_and_fields() -> None:
+    tree = ast.parse(
+        "def one(image: 'Tensor') -> None: ...\n"
+        "def other(image: int) -> Sequence[Tensor]:\n    'Scores ().'\n"
+        "class Kind:\n    '(B,).'\n    field: Tensor | None\n    number: int\n"
+        "    def forward(self, image: np.ndarray) -> None: ...\n    def method(self, image: Tensor) -> None: ...\n"
+    )
+    shown = {name: bool(SHAPE.search(text)) for name, text in explained(tree)}
+    assert shown == {"one": False, "other": True, "Kind.forward": True, "Kind.method": False, "Kind.field": True}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(B, C, *S) float32",
+        "() loss",
+        "(n,) int64",
+        "(3, 3)",
+        "(rows, columns)",
+        "values of any shape",
+        "in the shape of",
+    ],
+)
+def test_shapes_are_recognised(text: str) -> None:
+    assert SHAPE.search(text)
+
+
+@pytest.mark.parametrize("text", ["calls load()", "as in MONAI (2020)", "the weights (of a network)", "A shape."])
+def test_other_brackets_are_not(text: str) -> None:
+    assert not SHAPE.search(text)
