@@ -451,7 +451,7 @@ def test_a_transform_that_changes_the_size_is_found_out() -> None:
         return {key: value[:, ::2] for key, value in row.items()}
 
     program = compile_transforms(Compose([RandFlipd(KEYS), halved, RandGaussianNoised("image")]))
-    with pytest.raises(ValueError, match=r'halved: changes "image" from \(12, 16, 14\) to \(6, 16, 14\) voxels'):
+    with pytest.raises(ValueError, match=r'halved: .*"image" from \(12, 16, 14\) to \(6, 16, 14\)'):
         program(batch_of(*rows(2)), seed=0)
     last = compile_transforms(Compose([RandFlipd(KEYS), halved]))
     assert last(batch_of(*rows(2)), seed=0)["image"].shape == (2, 2, 6, 16, 14)

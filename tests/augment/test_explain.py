@@ -35,21 +35,23 @@ def test_each_transform_has_a_row_with_what_became_of_it() -> None:
         RandZoomd(KEYS, mode=("area", "nearest")), CastToTyped("label", dtype="uint8"),
     )  # fmt: skip
     assert result[0].split() == ["transform", "runs", "why"]
-    assert result[1].startswith("1  EnsureTyped             cached      deterministic, and before anything random")
-    assert "2 samples of a case follow each other; one reading with 3 RandRotated, 4 RandFlipd" in result[2]
+    assert result[1].startswith("1  EnsureTyped             cached      deterministic")
+    assert "2 samples of a case" in result[2]
+    assert "one reading with 3 RandRotated, 4 RandFlipd" in result[2]
     assert result[3].strip().startswith("= CropByPosNegLabel(size=(8, 8, 8), keys=('image', 'label')")
     assert result[4] == "3  RandRotated             fused       one reading with 2 RandCropByPosNegLabeld, 4 RandFlipd"
     assert result[5].strip() == "= Rotate(keys=('image', 'label'), prob=0.2, range_x=(-0.5, 0.5))"
     assert result[9].strip() == "= GaussianNoise(keys=('image',), prob=0.1)"
     assert result[10] == "6  RandFlipd               fused       a separate interpolation"
-    assert result[12].startswith('7  RandZoomd               per-sample  reads "image" with mode=area; Hasten reads')
+    assert result[12].startswith('7  RandZoomd               per-sample  reads "image" with mode=area')
     assert result[14].strip() == '= cast("label")'
     assert result[-1] == "batch: image, label (classes: label)"
 
 
 def test_what_runs_on_whole_cases_says_why() -> None:
     result = lines(RandFlipd(KEYS), RandLambdad("image", func=abs), RandBiasFieldd("image"), CROP, RandFlipd(KEYS))
-    assert result[1].endswith("stands before RandCropByPosNegLabeld, and RandLambdad is not lowered; on whole cases")
+    assert "before RandCropByPosNegLabeld, and RandLambdad" in result[1]
+    assert result[1].endswith("; on whole cases")
     assert result[2].endswith("has no counterpart in Hasten; on whole cases")
     assert result[4].endswith("crops what RandFlipd has changed; on whole cases")
     assert result[5].endswith("a separate interpolation")

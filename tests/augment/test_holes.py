@@ -177,7 +177,7 @@ def test_arguments_are_checked(kind: type[CoarseDropout] | type[CoarseShuffle]) 
         kind(holes=0)
     with pytest.raises(ValueError, match=rf"{name}: max_holes=2 is below holes=3"):
         kind(holes=3, max_holes=2)
-    with pytest.raises(ValueError, match=rf"{name}: spatial_size=\(3, 3\) does not fit an image of 3 axes"):
+    with pytest.raises(ValueError, match=rf"{name}: spatial_size=\(3, 3\) .* 3 axes"):
         kind(spatial_size=(3, 3)).draw(keys(1), (1, 8, 8, 8))
     with pytest.raises(ValueError, match=rf"{name}: max_spatial_size=2 is below spatial_size=3"):
         kind(spatial_size=3, max_spatial_size=2).draw(keys(1), (1, 8, 8, 8))

@@ -136,7 +136,7 @@ def test_what_is_left_to_monai(transform: Any, message: str) -> None:
 
 def test_a_size_of_too_many_axes_is_refused_when_data_are_bound() -> None:
     program = lowered(RandSpatialCropd(KEYS, roi_size=(8, 8, 8)))
-    with pytest.raises(ValueError, match=r"RandSpatialCropd: roi_size=\(8, 8, 8\) has 3 axes, the items have 2"):
+    with pytest.raises(ValueError, match=r"RandSpatialCropd: roi_size=\(8, 8, 8\) .*3 axes, .*have 2"):
         program.bind([item(2)], batch_size=1)
 
 

@@ -224,12 +224,12 @@ def test_what_monai_lets_pass_is_refused(transform: Any, message: str) -> None:
 
 
 def test_a_named_label_is_never_interpolated() -> None:
-    with pytest.raises(ValueError, match='RandRotated: mode: the label key "label" is given "bilinear"'):
+    with pytest.raises(ValueError, match=r'RandRotated: mode: .*"label" .*"bilinear"'):
         lowered(RandRotated(KEYS), label_keys=["label"])
     with pytest.raises(ValueError, match='RandZoomd: mode: the label key "label" is given "area"'):
         lowered(RandZoomd("label"), label_keys=["label"])
 
 
 def test_a_quarter_turn_of_a_flat_patch_is_refused_when_the_size_is_known() -> None:
-    with pytest.raises(ValueError, match=r"RandRotate90d can't be lowered: Rotate90: spatial_axes=\(0, 1\) are 8 and"):
+    with pytest.raises(ValueError, match=r"RandRotate90d .*Rotate90: spatial_axes=\(0, 1\) are 8 and"):
         lowered(RandSpatialCropd(KEYS, roi_size=(8, 12, 12)), RandRotate90d(KEYS))

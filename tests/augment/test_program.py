@@ -272,7 +272,7 @@ def test_labels_are_never_read_between_voxels() -> None:
 
 
 def test_a_patch_larger_than_the_cases_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"CropByPosNegLabel: the patch \(50, 50, 50\) does not fit: every case is"):
+    with pytest.raises(ValueError, match=r"CropByPosNegLabel: .*\(50, 50, 50\) does not fit.*every"):
         bind_store(chain(3, crop=CropByPosNegLabel(size=(50, 50, 50))), store(3), batch_size=2)
     with pytest.raises(ValueError, match="2 of 6 cases are smaller, such as item 1"):
         bind_store(chain(3, crop=SpatialCrop(size=(10, 13, 13))), store(3), batch_size=2)

@@ -61,7 +61,7 @@ def batch_of(run: RunChain, channels: int, dims: int) -> dict[str, torch.Tensor]
 def test_presets(preset: Any, channels: int, dims: int) -> None:
     patch = (1, 8, 8) if dims == 2 else (6, 8, 8)
     if preset == "pathology" and channels != 3:
-        with pytest.raises(ValueError, match=r"^augment.preset=pathology: ColorJitter: .* the 3 channels of RGB"):
+        with pytest.raises(ValueError, match=r"^augment.preset=pathology: ColorJitter: .*3 channels"):
             made(AugmentConfig(preset=preset), patch=patch, channels=channels)
         return
     run = made(AugmentConfig(preset=preset), patch=patch, channels=channels)
@@ -104,9 +104,9 @@ def test_overrides_reach_the_chain_and_its_table() -> None:
     table = run.table()
     assert "GaussianNoise(keys=('image',), prob=0.75" in table
     assert "ForegroundCrop" in table.splitlines()[1]
-    with pytest.raises(ValueError, match=r"augment.override: Blurs.prob: no such operation; did you mean Blur\?"):
+    with pytest.raises(ValueError, match=r"augment.override: Blurs.prob: .*did you mean Blur\?"):
         made(AugmentConfig(preset="nnunet", override={"Blurs.prob": 0.75}))
-    with pytest.raises(ValueError, match=r"augment.override: Blur.prob: no such operation; the chain has none"):
+    with pytest.raises(ValueError, match=r"augment.override: Blur.prob: .*the chain has none"):
         made(AugmentConfig(preset="none", override={"Blur.prob": 0.75}))
 
 
@@ -189,13 +189,13 @@ mine = [
     assert [row.how for row in run.steps] == ["per-sample", "per-sample", "per-sample", "fused"]
 
 
-SIZE = r"makes patches of \[4, 8, 8\], and sample.patch is \[8, 8, 8\]; set sample.patch=\[4, 8, 8\]"
+SIZE = r"\[4, 8, 8\], .*\[8, 8, 8\]; set sample.patch=\[4, 8, 8\]"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mine = 3", r"is a int; a list of Hasten's operations, a Chain, or a MONAI Compose"),
+        ("mine = 3", r"is a int; .*Chain, or a MONAI Compose"),
         ("mine = lambda: 3", r"is a function; a list"),
         ("mine = []", r"is empty; write augment.preset=none"),
         ("mine = [Flip]", r"holds the class Flip; write Flip\(...\)"),
@@ -208,7 +208,7 @@ SIZE = r"makes patches of \[4, 8, 8\], and sample.patch is \[8, 8, 8\]; set samp
         ("mine = [mt.RandSpatialCropd(keys, (4, 8, 8), random_size=False)]", SIZE),
         ("mine = [mt.RandFlipd(keys), mt.Resized(keys, (4, 8, 8), mode=['bilinear', 'nearest'])]", SIZE),
         ("mine = [mt.RandLambdad(keys, abs), mt.RandCropByPosNegLabeld(keys, 'label', (4, 8, 8))]", SIZE),
-        ("mine = [Flip(keys=('image', 'mask'))]", r'Flip: needs "mask", and the cases of a run have image and label'),
+        ("mine = [Flip(keys=('image', 'mask'))]", r'Flip: needs "mask", .*image and label'),
         ("mine = [WeightedCrop(size=(8, 8, 8), weight_key='w')]", r'WeightedCrop: needs "w", and the cases'),
         ("mine = [mt.RandFlipd(['image', 'mask'])]", r'RandFlipd: needs "mask", and the cases'),
         ("mine = mt.OneOf([mt.RandFlipd(keys), mt.RandFlipd(['mask'])])", r'RandFlipd: needs "mask", and the cases'),
@@ -218,18 +218,18 @@ SIZE = r"makes patches of \[4, 8, 8\], and sample.patch is \[8, 8, 8\]; set samp
          r"Own: draw raises ZeroDivisionError\('division by zero'\)"),
         ("mine = [mt.RandWeightedCropd(keys, 'w', (8, 8, 8))]", r'RandWeightedCropd: needs "w", and the cases'),
         ("mine = [mt.LoadImaged(keys), mt.Spacingd(keys, (1, 1, 1)), mt.RandFlipd(keys)]",
-         r"LoadImaged, Spacingd: does the same each time, before anything random; leave it out, as prepare"),
+         r"LoadImaged, Spacingd: .*leave it out, as prepare"),
         ("mine = [mt.RandFlip()]", r"RandFlip: works on arrays; write RandFlipd"),
         ("mine = [mt.RandRotated(keys, 0.3, mode='bilinear')]", r'RandRotated: mode: the label key "label" is given'),
         ("mine = [Rotate(mode=('bilinear',))]", r'Rotate: mode: "label" holds classes'),
         ("mine = [MixUp(keys=('image', 'label', 'seg'), label_keys=('label', 'seg'), num_classes=2)]",
          r'MixUp: needs "seg", and the cases'),
         ("mine = [MixUp(keys=('image', 'label'), label_keys=('label',), num_classes=2)]",
-         r"MixUp: makes shares of classes, and the losses of a run take one class a voxel; use CutMix"),
-        ("mine = [CutMix(keys=('image',))]", r"CutMix: keys=\('image',\); image and label must be mixed alike"),
+         r"MixUp: .*one class a voxel; use CutMix"),
+        ("mine = [CutMix(keys=('image',))]", r"CutMix: keys=\('image',\); .*alike"),
         ("mine = [ColorJitter(hue=0.1)]", r"ColorJitter: the image has 1 channel"),
         ("mine = [CropByPosNegLabel(size=(8, 8, 8), num_samples=3)]",
-         r"CropByPosNegLabel: num_samples=3 does not divide sample.batch_size=4"),
+         r"CropByPosNegLabel: num_samples=3 .*sample.batch_size=4"),
     ],
 )  # fmt: skip
 def test_what_a_chain_file_may_not_hold(tmp_path: Path, text: str, message: str) -> None:
@@ -246,9 +246,7 @@ def test_axes_of_volumes_are_none_of_images(tmp_path: Path) -> None:
 
 
 def test_quarter_turns_need_square_patches() -> None:
-    with pytest.raises(
-        ValueError, match=r"Rotate90: .* crop these axes to one length \(sample.patch is \[1, 8, 12\]\)"
-    ):
+    with pytest.raises(ValueError, match=r"Rotate90: .* one length \(sample.patch is \[1, 8, 12\]\)"):
         made(AugmentConfig(preset="pathology"), patch=(1, 8, 12), channels=3)
 
 
@@ -264,9 +262,7 @@ def test_a_source_that_has_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_crop_of_its_own_leaves_no_use_for_the_foreground_share(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"sample.foreground_prob=0.3 has no effect; leave the crop out, or set .*=0.5"
-    ):
+    with pytest.raises(ValueError, match=r"sample.foreground_prob=0.3 .*leave the crop out, .*=0.5"):
         of_file(tmp_path, OPS + "mine = [SpatialCrop(size=(8, 8, 8))]", SampleConfig(foreground_prob=0.3))
 
 
@@ -279,7 +275,7 @@ def test_stages(tmp_path: Path) -> None:
     for transforms in (f"mt.RandFlipd(keys), {own}", f"{own}, mt.RandFlipd(keys)"):
         checked = of_file(tmp_path, f"{MONAI}mine = [{transforms}]", sample)
         assert batch_of(with_patch(checked, (4, 4, 4)), 1, 3)["image"].shape == (4, 1, 4, 4, 4)
-    with pytest.raises(ValueError, match=r"sample.stages: the chain makes patches of \[8, 8, 8\] whatever comes in"):
+    with pytest.raises(ValueError, match=r"sample.stages: .*\[8, 8, 8\] whatever comes in"):
         of_file(tmp_path, OPS + "mine = [Flip(), Resize(spatial_size=(8, 8, 8))]", sample)
     late = MONAI + "mine = [mt.RandLambdad(keys, abs), mt.RandCropByPosNegLabeld(keys, 'label', (8, 8, 8))]"
     with pytest.raises(ValueError, match=r"sample.stages: the chain crops sample by sample"):
@@ -293,7 +289,7 @@ def test_stages(tmp_path: Path) -> None:
             "mt.RandZoomd(keys, prob=1.0, min_zoom=1.5, max_zoom=1.5, keep_size=False)",
             r'makes "image" \(1, 12, 12, 12\)',
         ),
-        ("mt.AsDiscreted(['label'], to_onehot=3)", r'makes "label" \(3, 8, 8, 8\), and a run needs \(1, 8, 8, 8\)'),
+        ("mt.AsDiscreted(['label'], to_onehot=3)", r'makes "label" \(3, 8, 8, 8\), .*needs \(1, 8, 8, 8\)'),
         ("mt.SelectItemsd(['image'])", r'leaves no "label" in the batch'),
     ],
 )

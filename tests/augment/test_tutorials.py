@@ -74,7 +74,8 @@ def nuclick(caplog: pytest.LogCaptureFixture) -> str:
 def test_a_chain_that_runs_sample_by_sample_says_why(caplog: pytest.LogCaptureFixture) -> None:
     make, chain = CHAINS["hovernet"]
     compile_transforms(Compose(chain)).bind(make(), batch_size=2)
-    assert "the chain gives entries of several sizes: all that is random runs sample by sample" in caplog.text
+    assert "entries of several sizes" in caplog.text
+    assert "runs sample by sample" in caplog.text
     assert "fails on what batches hold (Non-integer label_image" in nuclick(caplog)
 
 

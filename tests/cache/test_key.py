@@ -230,7 +230,7 @@ def key_of(case_set: CaseSet, prepare: PrepareConfig, points: int = 9, *, conten
 
 
 def test_a_url_is_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"cache.dir=s3://bucket/cache: .* name a folder of this machine"):
+    with pytest.raises(ValueError, match=r"cache.dir=s3://bucket/cache: .* folder of this machine"):
         cache_dir(CacheConfig(dir="s3://bucket/cache"))
     monkeypatch.setenv("HASTEN_CACHE", "https://host/cache")
     with pytest.raises(ValueError, match=r"\$HASTEN_CACHE=https://host/cache: "):

@@ -140,7 +140,7 @@ def test_a_damaged_file_is_named_and_made_again(
 def test_what_cannot_be_kept_is_said_and_leaves_nothing(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     odd = Lambdad("id", lambda value: object())
     dataset = PersistentDataset(rows, Compose([*chain().transforms[:3], odd]), tmp_path / "cache")
-    with pytest.raises(ValueError, match=r"item\['id'\]: a builtins\.object can't be cached without pickle"):
+    with pytest.raises(ValueError, match=r"item\['id'\]: a builtins\.object .*without pickle"):
         dataset[0]
     assert list((tmp_path / "cache").iterdir()) == []
 

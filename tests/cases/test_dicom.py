@@ -120,7 +120,7 @@ def test_missing_slices_are_named(tmp_path: Path, missing: list[int]) -> None:
     gap = 2.5 * (len(missing) + 1)
     beside = rf"{missing[0] - 1:02d}-1\.2\.3\.dcm and {missing[-1] + 1:02d}-1\.2\.3\.dcm"
     for read in (read_file, read_file_header):
-        with pytest.raises(ValueError, match=rf"2\.5 mm apart, but {beside} are {gap:g} mm; restore the missing"):
+        with pytest.raises(ValueError, match=rf"2\.5 mm apart, .*{beside} .*{gap:g} mm; restore"):
             read(series)
 
 
@@ -243,6 +243,6 @@ def test_lossy_compression_is_for_images_and_not_for_labels(tmp_path: Path) -> N
     assert data.count(b"1.2.840.10008.1.2.4.70") == 1
     last.write_bytes(data.replace(b"1.2.840.10008.1.2.4.70", b"1.2.840.10008.1.2.4.50"))
     assert read_file(series).array.shape == (1, 3, 16, 16)
-    with pytest.raises(ValueError, match="is stored as JPEG, whose lossy compression makes up label values") as error:
+    with pytest.raises(ValueError, match=r"stored as JPEG, .*lossy .*label values") as error:
         read_file(series, label=True)
     assert str(error.value).startswith(f"{last}: ")

@@ -20,20 +20,20 @@ def tree(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("names", "what"),
     [
-        (("image/", "label/"), r"Nearest is images/ with labels/, but images/ .* \(there is image/ instead\) and"),
+        (("image/", "label/"), r"images/ with labels/, .*images/ .*there is image/ .* and"),
         (("Images/", "Labels/"), r"images/ is missing \(there is Images/ instead\)"),
-        (("images/", "masks/"), r"Nearest is images/ with labels/, but labels/ .* \(there is masks/ .*: rename"),
-        (("images/",), r"Nearest is images/ with labels/, but labels/ is missing: add"),
-        (("imagesTr/", "labelTr/"), r"Nearest is imagesTr/ with labelsTr/, but labelsTr/ .* \(there is labelTr/"),
-        (("imagesTr/", "imagesTs/"), r"labelsTr/ is missing: add the folder. nnU-Net's .* also have a dataset.json"),
+        (("images/", "masks/"), r"images/ with labels/, .*labels/ .*masks/ .*: rename"),
+        (("images/",), r"images/ with labels/, but labels/ is missing: add"),
+        (("imagesTr/", "labelTr/"), r"imagesTr/ with labelsTr/, .*labelsTr/ .*there is labelTr/"),
+        (("imagesTr/", "imagesTs/"), r"labelsTr/ is missing: add .*nnU-Net's .*a dataset.json"),
         (("imagesTs/", "labelsTr/"), r"but imagesTr/ is missing: add"),
-        (("Dataset.json", "imagesTr/"), r"Nearest is a folder with a dataset.json, here Dataset.json: rename it"),
+        (("Dataset.json", "imagesTr/"), r"with a dataset.json, .*Dataset.json: rename"),
         (("Task04/dataset.json",), r"lies one folder deeper: name .*/Task04\."),
         (("a/images/", "a/labels/", "b/dataset.json"), r"one folder deeper: name .*/a or .*/b\."),
         (("a.nii.gz", "b.nii.gz"), r"holds 2 image files itself: put images into images/"),
         (("Dataset001_A/dataset.json", "Dataset002_B/dataset.json"), r"nnU-Net data sets: .*t001_A, .*t002_B"),
         (("Dataset001_A/",), r"nnU-Net data sets: name one of them, .*Dataset001_A"),
-        (("other/",), r"found other/. Rename the folders, or pass a JSON or CSV list"),
+        (("other/",), r"found other/. Rename .*or pass .*list"),
     ],
 )  # fmt: skip
 def test_the_nearest_layout_is_named(tmp_path: Path, names: tuple[str, ...], what: str) -> None:
@@ -45,10 +45,10 @@ def test_the_nearest_layout_is_named(tmp_path: Path, names: tuple[str, ...], wha
 @pytest.mark.parametrize(
     ("names", "content", "what"),
     [
-        (("imagesTr/", "labelsTr/"), "{}", r'Nearest is nnU-Net.s layout, .* but "file_ending" is missing; add it'),
-        (("imagesTr/", "labelTr/"), "{}", r"is missing, and there is no labelsTr/ \(there is labelTr/ instead\)"),
-        ((), "{}", r'has no "training" list .* \(Decathlon\), and no "file_ending"'),
-        (("imageTr/", "labelsTr/"), "NNUNET", r"has no imagesTr/, which nnU-Net's .* \(there is imageTr/ .*renam"),
+        (("imagesTr/", "labelsTr/"), "{}", r'Nearest is nnU-Net.*"file_ending" is missing; add'),
+        (("imagesTr/", "labelTr/"), "{}", r"missing, .*no labelsTr/ \(there is labelTr/"),
+        ((), "{}", r'no "training" list .* \(Decathlon\), .*no "file_ending"'),
+        (("imageTr/", "labelsTr/"), "NNUNET", r"no imagesTr/, .* \(there is imageTr/ .*renam"),
         (("imagesTr/",), "NNUNET", r"has no labelsTr/, which nnU-Net's layout wants; add it"),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ def test_a_fourth_axis_is_refused_with_its_sizes(tmp_path: Path, ending: str) ->
     path = tmp_path / f"case{ending}"
     sitk.WriteImage(sitk.GetImageFromArray(voxels(shape=(2, 4, 5, 6)), isVector=False), str(path))
     for read in (read_file, read_file_header):
-        with pytest.raises(ValueError, match=rf"case{ending}: has 4 axes \(6 x 5 x 4 x 2\); save each volume"):
+        with pytest.raises(ValueError, match=rf"case{ending}: .*4 axes \(6 x 5 x 4 x 2\); save each"):
             read(path)
 
 
@@ -196,5 +196,5 @@ def test_a_list_needs_a_file_for_each_slice(tmp_path: Path) -> None:
     path = mhd(tmp_path, ElementDataFile="\n".join(["LIST", *names]))
     assert np.array_equal(read_file(path).array[0], voxels())
     path = mhd(tmp_path, ElementDataFile="\n".join(["LIST", *names[:3]]))
-    with pytest.raises(ValueError, match=r"case\.mhd: .* LIST names 3 files, but it has 4 slices; name a file"):
+    with pytest.raises(ValueError, match=r"case\.mhd: .* LIST names 3 files, .*4 slices; name a file"):
         read_file(path)

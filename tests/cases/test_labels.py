@@ -40,7 +40,7 @@ def test_parse(raw: object, expected: dict[int, str]) -> None:
         ({"0": "background", "1": "a", "01": "b"}, "declared twice"),
         ({"background": 0, "whole": [1, 2]}, "region"),
         ({"background": 0, "a": 1.5}, "no integer value"),
-        ({"background": 0, "a": 1, "ignore": 2}, '"ignore" is no class; leave it out here, and set data.ignore=2'),
+        ({"background": 0, "a": 1, "ignore": 2}, '"ignore" is no class; .*set data.ignore=2'),
         ({str(v): f"c{v}" for v in range(256)}, "256 classes"),
         ({"0": "background", "1": ""}, "label 1 is named ''"),
         ({"0": "background", "1": None}, "label 1 is named None"),
@@ -81,7 +81,8 @@ def test_undeclared_values_are_named(declared: tuple[int, ...], dtype: str, wron
     array[1, 1, 1] = wrong
     with pytest.raises(ValueError) as error:
         to_class_index(array, {v: str(v) for v in declared}, WHERE)
-    assert f"label.nii.gz: holds label values that are not declared: {wrong}; declared are 0, " in str(error.value)
+    assert "label.nii.gz: " in str(error.value)
+    assert f"not declared: {wrong}; declared are 0, " in str(error.value)
 
 
 def test_full_range_of_classes() -> None:
@@ -152,7 +153,7 @@ def test_the_value_to_ignore_stands_apart_from_the_classes(values: set[int], ign
 
 def test_a_value_to_ignore_leaves_other_undeclared_values_an_error() -> None:
     array = np.array([[[0, 1, 9, 7]]])
-    with pytest.raises(ValueError, match=r"a\.nii: holds label values that are not declared: 7; declared are 0, 1"):
+    with pytest.raises(ValueError, match=r"a\.nii: .*not declared: 7; declared are 0, 1"):
         to_class_index(array, {0: "background", 1: "a"}, Path("a.nii"), 9)
     assert to_class_index(array[..., :3], {0: "background", 1: "a"}, Path("a.nii"), 9).tolist() == [[[0, 1, IGNORED]]]
     kept = np.array([[[0, 200]]], np.uint8)  # which can't hold the value to ignore

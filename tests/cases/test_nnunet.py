@@ -87,7 +87,7 @@ def test_colour_pictures_are_one_file_of_three_channels(tmp_path: Path) -> None:
     cases = load_case_set(tmp_path)
     assert (cases.spatial_dims, cases.channels, cases.cases[0].id) == (2, ("R", "G", "B"), "img-1")
     listed(tmp_path, file_ending=".png", labels={"background": 0, "road": 1})
-    with pytest.raises(ValueError, match=r"img-1_0000.png: holds 3 channels, but .* names 2 \(T2, ADC\)"):
+    with pytest.raises(ValueError, match=r"img-1_0000.png: holds 3 channels, .* 2 \(T2, ADC\)"):
         load_case_set(tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
     assert read_image(cases.cases[0]).spacing == (1.0, 1.0, 1.0)
     for wrong in ('{"spacing": [3, 0, 1]}', '{"spacing": 3}', '{"spac'):
         (tmp_path / "imagesTr/cell.json").write_text(wrong)
-        with pytest.raises(ValueError, match=r"cell.json: .*(three lengths in mm|cannot be read as the spacing)"):
+        with pytest.raises(ValueError, match=r"cell.json: .*(three lengths in mm|read as the spacing)"):
             read_image(cases.cases[0])
 
 
@@ -206,7 +206,7 @@ def test_a_decathlon_list_may_have_one_too(tmp_path: Path) -> None:
         ({"labels": BRATS, "regions_class_order": [3, 1, 2]}, 'paints the region "tumour core" with 1, which is not'),
         ({"numTraining": 3}, '"numTraining" is 3, but 2 training cases were found'),
         ({"file_ending": ".npy"}, r'"file_ending" is ".npy", but the kinds read are .nii.gz'),
-        ({"file_ending": ".nrrd"}, r"holds no file that ends in .nrrd.*what it holds ends in .nii.gz"),
+        ({"file_ending": ".nrrd"}, r"no file .*ends in .nrrd.*ends in .nii.gz"),
         ({"channel_names": {"0": "T2"}}, r"prostate_00_0001.nii.gz: is a channel more than .* 1 \(T2\)"),
         ({"channel_names": {"0": "A", "1": "B", "2": "C"}}, r"prostate_00_0002.nii.gz: does not exist, .* \(A, B, C\)"),
     ],
@@ -220,9 +220,7 @@ def test_bad_dataset_json(tmp_path: Path, changes: dict[str, Any], what: str) ->
 def test_a_channel_that_one_case_lacks(tmp_path: Path) -> None:
     folder = raw_set(tmp_path)
     (folder / "imagesTr/prostate_01_0000.nii.gz").unlink()
-    with pytest.raises(
-        ValueError, match=r"imagesTr/prostate_01_0000.nii.gz: does not exist, but case prostate_01 needs"
-    ):
+    with pytest.raises(ValueError, match=r"imagesTr/prostate_01_0000.nii.gz: .*case prostate_01 needs"):
         load_case_set(folder)
 
 
@@ -236,5 +234,5 @@ def test_label_maps_and_images_that_lack_each_other(tmp_path: Path) -> None:
         load_case_set(folder)
     moved.unlink()
     volume(folder / "imagesTr/whole.nii.gz")
-    with pytest.raises(ValueError, match=r"whole.nii.gz: has no channel number.*rename it to whole_0000.nii.gz"):
+    with pytest.raises(ValueError, match=r"whole.nii.gz: .*channel number.*rename .*whole_0000.nii.gz"):
         load_case_set(folder)

@@ -85,7 +85,7 @@ LABEL = Image.fromarray(np.kron(np.eye(8, dtype=np.uint8), np.full((5, 5), 200, 
 def test_lossy_compression_is_for_images_and_not_for_labels(tmp_path: Path, name: str, options: dict) -> None:
     LABEL.save(tmp_path / name, **options)
     assert len(np.unique(read_file(tmp_path / name).array)) > 2
-    with pytest.raises(ValueError, match="lossy compression makes up label values; save the label map as PNG") as error:
+    with pytest.raises(ValueError, match=r"lossy .*label values; save .*as PNG") as error:
         read_file(tmp_path / name, label=True)
     assert str(error.value).startswith(f"{tmp_path / name}: is stored as ")
 

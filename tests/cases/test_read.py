@@ -48,9 +48,9 @@ def test_channels_must_share_a_grid(tmp_path: Path) -> None:
     a = save(tmp_path / "a.nii.gz", np.zeros((3, 4, 5), np.int16))
     b = save(tmp_path / "b.nii.gz", np.zeros((3, 4, 6), np.int16))
     c = save(tmp_path / "c.nii.gz", np.zeros((3, 4, 5), np.int16), AFFINE + np.eye(4) * [0, 0, 0.1, 0])
-    with pytest.raises(ValueError, match=r"b.nii.gz: its shape \(3, 4, 6\) differs from \(3, 4, 5\) of .*a.nii.gz"):
+    with pytest.raises(ValueError, match=r"b.nii.gz: .*shape \(3, 4, 6\) .*\(3, 4, 5\) of .*a.nii.gz"):
         read_image(Case(id="one", image=(a, b)))
-    with pytest.raises(ValueError, match=r"c.nii.gz: its affine differs from that of .*a.nii.gz by up to 0.1 mm"):
+    with pytest.raises(ValueError, match=r"c.nii.gz: its affine .*a.nii.gz by up to 0.1 mm"):
         read_image(Case(id="one", image=(a, c)))
 
 
@@ -60,7 +60,7 @@ def test_voxels_must_be_finite(tmp_path: Path, value: float, dtype: type) -> Non
     image = np.zeros((3, 4, 5), dtype)
     image[1, 2, 3] = image[2, 0, 0] = value
     case = case_of(tmp_path, image, np.zeros((3, 4, 5), np.uint8))
-    with pytest.raises(ValueError, match=r"image.nii.gz: 2 voxels .* first at \(D, H, W\) = \(1, 2, 3\) of channel 0"):
+    with pytest.raises(ValueError, match=r"image.nii.gz: 2 voxels .* = \(1, 2, 3\) of channel 0"):
         read_image(case)
 
 
@@ -94,7 +94,7 @@ def test_affine_tolerance(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "what"),
     [
-        (np.zeros((3, 4, 6), np.uint8), r"its shape \(3, 4, 6\) differs from \(3, 4, 5\) of .*image.nii.gz"),
+        (np.zeros((3, 4, 6), np.uint8), r"shape \(3, 4, 6\) .*\(3, 4, 5\) of .*image.nii.gz"),
         (np.zeros((2, 3, 4, 5), np.uint8), "has 2 channels"),
         (np.full((3, 4, 5), 9, np.uint8), "not declared: 9; declared are 0, 1, 2"),
         (np.full((3, 4, 5), 0.5, np.float32), "must be integers, but it holds 0.5"),

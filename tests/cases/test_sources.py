@@ -157,7 +157,7 @@ def test_csv_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("image,mask\na,b\n", r'no column "label" \(its first line names \[\'image\', \'mask\'\]\)'),
+        ("image,mask\na,b\n", r'no column "label" \(.*\[\'image\', \'mask\'\]\)'),
         ("", 'no column "image"'),
         ("image,label\nx.nii.gz\n", "line 2: has 1 fields"),
         ("image,label\nfiles/a.nii.gz,\n", 'line 2: "label" must name'),
@@ -190,10 +190,10 @@ GOOD = {"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}
         ([{"image": 3, "label": "x"}], r'cases\[0\]: "image" must name'),
         ([{"image": [], "label": "x"}], r'cases\[0\]: "image" must name'),
         *(
-            ([{**GOOD, "id": wrong}], r"cases\[0\]: the id .* can't be a file name, which ids become; rename it")
+            ([{**GOOD, "id": wrong}], r"cases\[0\]: the id .*file name, .*rename it")
             for wrong in ("../x", "a\\b", "..", " ", "a\0b", "a" * 201, "\u00e4" * 101, [1], {"a": 1}, 1.5)
         ),
-        ([{**GOOD, "image": "a" * 256 + ".png"}], r"cases\[0\]: 'aaa.* is too long for a file name; use a shorter"),
+        ([{**GOOD, "image": "a" * 256 + ".png"}], r"cases\[0\]: 'aaa.* too long .*; use a shorter"),
         ([GOOD, GOOD], "1 case ids occur more than once: a; "),
         (
             [{**GOOD, "image": f"n{i}.nii.gz"} for i in range(5)],
@@ -258,11 +258,11 @@ def test_bad_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lists 0 cases"):
         load_case_set(tmp_path)
     volume(tmp_path / "images/a.nii.gz")
-    with pytest.raises(ValueError, match=r"1 images have no label map of the same name in labels/: a.nii.gz; add"):
+    with pytest.raises(ValueError, match=r"1 images .*no label map .*labels/: a.nii.gz; add"):
         load_case_set(tmp_path)
     volume(tmp_path / "labels/a.nii.gz")
     volume(tmp_path / "labels/b.nii.gz")
-    with pytest.raises(ValueError, match=r"1 label maps have no image of the same name in images/: b.nii.gz; add"):
+    with pytest.raises(ValueError, match=r"1 label maps .*no image .*images/: b.nii.gz; add"):
         load_case_set(tmp_path)
     volume(tmp_path / "labels/a.nii")
     with pytest.raises(ValueError, match=r"a.nii and a.nii.gz share a name"):
@@ -294,7 +294,7 @@ def test_mixed_dimensions(tmp_path: Path) -> None:
     picture(tmp_path / "images/b.png")
     for name in ("a", "b"):
         volume(tmp_path / f"labels/{name}.nii.gz", value=1)
-    with pytest.raises(ValueError, match=r"b.png: is a 2-D picture, but the first case, a.nii.gz, is 3-D"):
+    with pytest.raises(ValueError, match=r"b.png: is a 2-D picture, .*a.nii.gz, is 3-D"):
         load_case_set(tmp_path)
 
 
@@ -326,12 +326,10 @@ def test_a_file_of_several_cases_is_pointed_out(tmp_path: Path, caplog: pytest.L
     cases = [{"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz"} for name in ("a", "b")]
     load_case_set(write_list(tmp_path, cases))
     (record,) = caplog.records
-    assert re.search(
-        r"list\.json: 1 label files are named for more than one case: .*seg\.nii\.gz;", record.getMessage()
-    )
+    assert re.search(r"list\.json: 1 label files .*one case: .*seg\.nii\.gz;", record.getMessage())
 
 
 def test_a_file_that_is_image_and_label_is_refused(tmp_path: Path) -> None:
     cases = [{"image": "files/seg.nii.gz", "label": "files/seg.nii.gz"}]
-    with pytest.raises(ValueError, match=r"list\.json: 1 cases name one file as image and as label: .*seg\.nii\.gz"):
+    with pytest.raises(ValueError, match=r"list\.json: 1 cases .*image and as label: .*seg\.nii\.gz"):
         load_case_set(write_list(tmp_path, cases))

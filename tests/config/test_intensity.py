@@ -53,21 +53,21 @@ def test_single_values_stay_as_they_are() -> None:
     [
         (
             prepare("window", (5.0, 5.0)),
-            r"must be \[low, high\] with low < high \(given \(5\.0, 5\.0\)",
+            r"\[low, high\] with low < high \(given \(5\.0, 5\.0\)",
         ),
         (prepare("window", ((0.0, 1.0), (5.0, 5.0))), r"low < high \(given \(5\.0, 5\.0\)\)"),
         (
             prepare(("window", "zscore"), ((0.0, 1.0), (2.0, 3.0))),
-            r"prepare\.window: gives channel 1 a window, \[2\.0, 3\.0\], but its prepare\.intensity is zscore; write",
+            r"prepare\.window: .*channel 1 .*\[2\.0, 3\.0\].*zscore;",
         ),
         (prepare("zscore", ((0.0, 1.0), None)), r"gives channel 0 a window.*is zscore"),
         (
             prepare(("window", "window"), ((0.0, 1.0), None)),
-            r"prepare\.window: has none for channel 1, which prepare\.intensity windows; give \[low, high\], or leave",
+            r"prepare\.window: .*none for channel 1, .*give \[low, high\]",
         ),
         (
             prepare(("window", "zscore"), ((0.0, 1.0), None, None)),
-            r"prepare\.window: has 3 values, but prepare\.intensity 2; give one for each channel",
+            r"prepare\.window: .*3 values, .*prepare\.intensity 2; give",
         ),
     ],
 )
@@ -86,10 +86,10 @@ def test_lists_of_another_length_name_the_channels() -> None:
     assert list(length_mistakes(prepare(None, ((0.0, 1.0), None)), 1, ("CT",))) == [
         "prepare.window: has 2 values, but the images have 1 channel (CT); give one for each, or one that holds for all"
     ]
-    with pytest.raises(ValueError, match="has 2 values, but the images have 3 channels; give one for each"):
+    with pytest.raises(ValueError, match=r"2 values, .*3 channels; give one for each"):
         scalings(config, 3)
 
 
 def test_a_window_that_nothing_decides_is_missing() -> None:
-    with pytest.raises(ValueError, match=r"prepare\.window: prepare\.intensity=window of channel 1 needs a range"):
+    with pytest.raises(ValueError, match=r"prepare\.window: .*=window of channel 1 .*range"):
         scalings(prepare(("zscore", "window")), 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,17 @@ OWN = "network.name=nets.py:Net"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            ["network.name=unett"],
-            "network.name: must be unet, dynunet, plainconvunet, residualencoderunet, segresnet, "
-            "segresnetds, mednext, swinunetr, FILE.py:NAME or package",
-        ),
-        (["network.name=PlainConvUNet"], "did you mean plainconvunet?"),
-        (["network.name=swin_unetr"], "did you mean swinunetr?"),
+        (["network.name=unett"], "network.name: must be unet, .*FILE.py:NAME or package"),
+        (["network.name=PlainConvUNet"], r"did you mean plainconvunet\?"),
+        (["network.name=swin_unetr"], r"did you mean swinunetr\?"),
         (["network.name='nets.py:'"], "network.name: must be unet"),
         (["network.name=nets.py"], "network.name: must be unet"),
-        (
-            ["network.args={width: 3}"],
-            "network.args: is for a network of your own; leave it out, or name yours",
-        ),
+        (["network.args={width: 3}"], "network.args: is for a network of your own; .*name yours"),
         (["network.divisor=[2,2,2]"], "network.divisor: is for a network of your own"),
         (["network.digest=abc"], "network.digest: is for a network of your own"),
         ([OWN, "network.channels=[4,8]"], "network.channels: is a setting of the built-in networks"),
         ([OWN, "network.strides=[[2,2,2]]"], "network.strides: is a setting of the built-in networks"),
-        ([OWN, "network.num_res_units=1"], "network.num_res_units: is a setting of the built-in networks"),
+        ([OWN, "network.num_res_units=1"], "network.num_res_units: .*the built-in networks"),
         ([OWN, "network.norm=batch"], "network.norm: is a setting of the built-in networks"),
         ([OWN, "network.act=relu"], "network.act: is a setting of the built-in networks"),
         ([OWN, "network.blocks=[1,2]"], "network.blocks: is a setting of the built-in networks"),
@@ -40,19 +32,19 @@ OWN = "network.name=nets.py:Net"
         (["network.name=plainconvunet", "network.blocks=[1,0]"], "network.blocks: must be 1 or more at each level"),
         (
             ["network.name=dynunet", "network.kernel_size=[[3,3,2]]"],
-            "network.kernel_size: must be odd numbers [D, H, W] for each level (given [[3, 3, 2]])",
+            r"network.kernel_size: .*odd .*\(given \[\[3, 3, 2\]\]\)",
         ),
         (["network.name=dynunet", "network.kernel_size=[]"], "network.kernel_size: must be odd numbers"),
         ([OWN, "network.dropout=0.1"], "leave it out, or give it to your code by network.args"),
-        ([OWN, "network.deep_supervision=1"], "network.deep_supervision: is a setting of the built-in networks"),
+        ([OWN, "network.deep_supervision=1"], "network.deep_supervision: .*the built-in networks"),
         ([OWN, "network.args={patch: 3}"], "network.args.patch: is given by the run; leave it out"),
         ([OWN, "network.args={a b: 3}"], "network.args: 'a b' is not a parameter's name; remove it"),
-        ([OWN, "network.args={width: .nan}"], "network.args.width: must be finite numbers, true, false, texts"),
-        ([OWN, "network.divisor=[0,1,1]"], "network.divisor: must be 1 or more along each axis (given [0, 1, 1])"),
+        ([OWN, "network.args={width: .nan}"], "network.args.width: .*finite numbers, true, false, texts"),
+        ([OWN, "network.divisor=[0,1,1]"], r"network.divisor: must be 1 or more .*\(given \[0, 1, 1\]\)"),
     ],
 )
 def test_what_is_refused(settings: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=message):
         load_run(None, settings)
 
 

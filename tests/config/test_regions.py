@@ -70,7 +70,7 @@ def test_a_sound_set_paints_every_region_with_its_own_value_and_hides_none(regio
         ("data.regions={a: [1, 2], b: [2, 1]}", r'"a" and "b" hold the same label values \[1, 2\]; keep one'),
         ("data.regions={core: [2], whole: [1, 2]}", '"core" lies inside "whole", which would be painted over it'),
         ("data.regions={a: [1, 2], b: [1, 3], c: [2, 4]}", '"a" would be hidden by the regions after it'),
-        ("data.regions={a: [1, 2]}", r'any of \[1, 2\].* choose one with data.region_values=\{"a": 1\}'),
+        ("data.regions={a: [1, 2]}", r'any of \[1, 2\].*data.region_values=\{"a": 1\}'),
         ("data.regions={a: 1}", r"data\.regions\.a"),
         ("data.regions={a: [x]}", r"data\.regions\.a"),
         ("data.regions=3", r"data\.regions"),
@@ -84,8 +84,8 @@ def test_regions_that_make_no_sense_are_told(given: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("{c: 1}", 'data.region_values names "c", which is no region; the regions are a, b'),
-        ("{a: 3}", r'data.region_values paints "a" with 3; use one of its own values \[1, 2\]'),
+        ("{c: 1}", r'data.region_values .*"c", .*no region; .* a, b'),
+        ("{a: 3}", r'data.region_values .*"a" with 3; .*own values \[1, 2\]'),
         ("{a: 2, b: 2}", "data.region_values paints two regions with 2"),
     ],
 )

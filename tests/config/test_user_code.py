@@ -57,13 +57,13 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, GOOD, "my_chains_for_a_test/good.py")
     write(tmp_path, "one = 1\nraise KeyError('late')", "my_chains_for_a_test/bad.py")
     write(tmp_path, "import absent_for_a_test", "my_chains_for_a_test/needs.py")
-    with pytest.raises(ValueError, match="no module my_chains_for_a_test; put its folder on PYTHONPATH"):
+    with pytest.raises(ValueError, match=r"no module my_chains_for_a_test; .*PYTHONPATH"):
         load("my_chains_for_a_test.good:mine")
     monkeypatch.syspath_prepend(tmp_path)
     assert load("my_chains_for_a_test.good:mine").digest == load(f"{tmp_path}/my_chains_for_a_test/good.py:mine").digest
     with pytest.raises(ValueError, match=r"bad.py:2: raise KeyError\('late'\): raises KeyError"):
         load("my_chains_for_a_test.bad:one")
-    with pytest.raises(ValueError, match=r"needs.py:1: import absent_for_a_test: raises ModuleNotFoundError"):
+    with pytest.raises(ValueError, match=r"needs.py:1: import absent_for_a_test: .*ModuleNotFoundError"):
         load("my_chains_for_a_test.needs:one")
     with pytest.raises(ValueError, match=r"there is no module my_chains_for_a_test.goood;"):
         load("my_chains_for_a_test.goood:mine")
@@ -72,7 +72,7 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("one = 1\ntwo = one / 0\n", "chains.py:2: two = one / 0: raises ZeroDivisionError: division by zero"),
+        ("one = 1\ntwo = one / 0\n", "chains.py:2: two = one / 0: raises ZeroDivisionError"),
         ("def f():\n    return [][1]\n\n\nf()\n", "chains.py:2: return [][1]: raises IndexError"),
         ("import json\njson.loads('{')\n", "chains.py:2: json.loads('{'): raises JSONDecodeError"),
         ("mine = [\n", "chains.py:1: mine = [: '[' was never closed"),
@@ -95,7 +95,7 @@ def test_a_file_that_does_not_serve(tmp_path: Path, text: str, message: str) -> 
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"gone.py: can't be read \(No such file or directory\); write FILE.py:NAME"):
+    with pytest.raises(ValueError, match=r"gone.py: .*No such file or directory.*write FILE.py:NAME"):
         load(f"{tmp_path / 'gone.py'}:mine")
     with pytest.raises(ValueError, match=r"can't be read \(Is a directory\)"):
         load(f"{tmp_path}/:mine")
@@ -108,7 +108,7 @@ def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.Mon
     named = load("module_for_a_test:make")
     assert name_of(named.value) == "module_for_a_test:make"
     assert load(name_of(load(f"{tmp_path / 'module_for_a_test.py'}:make").value)).source == named.source
-    with pytest.raises(ValueError, match=r"outer\.<locals>\.inner: is no class or function at the top of a file"):
+    with pytest.raises(ValueError, match=r"outer\.<locals>\.inner: .*at the top of a file"):
         name_of(load("module_for_a_test:outer").value())
     with pytest.raises(ValueError, match=r"<locals>\.<lambda>: is no class or function at the top"):
         name_of(lambda: None)

@@ -107,9 +107,7 @@ def test_it_trains_resumes_bit_for_bit_predicts_and_exports(
     weights = checkpoint(whole, "best")["weights"]
     assert load_file(tmp_path / "net.safetensors").keys() == weights.keys()
     if "by_values" in str(settings):
-        with pytest.raises(
-            ValueError, match=r"decides by values on its way, and an ONNX file holds .*; use safetensors"
-        ):
+        with pytest.raises(ValueError, match=r"by values .*ONNX .*; use safetensors"):
             export_weights(whole, tmp_path / "net.onnx")
     else:
         assert export_weights(whole, tmp_path / "net.onnx").scale > 0
@@ -128,12 +126,12 @@ def test_code_that_changed_or_is_gone_after_the_training(
     first = labels("first")
     code.write_text(CODE.replace("return super().forward(x)", "return super().forward(x)  # here"))
     for refused in (lambda: labels("changed"), lambda: export_weights(run, tmp_path / "net.safetensors")):
-        with pytest.raises(ValueError, match=r"nets.py, which has changed.* copy .*network.py, or add --trust"):
+        with pytest.raises(ValueError, match=r"nets.py, .*changed.* copy .*network.py, or add --trust"):
             refused()
     assert not (tmp_path / "changed").exists()
     assert np.array_equal(labels("trusted", trust_changed_code=True), first)
     assert export_weights(run, tmp_path / "net.safetensors", trust_changed_code=True).difference == 0
-    with pytest.raises(ValueError, match=r"its source has changed since the run began \(network.digest="):
+    with pytest.raises(ValueError, match=r"source has changed .*\(network.digest="):
         train(resumed(run, "train.steps=4"), run, resume=True)
 
     code.unlink()
@@ -162,7 +160,7 @@ def test_from_python_by_its_class(source: Path, folder: Path, tmp_path: Path, mo
     assert predict(tmp_path / "run", image, tmp_path / "masks", device="cpu")
     with pytest.raises(ValueError, match=r"network: Net is built already, .* give its class"):
         train(config, tmp_path / "other", network=made(1, 2))
-    with pytest.raises(ValueError, match=r"network: .*<lambda>: is no class or function at the top of a file"):
+    with pytest.raises(ValueError, match=r"network: .*<lambda>: .*at the top of a file"):
         train(config, tmp_path / "other", network=lambda: made(1, 2))
     assert not (tmp_path / "other").exists()
 

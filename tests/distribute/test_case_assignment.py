@@ -179,9 +179,9 @@ def test_cases_are_dealt_anew_only_where_that_is_set(folder: Path, cases: Any) -
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((3, 4, 8, 1, 1), r"distribute\.parts: 4 parts, but only 3 cases to train on; use 3 or fewer"),
-        ((30, 4, 8, 1, 3), r"distribute\.parts: 4 parts can't be dealt among 3 processes; use 3 or 6"),
-        ((30, 4, 6, 1, 2), r"sample\.batch_size: 6 can't be dealt among 4 parts .*; use 4 or 8"),
+        ((3, 4, 8, 1, 1), r"distribute\.parts: 4 parts, .*3 cases .*; use 3 or fewer"),
+        ((30, 4, 8, 1, 3), r"distribute\.parts: 4 parts .* 3 processes; use 3 or 6"),
+        ((30, 4, 6, 1, 2), r"sample\.batch_size: 6 .* 4 parts .*; use 4 or 8"),
         ((30, 4, 8, 4, 2), r"in each of 4 pieces \(train\.accumulate\); use 16"),
         ((30, 4, 8, 2, 2), None),
     ],

@@ -71,7 +71,8 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(ranks: list[dict
 
 @needs_horovod
 def test_two_launchers_at_once_are_told(ranks: list[dict[str, Any]]) -> None:
-    assert "Horovod has rank 0 of 2, and the launcher (none) reports rank 1 of 2" in ranks[0]["swapped"]
+    assert "Horovod has rank 0 of 2" in ranks[0]["swapped"]
+    assert "launcher (none) reports rank 1 of 2" in ranks[0]["swapped"]
 
 
 @needs_horovod
@@ -106,7 +107,7 @@ def test_missing_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ValueError, match=r"horovod.torch can't be imported \(No module named.*`make horovod`"):
+    with pytest.raises(ValueError, match=r"horovod.torch .*\(No module named.*`make horovod`"):
         load()
 
 

@@ -128,7 +128,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
 
 def test_a_series_that_is_not_there_names_the_file_and_what_is() -> None:
     book = benchmark_tables.Book(benchmark_tables.load(ROOT / "benchmarks/results"))
-    with pytest.raises(ValueError, match=r"step_.*json: no series 'step/none_ms'; there are step/plain_ms"):
+    with pytest.raises(ValueError, match=r"step_.*json: .*'step/none_ms'; there are step/plain_ms"):
         book.mid("step", "step/none_ms")
     with pytest.raises(ValueError, match="no result of 'steps' is committed"):
         book.mid("steps", "a")

@@ -69,7 +69,7 @@ def test_is_the_average_by_hand(
 def test_windows_are_those_that_every_network_takes() -> None:
     one, other = how(0, overlapping=False), replace(how(0, overlapping=False), divisor=(4, 1, 8))
     assert joined([one, other], Path("best.pt")).divisor == (4, 1, 8)
-    with pytest.raises(ValueError, match=r"best.pt: its windows of \[8, 8, 8\] voxels are no multiple of \[16, 1, 8\]"):
+    with pytest.raises(ValueError, match=r"best.pt: .*\[8, 8, 8\] .*multiple of \[16, 1, 8\]"):
         joined([other, replace(one, divisor=(16, 1, 1))], Path("best.pt"))
 
 

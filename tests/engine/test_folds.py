@@ -179,7 +179,7 @@ def test_changed_settings_are_refused_with_the_difference(
         ([], [3], "--folds 3: there are 3 folds, 0 to 2"),
         ([], [], "--folds none: there are 3 folds"),
         (["data.split.by=nnunet"], [5], "--folds 5: there are 5 folds, 0 to 4"),
-        (["data.split.num_folds=9"], "all", "num_folds is 9; it must lie between 2 and the number of cases, 6"),
+        (["data.split.num_folds=9"], "all", r"num_folds is 9; .*between 2 and .*, 6"),
         (["data.split.fraction=0.3"], "all", r"data\.split\.fraction=0.3: splits the cases once"),
         (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split\.by=list: splits the"),
     ],
@@ -195,7 +195,7 @@ def test_folds_that_there_are_none_of(
 def test_an_out_that_holds_something_else(
     trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="fold0: holds an ordinary run, not folds; choose another --out"):
+    with pytest.raises(ValueError, match=r"fold0: .*ordinary run, .*another --out"):
         train_folds(config(data, cache), trained[0] / "fold0")
     (tmp_path / "thesis.pdf").write_text("")
     with pytest.raises(ValueError, match=r"is not empty \(it holds thesis\.pdf\)"):
@@ -211,7 +211,7 @@ def test_several_processes_train_one_fold_at_a_time(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "1")
-    with pytest.raises(ValueError, match="2 processes train one fold at a time; name one, as --folds 0"):
+    with pytest.raises(ValueError, match=r"2 processes .*one fold at a time; .*--folds 0"):
         train_folds(config(data, cache), tmp_path / "cv")
 
 

@@ -61,9 +61,7 @@ def test_no_labelled_training_case_is_an_error() -> None:
 
 
 def test_no_labelled_validation_case_is_an_error() -> None:
-    with pytest.raises(
-        ValueError, match=r"all 1 validation cases \(w\) .* so no Dice can be computed; change data.split"
-    ):
+    with pytest.raises(ValueError, match=r"1 validation cases \(w\) .*no Dice .*; change data.split"):
         check(*cases_of({"u": (4, 4), "v": (5, 3), "w": (0, 0)}), 2)
 
 
@@ -72,7 +70,7 @@ def test_no_labelled_validation_case_is_an_error() -> None:
     [
         ({"u": (500, 20), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 20 in 1 case \\("),
         ({"u": (500, 0), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 0 in 0 cases \\("),
-        ({"u": (800_000, 1), "v": (900_000, 2)}, "b \\(value 20\\): 3 in 2 cases \\(voxels, of 1700003 labelled ones"),
+        ({"u": (800_000, 1), "v": (900_000, 2)}, "b \\(value 20\\): 3 in 2 cases .*1700003 labelled"),
     ],
 )
 def test_classes_with_next_to_no_voxels_are_named(voxels: dict[str, tuple[int, ...]], message: str) -> None:
@@ -102,8 +100,8 @@ def fingerprint_of(sampled: int, shares: dict[int, float]) -> Fingerprint:
     ("sampled", "shares", "message"),
     [
         (9, {1: 0.1, 7: 2e-5}, None),
-        (9, {1: 0.1, 7: 5e-7}, r"b (value 7): 5e-06 (share of the labelled voxels of 9 cases)"),
-        (9, {1: 0.1, 7: 0.0}, r"b (value 7): 0 (share"),
+        (9, {1: 0.1, 7: 5e-7}, r"b \(value 7\): 5e-06 \(share .*of 9 cases\)"),
+        (9, {1: 0.1, 7: 0.0}, r"b \(value 7\): 0 \(share"),
         (4, {1: 0.1, 7: 0.0}, None),  # it may be in one of the others
         (4, {1: 0.0, 7: 0.0}, "none of the 4 cases that were read has a labelled voxel"),
     ],
@@ -111,7 +109,7 @@ def fingerprint_of(sampled: int, shares: dict[int, float]) -> Fingerprint:
 def test_what_a_plan_knows_of_rare_classes(sampled: int, shares: dict[int, float], message: str | None) -> None:
     warnings = sampled_warnings(fingerprint_of(sampled, shares))
     assert len(warnings) == (message is not None)
-    assert message is None or message in warnings[0]
+    assert message is None or re.search(message, warnings[0])
 
 
 def test_sizes_are_of_the_anatomy_and_not_of_the_grid() -> None:
@@ -148,12 +146,10 @@ def test_a_size_warning_has_both_figures() -> None:
     trained = {"smallest": 2.1, "median": 3.0, "largest": 4.52}
     volume = size_warning(356.2, trained, 3)
     assert volume is not None
-    assert volume.startswith(
-        "356 ml of foreground are predicted, but the training cases have 2.1 ml to 4.52 ml (median 3 ml); "
-    )
+    assert re.match(r"356 ml of foreground .* 2\.1 ml to 4\.52 ml \(median 3 ml\); ", volume)
     share = size_warning(0.5, {"smallest": 0.01, "median": 0.02, "largest": 0.1}, 2)
     assert share is not None
-    assert share.startswith("50.000% of the pixels are foreground, but the training cases have 1.000% to 10.000% (")
+    assert re.match(r"50\.000% of the pixels .* 1\.000% to 10\.000% \(", share)
 
 
 def ignoring(maps: dict[str, list[int]], num_train: int = 2) -> tuple[str, ...]:
@@ -178,10 +174,9 @@ def test_cases_that_are_ignored_as_a_whole_are_named() -> None:
 
 def test_a_value_to_ignore_that_is_nowhere_is_a_warning() -> None:
     (warning,) = ignoring({"u": [1, 0, 0], "v": [1, 1, 0], "w": [0, 1, 1]})
-    assert warning.startswith("set: no label map holds the value 4, which is to be ignored; check data.ignore")
+    assert re.match(r"set: no label map holds the value 4, .*check data\.ignore", warning)
 
 
 def test_training_cases_that_are_all_ignored_are_an_error() -> None:
-    message = "all 2 training cases (u, v) hold only the background (value 0) and what is ignored (value 4) and none of"
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=r"all 2 training cases \(u, v\) .*ignored \(value 4\)"):
         ignoring({"u": [255, 255], "v": [255, 0], "w": [1, 0]})

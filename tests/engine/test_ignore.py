@@ -126,8 +126,8 @@ def test_labels_that_are_declared_nowhere_leave_it_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data.ignore=2"], r'data\.ignore=2: is the class "oedema" of .*; give the value of the voxels that are not'),
-        (["data.ignore=0"], r"data\.ignore: must be a label value of 1 or more, as 0 is the background \(given 0\)"),
+        (["data.ignore=2"], r'data\.ignore=2: .*class "oedema" of .*; give the value'),
+        (["data.ignore=0"], r"data\.ignore: .*1 or more, .*\(given 0\)"),
         (["data.ignore=-3"], r"data\.ignore: must be a label value of 1 or more"),
         (["data.ignore=9.5"], r"data\.ignore: must be a valid integer"),
         (["data.ignore=nine"], r"data\.ignore: must be a valid integer"),
@@ -160,7 +160,7 @@ def test_nnunets_dataset_json_says_so_itself(source: Path, tmp_path: Path) -> No
     planned = plan_run(config_of(tmp_path))
     assert (planned.ignore_index, planned.num_outputs) == (255, 3)
     assert plan_run(config_of(tmp_path, "data.ignore=9")).case_set.ignore == IGNORE
-    with pytest.raises(ValueError, match=r'data\.ignore=5: .*dataset\.json declares the label "ignore" as 9; leave'):
+    with pytest.raises(ValueError, match=r'data\.ignore=5: .*dataset\.json .*"ignore" as 9; leave'):
         plan_run(config_of(tmp_path, "data.ignore=5"))
 
 
@@ -172,7 +172,7 @@ def test_cases_that_are_ignored_as_a_whole_are_told_before_training(tmp_path: Pa
     assert any("1 case has only ignored voxels (value 9)" in text and "case0" in text for text in warnings)
     held_out = "data.split={by: list, validation: [case0]}"
     whole = write_pairs(tmp_path / "all", [labels[0], *[everything] * 7])
-    with pytest.raises(ValueError, match=r"label maps of all 7 training cases .* and what is ignored \(value 9\)"):
+    with pytest.raises(ValueError, match=r"all 7 training cases .*ignored \(value 9\)"):
         prepare_run(config_of(whole, "data.ignore=9", held_out), None, Clock())
     absent = prepare_run(config_of(some, "data.ignore=9"), None, Clock()).planned.warnings
     assert not any("no label map holds" in text for text in absent)

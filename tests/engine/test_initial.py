@@ -141,7 +141,7 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     state = net().state_dict()
     state["2.weight"][0] = float("nan")
     torch.save(state, tmp_path / "nan.pt")
-    with pytest.raises(ValueError, match=r"nan\.pt: holds NaN or infinite values in 1 tensors, such as 2\.weight"):
+    with pytest.raises(ValueError, match=r"nan\.pt: .*NaN or infinite .*1 tensors, such as 2\.weight"):
         read_weights(tmp_path / "nan.pt")
 
 
@@ -245,7 +245,7 @@ def test_a_run_is_measured_and_scaled_with_frozen_layers(
     assert moved
     assert {name.split(".")[1] for name in moved} == {"1", "2"}
     # It goes on as it is, and not otherwise.
-    with pytest.raises(ValueError, match=r"^train\.freeze=.*: can't change when a run is resumed.*network\.weights"):
+    with pytest.raises(ValueError, match=r"^train\.freeze=.*: can't change .*resumed.*network\.weights"):
         train(resumed(out, "train.freeze=[]"), out, resume=True)
     train(resumed(out, "train.steps=6"), out, resume=True)
     later = checkpoint(out, "last")["network"]
@@ -311,8 +311,8 @@ def test_mistakes_leave_no_run(folder: Path, make: Callable[..., RunConfig], fir
     torch.save({"a.weight": torch.zeros(3, 4)}, folder / "else.pt")
     wrong = {
         f"network.weights={folder / 'absent.pt'}": r"^network\.weights: .*absent\.pt: no such file or run",
-        f"network.weights={folder / 'else.pt'}": r"nothing of it fits .* the file has a\.weight; the network has model",
-        "train.freeze=[modl.0.*]": r"train\.freeze: 'modl\.0\.\*' fits no parameter of the network; near are model\.0",
+        f"network.weights={folder / 'else.pt'}": r"nothing of it fits .*a\.weight; the network has model",
+        "train.freeze=[modl.0.*]": r"train\.freeze: 'modl\.0\.\*' fits no .*near are model\.0",
         "train.freeze=['*']": r"train\.freeze: \* leaves nothing to train",
         "train.lr_scale={none: 0.5}": r"train\.lr_scale: 'none' fits no parameter",
     }

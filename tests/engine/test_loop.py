@@ -151,7 +151,7 @@ def test_a_run_in_which_no_gradient_is_finite_ends(
             next(weight for weight in self.weights.parameters() if weight.grad is not None).grad.fill_(torch.inf)  # type: ignore[union-attr]
 
     monkeypatch.setattr(Update, "backward", backward)
-    with pytest.raises(ValueError, match=r"no gradient has been finite since step 0 at step 12: lower train\."):
+    with pytest.raises(ValueError, match=r"no gradient .* since step 0 at step 12: lower train\."):
         train(make(), tmp_path / "run")
 
 

@@ -319,12 +319,13 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
     far = save(tmp_path / "in/far.nii.gz", array_of(case), np.diag([5 * mm for mm in SPACING] + [1]))
     predict(run, [case, far], tmp_path / "far")
     spacing, message = caplog.messages
-    assert spacing.startswith(
-        f"{far}: its voxels are 7.5 x 6 x 5 mm (D, H, W), but those of the training images are 1.5 x 1.2 x 1 to "
-        "1.5 x 1.2 x 1 mm (median 1.5 x 1.2 x 1); check the spacing in the header"
+    trained = r"1\.5 x 1\.2 x 1"
+    assert re.match(
+        rf"{re.escape(str(far))}: .* 7\.5 x 6 x 5 mm .*{trained} to {trained} mm \(median {trained}\); .*header",
+        spacing,
     )
     assert re.match(
-        rf"{re.escape(str(far))}: [0-9.]+ ml of foreground are predicted, but the training cases have 0.614 ml to ",
+        rf"{re.escape(str(far))}: [0-9.]+ ml of foreground .* 0.614 ml to ",
         message,
     )
     caplog.clear()
@@ -403,9 +404,7 @@ def test_going_on_leaves_what_this_network_wrote(run: Path, tmp_path: Path) -> N
     assert first.stat().st_mtime_ns == before
     assert predict(run, images, out, resume=True) == written
     os.utime(first, (0, 0))
-    with pytest.raises(
-        ValueError, match=r"a\.nii\.gz: was written before the settings in prediction\.json.*; add --overw"
-    ):
+    with pytest.raises(ValueError, match=r"a\.nii\.gz: .*before .*prediction\.json.*; add --overw"):
         predict(run, images, out, resume=True)
     predict(run, images, out, resume=True, overwrite=True)
     assert first.stat().st_mtime > 0

@@ -131,7 +131,7 @@ NAN[1, 2, 3] = np.nan
         (np.zeros((2, 8, 8, 8)), {"spacing": (1, 1, 1)}, "array: 2 channels.*trained on 1 .T0.; give"),
         (np.zeros((8, 8)), {"spacing": (1, 1, 1)}, r"array: its shape is \(8, 8\); give \(D, H, W\) or"),
         (np.zeros((8, 0, 8)), {"spacing": (1, 1, 1)}, "with voxels"),
-        (NAN, {"spacing": (1, 1, 1)}, r"array: 1 voxels are NaN or infinite, the first at .* = \(1, 2, 3\)"),
+        (NAN, {"spacing": (1, 1, 1)}, r"array: 1 voxels .*NaN or infinite, .* = \(1, 2, 3\)"),
         (np.zeros((8, 8, 8), complex), {"spacing": (1, 1, 1)}, "array: holds complex128; give"),
         (np.zeros((8, 8, 8)), {}, "spacing, affine: give one of them"),
         (np.zeros((8, 8, 8)), {"spacing": (1, 1, 1), "affine": np.eye(4)}, "not both"),

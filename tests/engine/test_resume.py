@@ -266,13 +266,13 @@ def test_a_run_that_lost_its_checkpoint_is_not_begun_again(
     (out / "checkpoints/last.pt").unlink()
     (out / SUMMARY_JSON).write_text("{}")
     best = (out / "checkpoints/best.pt").read_bytes()
-    with pytest.raises(ValueError, match=r"last.pt: missing, though the run in .* had ended; restore it from a copy"):
+    with pytest.raises(ValueError, match=r"last.pt: missing, .* had ended; restore it from a copy"):
         train(resumed(out), out, resume=True)
     assert (out / "checkpoints/best.pt").read_bytes() == best
     # As a kill before the first checkpoint leaves it.
     (out / SUMMARY_JSON).unlink()
     train(resumed(out), out, resume=True)
-    assert "was stopped before its first checkpoint, and starts again at its first step" in caplog.text
+    assert "stopped before its first checkpoint, and starts again" in caplog.text
 
 
 OPEN = ("train.precision=null", "train.channels_last=null", "train.compile=null", "sample.compile=null")
@@ -346,8 +346,8 @@ def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch
     monkeypatch.setattr(run, "prepare_run", refuse)
     before = contents(half)
     message = (
-        r"^data.split.fold=1: can't change when a run is resumed, and this one has 0; leave it out, or start .*\n"
-        r"network.channels=\[4, 16\]: .* this one has \[4, 8\]; leave it out, or start another run in a new --out$"
+        r"^data.split.fold=1: can't change .* has 0; leave it out, .*\n"
+        r"network.channels=\[4, 16\]: .* has \[4, 8\]; leave it out, .* --out$"
     )
     with pytest.raises(ValueError, match=message):
         train(resumed(half, "network.channels=[4,16]", "data.split.fold=1"), half, resume=True)
@@ -425,7 +425,7 @@ def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
 
 def test_fewer_steps_than_were_done_are_refused(half: Path) -> None:
     before = contents(half)
-    with pytest.raises(ValueError, match=r"^train\.steps=4: the run in .* has done 5 steps; give as many or more"):
+    with pytest.raises(ValueError, match=r"^train\.steps=4: .* done 5 steps; give as many or more"):
         train(resumed(half, "train.steps=4"), half, resume=True)
     assert contents(half) == before
 
@@ -435,7 +435,7 @@ def test_changes_of_a_complete_run_are_refused(
 ) -> None:
     out = whole(FP32)
     before = contents(out)
-    message = r"run is complete; train\.learning_rate=0\.5 would change nothing: start .* --out, or raise train\.steps"
+    message = r"complete; train\.learning_rate=0\.5 .*--out, or raise train\.steps"
     with pytest.raises(ValueError, match=message):
         train(resumed(out, "train.learning_rate=0.5", "observe.project=other"), out, resume=True)
     assert train(resumed(out, "observe.project=other"), out, resume=True)["status"] == "finished"
@@ -447,7 +447,7 @@ def test_a_live_run_is_not_resumed(half: Path) -> None:
     before = contents(half)
     with run_lock(half, resume=True):
         for resume in (True, False):
-            with pytest.raises(ValueError, match=f"half: another run .pid {os.getpid()} on host .* is training there"):
+            with pytest.raises(ValueError, match=f"half: .*run .pid {os.getpid()} .*training there"):
                 train(resumed(half), half, resume=resume)
     assert contents(half) == before
 

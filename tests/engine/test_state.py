@@ -281,7 +281,7 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
     refused(Own("sgd", seed=7), state, "saved with the optimizer AdamW, and this run has SGD")
     own = Own(seed=7)
     own.network = nn.Sequential(*own.network, nn.Conv2d(2, 2, 1))
-    refused(own, state, r"network of another kind \(2 weights missing: 6\.weight, 6\.bias; likely")
+    refused(own, state, r"another kind \(2 weights missing: 6\.weight, 6\.bias; likely")
     own = Own(seed=7)
     own.average = nn.Sequential(own.average, nn.Conv2d(2, 2, 1))  # type: ignore[assignment]
     refused(own, state, "average of another kind")

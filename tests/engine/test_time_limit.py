@@ -122,7 +122,7 @@ def test_validations_that_fit_beside_the_whole_schedule_are_all_made() -> None:
 
 
 def test_no_time_to_train_is_an_error_that_says_where_it_went() -> None:
-    with pytest.raises(ValueError, match=r"train.max_seconds=12: no time is left to train. The run has taken 10 s"):
+    with pytest.raises(ValueError, match=r"train.max_seconds=12: .*no time .*taken 10 s"):
         Simulated(seconds=12.0).run()
 
 

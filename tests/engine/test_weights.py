@@ -85,7 +85,8 @@ def test_only_one_of_the_two_has_biases() -> None:
 
 def test_few_are_listed_of_many() -> None:
     result = difference(nn.Sequential(*[nn.Linear(2, 2) for _ in range(5)]), nn.Sequential(nn.Linear(3, 2)))
-    assert result.startswith("8 weights missing: 1.weight, 1.bias, 2.weight and 5 more; 1 weight of another shape: ")
+    assert result.startswith("8 weights missing: 1.weight, 1.bias, 2.weight and 5 more; ")
+    assert "; 1 weight of another shape: " in result
     assert "0.weight is [2, 2] here and [2, 3] saved" in result
 
 
@@ -170,7 +171,7 @@ def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
     name, weight = list(other.named_parameters())[2]
     with torch.no_grad():
         weight.view(-1)[0] = value
-    with pytest.raises(ValueError, match=rf"^my\.pt: holds NaN or infinite values in 1 weight: {re.escape(name)}; "):
+    with pytest.raises(ValueError, match=rf"^my\.pt: .*NaN or infinite .*1 weight: {re.escape(name)}; "):
         load_weights(one, other.state_dict(), where="my.pt")
     assert all(torch.equal(tensor, before[name]) for name, tensor in one.state_dict().items())
 

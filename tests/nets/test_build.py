@@ -170,7 +170,7 @@ def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: i
 @pytest.mark.parametrize(
     ("name", "count", "message"),
     [
-        ("unet", 1, "has no such setting (given 1); leave it out, or use one of dynunet"),
+        ("unet", 1, "(given 1); leave it out, or use one of dynunet"),
         ("dynunet", 3, "2 or less"),
         ("segresnetds", 3, "2 or less"),
     ],

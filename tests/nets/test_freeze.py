@@ -55,9 +55,9 @@ def test_a_norm_trained_in_part_goes_on() -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("0.0.weigh", r"^train\.freeze: '0\.0\.weigh' fits no parameter of the network; near are 0\.0\.weight"),
+        ("0.0.weigh", r"^train\.freeze: '0\.0\.weigh' fits .*near are 0\.0\.weight"),
         ("zzz", r"there are 0\.0\.weight, 0\.0\.bias, 0\.1\.weight and 5 more"),
-        ("*", r"^train\.freeze: \* leaves nothing to train of 0\.0\.weight, .* and 5 more; leave some out"),
+        ("*", r"^train\.freeze: \* .*0\.0\.weight, .* 5 more; leave"),
     ],
 )
 def test_bad_patterns_change_nothing(pattern: str, message: str) -> None:

@@ -115,9 +115,7 @@ def test_positions_by_hand_and_no_grid() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [("unet", "segresnet"), ("segresnet", "dynunet"), ("dynunet", "unet")])
 def test_another_network_does_not_fit(one: str, other: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"fits? this network: the file has \S+, .* more; the network has \S+, "
-    ) as error:
+    with pytest.raises(ValueError, match=r"fits? this network: .*has \S+, .* more; .*has \S+, ") as error:
         fit_weights(network(one).state_dict(), network(other, dims=2).state_dict())
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="nothing of it fits"):

@@ -80,7 +80,7 @@ def test_a_first_stage_that_has_not_predicted_every_case(module: Any, tmp_path: 
     folder = tmp_path / "predicted_next_stage/3d_cascade_fullres"
     made = trainer(module.nnUNetTrainerHasten, tmp_path, folder_with_segs_from_previous_stage=str(folder))
     made.configuration_manager.previous_stage_name = "3d_lowres"
-    with pytest.raises(ValueError, match=r"3d_cascade_fullres: has no prediction of 2 of 2 .* 3d_lowres FOLD -tr"):
+    with pytest.raises(ValueError, match=r"3d_cascade_fullres: .* 2 of 2 .* 3d_lowres FOLD -tr"):
         made._check_first_stage(["a", "b.c"])
     folder.mkdir(parents=True)
     (folder / "a.b2nd").touch()
@@ -107,12 +107,12 @@ def test_a_checkpoint_of_another_optimizer(module: Any, tmp_path: Path, monkeypa
         raise ValueError("loaded state dict has a different number of parameter groups")
 
     monkeypatch.setattr(module.nnUNetTrainer, "load_checkpoint", refuse)
-    with pytest.raises(ValueError, match=r"a.pth: its optimizer is not .*number of parameter groups.*HASTEN_OPTIMIZER"):
+    with pytest.raises(ValueError, match=r"a.pth: .*optimizer .*parameter groups.*HASTEN_OPTIMIZER"):
         trainer(module.nnUNetTrainerHasten, tmp_path).load_checkpoint("a.pth")
 
 
 def test_cases_that_are_not_preprocessed(module: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no preprocessed cases .*nnUNetv2_preprocess -d Dataset001_X -plans_name"):
+    with pytest.raises(ValueError, match=r"preprocessed .*nnUNetv2_preprocess -d Dataset001_X -plans"):
         trainer(module.nnUNetTrainerHasten, tmp_path).get_dataloaders()
 
 
@@ -120,7 +120,7 @@ def test_cases_of_another_plan(module: Any, tmp_path: Path) -> None:
     made = trainer(module.nnUNetTrainerHasten, tmp_path)
     made._check_plan(Cases())
     made.configuration_manager.spacing = [1.5, 1.0, 1.0]
-    with pytest.raises(ValueError, match=r"a: preprocessed to \(1, 20, 12, 14\).*asks for \(1, 13, 12, 14\)"):
+    with pytest.raises(ValueError, match=r"a: preprocessed .*\(1, 20, 12, 14\).*\(1, 13, 12, 14\)"):
         made._check_plan(Cases())
     made.configuration_manager.spacing = [1.0, 1.0]  # 2-D: slices stay as they are
     with pytest.raises(ValueError, match=r"asks for \(1, 10, 12, 14\)"):

@@ -16,7 +16,7 @@ def test_supported(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("version", ["2.5.2", "2.9.0", "3.0"])
 def test_another_release_names_the_supported_one(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda _: version)
-    with pytest.raises(ValueError, match=rf"nnunetv2 {version} is installed.*written for 2.8: pip install 'hasten\["):
+    with pytest.raises(ValueError, match=rf"nnunetv2 {version} .*written for 2.8: pip install 'hasten\["):
         check_version()
 
 

@@ -66,9 +66,7 @@ def test_a_live_run_is_named_and_a_killed_one_is_followed_at_once(tmp_path: Path
     out = tmp_path / "run"
     process = start(HOLD, out)
     assert line(process) == "held"
-    message = (
-        rf"run: another run \(pid {process.pid} on host .+, started ....-..-.. ..:..\) is training there; wait for"
-    )
+    message = rf"run: .*\(pid {process.pid} .*started ....-..-.. ..:..\) .*wait"
     for _ in range(2):
         with pytest.raises(ValueError, match=message), run_lock(out, resume=False):
             raise AssertionError
@@ -124,9 +122,7 @@ def test_without_flock_another_container_is_told_by_its_renewals(
 def test_a_fresh_owner_on_another_host_is_refused(tmp_path: Path) -> None:
     write_owner(tmp_path / LOCK, age_s=100)
     before = (tmp_path / LOCK).read_bytes()
-    message = (
-        r"pid 4321 on host node7, started .+; wait for it, .* \(its last sign came 10\d s ago; after 180 s it counts"
-    )
+    message = r"pid 4321 on host node7, .*; wait .* 10\d s ago; .*180 s"
     with pytest.raises(ValueError, match=message), run_lock(tmp_path, resume=False):
         raise AssertionError
     assert (tmp_path / LOCK).read_bytes() == before
@@ -209,7 +205,8 @@ def test_a_start_of_the_same_job_waits_for_the_earlier_one(tmp_path: Path, caplo
     write_owner(tmp_path / LOCK, age_s=lock._STALE_S - 0.1)
     with run_lock(tmp_path, resume=False, patient=True):
         pass
-    assert caplog.messages[0].startswith(f"{tmp_path}: waiting until the earlier run (pid 4321 on host node7")
+    assert caplog.messages[0].startswith(f"{tmp_path}: waiting ")
+    assert "(pid 4321 on host node7" in caplog.messages[0]
 
 
 def test_the_folder_is_free_after_any_end(tmp_path: Path) -> None:

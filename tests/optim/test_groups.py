@@ -61,7 +61,7 @@ def test_norms_of_several_axes_and_named_ones_do_not_decay() -> None:
     decay, rest = param_groups(network, weight_decay=0.1, exempt=["pos*"])
     assert [names[id(each)] for each in decay["params"]] == ["line.weight"]
     assert {names[id(each)] for each in rest["params"]} == {"positions", "line.bias", "norm.weight", "norm.bias"}
-    with pytest.raises(ValueError, match=r"exempt: 'nothing\*' fits no parameter of the network; there are positions"):
+    with pytest.raises(ValueError, match=r"exempt: 'nothing\*' fits no .*there are positions"):
         param_groups(network, weight_decay=0.1, exempt=["nothing*"])
 
 
@@ -134,5 +134,5 @@ def test_a_rate_of_0_moves_nothing(name: OptimizerName) -> None:
 def test_a_factor_for_nothing_is_refused() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    with pytest.raises(ValueError, match=r"^train\.lr_scale: '1\.\*' fits no parameter of the network; "):
+    with pytest.raises(ValueError, match=r"^train\.lr_scale: '1\.\*' fits no parameter"):
         scale_rates(optimizer, net, {"1.*": 0.5}, at="train.lr_scale")

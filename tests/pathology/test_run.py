@@ -134,9 +134,9 @@ def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
     def resumed(**settings: Any) -> dict[str, Any]:
         return train_detection(replace(config, train=replace(config.train, **settings)), out, resume=True)
 
-    with pytest.raises(ValueError, match=r"^train\.optimizer=sgd: can't change when a run is resumed, .* has adamw"):
+    with pytest.raises(ValueError, match=r"^train\.optimizer=sgd: can't change .*resumed, .* has adamw"):
         resumed(optimizer="sgd")
-    with pytest.raises(ValueError, match=r"is complete; train\.learning_rate=0\.5 would change nothing: start another"):
+    with pytest.raises(ValueError, match=r"complete; train\.learning_rate=0\.5 .*start another"):
         resumed(learning_rate=0.5)
     with run_lock(out, resume=True), pytest.raises(ValueError, match=f"another run .pid {os.getpid()} "):
         resumed()

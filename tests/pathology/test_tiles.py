@@ -63,7 +63,7 @@ def test_so_many_of_each_class_are_taken(config: DetectionConfig, picked: list[P
 
 def test_slides_without_lesions_alone_are_refused(config: DetectionConfig) -> None:
     cases = [replace(case, mask=None) for case in find_slides(config.data.source)]
-    with pytest.raises(ValueError, match=r"none of the \d+ tiles of the 5 training slides has a lesion \(0 of these"):
+    with pytest.raises(ValueError, match=r"none of the \d+ tiles of the 5 training .*lesion \(0 of"):
         require_both(pick_tiles(cases, config), "training")
 
 

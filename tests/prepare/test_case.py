@@ -235,7 +235,7 @@ def test_a_voxel_that_flattens_a_case_is_named_by_its_place_in_the_file(codes: s
     usual = prepare_case(volume, None, id="x7", spec=spec).image
     assert usual.std((1, 2, 3)).min() > 0.5
     volume.array[1, 3, 5, 7] = 3e38
-    with pytest.raises(ValueError, match=r"case x7: the voxel at \(D, H, W\) = \(3, 5, 7\) of channel 1 holds 3e\+38"):
+    with pytest.raises(ValueError, match=r"case x7: .* = \(3, 5, 7\) of channel 1 holds 3e\+38"):
         prepare_case(volume, None, id="x7", spec=spec)
     windowed = replace(spec, intensity="window", window=(0.0, 100.0))
     assert prepare_case(volume, None, id="x7", spec=windowed).image.max() == 1

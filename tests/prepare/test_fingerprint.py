@@ -101,7 +101,7 @@ def test_survives_json(tmp_path: Path) -> None:
 
 def test_errors(tmp_path: Path) -> None:
     case_set = write_set(tmp_path, 1, channels=2)
-    with pytest.raises(ValueError, match=r"c0\.nii\.gz: case c0 has 2 channels, but .* declares 1 \(image\)"):
+    with pytest.raises(ValueError, match=r"c0\.nii\.gz: case c0 .*2 channels, .* 1 \(image\)"):
         take_fingerprint(replace(case_set, channels=("image",)))
     with pytest.raises(ValueError, match=r"holds no cases; check data\.source"):
         take_fingerprint(replace(case_set, cases=()))
@@ -151,5 +151,5 @@ def test_the_images_with_other_channels_than_most_are_named(tmp_path: Path, odd:
             (tmp_path / folder).mkdir(exist_ok=True)
             picture = Image.fromarray(rng.integers(0, 2, side).astype(np.uint8))
             picture.save(tmp_path / f"{folder}/im{number}.png")
-    with pytest.raises(ValueError, match=rf"4 of 5 images have 1 channel, and im{odd}\.png \(3\) another number"):
+    with pytest.raises(ValueError, match=rf"4 of 5 images .*1 channel, .*im{odd}\.png \(3\)"):
         take_fingerprint(load_case_set(tmp_path))

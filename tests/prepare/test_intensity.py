@@ -74,9 +74,7 @@ def test_a_voxel_that_would_flatten_all_others_is_named(value: float, shape: tup
     volume = np.random.default_rng(0).normal(300, 60, shape).astype(dtype)
     check_outliers(volume, 1)
     volume[0, 7, 9] = value
-    shown = (
-        rf"the voxel at \(D, H, W\) = \(0, 7, 9\) of channel 1 holds {re.escape(f'{float(volume[0, 7, 9]):g}')}, but "
-    )
+    shown = rf" = \(0, 7, 9\) of channel 1 holds {re.escape(f'{float(volume[0, 7, 9]):g}')}, but "
     with pytest.raises(ValueError, match=shown):
         check_outliers(volume, 1)
 

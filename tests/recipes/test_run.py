@@ -43,7 +43,7 @@ def test_too_few_cases_for_the_split_are_told(twelve: Path, tmp_path: Path) -> N
     for kind in ("imagesTr", "labelsTr"):
         (tmp_path / kind).symlink_to(twelve / kind)
     (tmp_path / "dataset.json").write_text(json.dumps({**listing, "training": listing["training"][:9]}))
-    with pytest.raises(ValueError, match=r"has 9 cases, and the recipe spleen validates on the last 9; use the whole"):
+    with pytest.raises(ValueError, match=r"9 cases, .*spleen .*the last 9; use the whole"):
         run_of(load_recipe("spleen"), [f"data.source={tmp_path}"])
 
 
@@ -72,11 +72,9 @@ def test_absent_data_say_what_to_fetch_how_large_it_is_and_under_which_licence(t
 
 
 def test_a_recipe_without_public_data_says_how_to_get_phantoms(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"^synthetic41: there is no public data set for it; `hasten recipe phantom sy"
-    ):
+    with pytest.raises(ValueError, match=r"^synthetic41: .*no public data .*`hasten recipe phantom sy"):
         run_of(load_recipe("synthetic41"))
-    with pytest.raises(ValueError, match=r"nowhere: is not there\. synthetic41: there is no public data set for it"):
+    with pytest.raises(ValueError, match=r"nowhere: .*not there\. synthetic41: .*no public data"):
         run_of(load_recipe("synthetic41"), [f"data.source={tmp_path}/nowhere"])
 
 
@@ -86,7 +84,7 @@ def test_a_recipe_of_one_s_own_may_name_its_data_beside_it(twelve: Path) -> None
     assert run_of(load_recipe(path), base=path.parent).data.source == str(twelve)
     assert run_of(load_recipe(path), [f"data.source={twelve}"], base=Path("elsewhere")).data.source == str(twelve)
     path.write_text("name: own\ntitle: Own\nlabels: {0: background, 1: spleen}\n")
-    with pytest.raises(ValueError, match=r"^own: names no public data set; name yours with data\.source=FOLDER"):
+    with pytest.raises(ValueError, match=r"^own: .*no public data set; .*data\.source=FOLDER"):
         run_of(load_recipe(path))
 
 
@@ -100,21 +98,21 @@ def test_labels_that_are_declared_outside_the_recipe_s_classes_are_told(twelve: 
         run_of(load_recipe("spleen"), [f"data.source={tmp_path}"])
     output = str(error.value)
     assert output.startswith(f"{tmp_path / 'dataset.json'}: declares the label values 2, 7")
-    assert "the recipe spleen has only the classes 0 (background), 1 (spleen)" in output
+    assert "spleen has only the classes 0 (background), 1 (spleen)" in output
 
 
 def test_labels_that_voxels_hold_outside_the_recipe_s_classes_are_told_with_the_file(tmp_path: Path) -> None:
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
-    with pytest.raises(ValueError, match=r"labels/cells_000\.png: holds the label values 1, but the recipe membrane"):
+    with pytest.raises(ValueError, match=r"labels/cells_000\.png: .*values 1, .*recipe membrane"):
         run_of(load_recipe("membrane"), [f"data.source={out}"])
     (out / "labels.json").write_text('{"0": "background", "1": "cell", "4": "nucleus"}')
-    with pytest.raises(ValueError, match=r"cells/labels\.json: declares the label values 4, but the recipe microsc"):
+    with pytest.raises(ValueError, match=r"cells/labels\.json: .*values 4, .*recipe microsc"):
         run_of(load_recipe("microscopy"), [f"data.source={out}"])
     (out / "labels.json").unlink()
     label = np.asarray(Image.open(out / "labels" / "cells_001.png")).copy()
     label[3, 4] = 9
     Image.fromarray(label).save(out / "labels" / "cells_001.png")
-    with pytest.raises(ValueError, match=r"labels/cells_001\.png: holds the label values 9, but the recipe microscopy"):
+    with pytest.raises(ValueError, match=r"labels/cells_001\.png: .*values 9, .*recipe microscopy"):
         run_of(load_recipe("microscopy"), [f"data.source={out}"])
 
 
@@ -134,7 +132,7 @@ def test_values_that_a_declared_set_holds_beyond_are_told_before_training(twelve
     (tmp_path / "data" / "dataset.json").write_text(json.dumps(listing))
     overrides = [f"data.source={tmp_path / 'data'}", f"cache.dir={tmp_path / 'cache'}", "train.device=cpu"]
     config = run_of(load_recipe("spleen"), overrides, twin=load_recipe("spleen").reduced)
-    with pytest.raises(ValueError, match=r"phantom_002\.nii\.gz: holds label values that are not declared: 5"):
+    with pytest.raises(ValueError, match=r"phantom_002\.nii\.gz: .*not declared: 5"):
         train(config, tmp_path / "run")
 
 
@@ -152,7 +150,7 @@ def test_another_augmentation_takes_the_place_of_the_recipe_s(twelve: Path) -> N
 
 def test_a_remote_source_needs_a_split_of_its_own() -> None:
     url = "https://host/Task09_Spleen/dataset.json"
-    with pytest.raises(ValueError, match=r"must be in a folder here; fetch them first, or say how to split them"):
+    with pytest.raises(ValueError, match=r"in a folder here; fetch .*or say how to split"):
         run_of(load_recipe("spleen"), [f"data.source={url}"])
     config = run_of(load_recipe("spleen"), [f"data.source={url}", "data.split.by=fraction"])
     assert config.data.source == url

@@ -77,8 +77,8 @@ def test_what_cannot_be_written_is_told_and_nothing_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [("ct", "twin.options.radius: no such option of these phantoms; they have none"),
-     ("cells", "twin.options.size: no such option of these phantoms; valid here: radius, filled, value")],
+    [("ct", r"twin.options.radius: no such option .*have none"),
+     ("cells", r"twin.options.size: .*valid here: radius, filled, value")],
 )  # fmt: skip
 def test_unknown_options_of_phantoms_are_told(make, message: str, tmp_path: Path) -> None:
     options = {"radius": 3} if make == "ct" else {"size": 3}

@@ -114,12 +114,12 @@ def test_rows_of_any_form_are_cut() -> None:
 @pytest.mark.parametrize(
     ("batch_size", "accumulate", "size", "parts", "message"),
     [
-        (6, 1, 4, 0, r"sample\.batch_size: 6 .* 4 processes; use 4 or 8, or start 3 of them"),
-        (6, 2, 2, 0, r"2 processes in each of 2 pieces \(train\.accumulate\); use 4 or 8, or start 1 of them"),
+        (6, 1, 4, 0, r"sample\.batch_size: 6 .* 4 processes; use 4 or 8, .*start 3"),
+        (6, 2, 2, 0, r"2 processes .*\(train\.accumulate\); use 4 or 8, .*start 1"),
         (3, 1, 8, 0, r"use 8, or start 3 of them"),
         (7, 2, 4, 0, r"use 8$"),
-        (8, 1, 2, 3, r"distribute\.parts: 3 parts can't be dealt among 2 processes; use 2 or 4"),
-        (6, 1, 2, 4, r"6 can't be dealt among 4 parts \(distribute\.parts\); use 4 or 8$"),
+        (8, 1, 2, 3, r"distribute\.parts: 3 parts .* 2 processes; use 2 or 4"),
+        (6, 1, 2, 4, r"6 .* 4 parts \(distribute\.parts\); use 4 or 8$"),
         (6, 1, 1, 4, r"use 4 or 8"),
     ],
 )
@@ -146,5 +146,5 @@ def test_what_is_advised_works(batch_size: int, accumulate: int, size: int, part
 
 
 def test_a_program_refuses_a_batch_that_cannot_be_dealt() -> None:
-    with pytest.raises(ValueError, match=r"sample\.batch_size: 8 can't be dealt among 3 processes; use 6 or 9"):
+    with pytest.raises(ValueError, match=r"sample\.batch_size: 8 .* 3 processes; use 6 or 9"):
         segment(Share(0, 3))

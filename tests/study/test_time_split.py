@@ -38,7 +38,8 @@ def test_the_largest_part_is_the_verdict(part, bound):
 def test_what_is_smaller_than_the_compute_is_told_with_it():
     result = diagnose(split({"wait": 0.02}))
     assert result.bound == "compute"
-    assert "81% of its time is the step itself; 19% goes into waiting for data" in result.sentence
+    assert "81% of its time is the step itself" in result.sentence
+    assert "19% goes into waiting for data" in result.sentence
     assert "goes into" not in diagnose(split({"overhead": 0.005})).sentence
 
 

@@ -139,14 +139,14 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_names() -> None:
     assert rungs_named() == list(RUNGS)
     assert [rung.name for rung in rungs_named(["hasten", "cache"], ["torchio"])] == ["cache", "hasten", "torchio"]
-    with pytest.raises(ValueError, match=r"--rungs algorithm: no such name; .*did you mean algorithms\?"):
+    with pytest.raises(ValueError, match=r"--rungs algorithm: .*did you mean algorithms\?"):
         rungs_named(["algorithm"])
-    with pytest.raises(ValueError, match="--peer ffcv: no such name; there are nnunet, torchio, lightning"):
+    with pytest.raises(ValueError, match=r"--peer ffcv: .*nnunet, torchio, lightning"):
         rungs_named([], ["ffcv"])
 
 
 def test_a_peer_that_is_not_installed() -> None:
     check_installed([*RUNGS, Rung("x", "x", "", "x", "json")])
-    with pytest.raises(ValueError, match=r"--peer x: needs surely_absent; pip install 'hasten\[peers\]'"):
+    with pytest.raises(ValueError, match=r"--peer x: .*surely_absent; pip install 'hasten\[peers\]'"):
         check_installed([Rung("x", "x", "", "x", "surely_absent")])
     assert all(peer.needs for peer in PEERS)

@@ -51,7 +51,7 @@ def test_a_mask_of_another_size_is_refused(slides: Path, tmp_path: Path) -> None
     write_pyramid(tmp_path / "small.tif", np.zeros((320, 256), np.uint8), 1, 1.0, "none")
     with (
         open_slide(slides / "slides" / "phantom_000.tif") as slide,
-        pytest.raises(ValueError, match=r"small.tif: is 320 x 256 pixels, and .*phantom_000.tif is 640 x 512"),
+        pytest.raises(ValueError, match=r"small.tif: .*320 x 256 .*phantom_000.tif is 640 x 512"),
     ):
         read_lesions(tmp_path / "small.tif", slide, 0)
 

@@ -20,7 +20,7 @@ def test_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ["kill", "kill@1", "kill@1:x", "burn@1:5", "kill@-1:5", "kill@1:5;hang@0:1"])
 def test_what_is_no_fault(text: str) -> None:
-    with pytest.raises(ValueError, match="is not kind@rank:step with a kind of kill, stop, hang, oom, sigterm, error"):
+    with pytest.raises(ValueError, match=r"kind@rank:step .*kill, stop, hang, oom, sigterm, error"):
         read_faults(text)
 
 

@@ -96,7 +96,7 @@ def test_a_port_that_is_taken() -> None:
 
 def test_a_host_of_no_name() -> None:
     job = Job(nproc=1, out=OUT, nnodes=2, node_rank=1, master="no-such-host.invalid:29500", join_s=1.0)
-    with pytest.raises(ValueError, match=r"no-such-host\.invalid:29500: cannot be reached .no host of that name"):
+    with pytest.raises(ValueError, match=r"no-such-host\.invalid:29500: .*no host of that name"):
         join(job)
 
 
@@ -110,7 +110,7 @@ def test_nobody_at_the_address() -> None:
 def test_something_else_at_the_address() -> None:
     with (
         listening() as port,
-        pytest.raises(ValueError, match="no launcher answers there; check that the one of --node-rank 0"),
+        pytest.raises(ValueError, match=r"no launcher answers .*--node-rank 0"),
     ):
         join(node(1, port, join_s=2.0))
 
@@ -147,7 +147,8 @@ def test_a_launcher_of_an_earlier_job() -> None:
     port = free_port()
     first, stale = met(node(0, port, join_s=3.0), node(1, port, rdzv_id="earlier"))
     assert isinstance(stale, ValueError)
-    assert "job 'hasten' of 2 nodes runs there, and this launcher was started for 'earlier' of 2" in str(stale)
+    assert "job 'hasten' of 2 nodes runs there" in str(stale)
+    assert "started for 'earlier' of 2" in str(stale)
     assert isinstance(first, ValueError)
     assert "node 1 did not come" in str(first)
 

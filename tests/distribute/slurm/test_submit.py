@@ -91,7 +91,7 @@ def test_a_folder_with_a_submission_is_left_alone(sbatch: Path, config: RunConfi
     out = tmp_path / "out"
     submitted(config, out)
 
-    with pytest.raises(ValueError, match=r"holds a submission \(gpus-4 as 101\); look at it by `hasten slurm status "):
+    with pytest.raises(ValueError, match=r"submission \(gpus-4 as 101\); .*`hasten slurm status "):
         submitted(config, out)
     assert len(calls(sbatch, "sbatch")) == 1
 
@@ -118,9 +118,7 @@ def test_a_folder_in_which_a_run_would_train_must_be_free(sbatch: Path, config: 
 def test_what_sbatch_refuses(sbatch: Path, config: RunConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fake(sbatch, "sbatch", 'echo "sbatch: error: invalid partition specified: nowhere" >&2; exit 1')
-    with pytest.raises(
-        ValueError, match=r"gpus-4\.sbatch: sbatch refused it: invalid partition.*nowhere; correct the options"
-    ):
+    with pytest.raises(ValueError, match=r"gpus-4\.sbatch: .*refused .*partition.*nowhere; correct"):
         submitted(config, out, request=Request(partition="nowhere"))
 
     fake(sbatch, "sbatch", "echo 9")
@@ -131,9 +129,7 @@ def test_a_refusal_in_the_midst_of_a_sweep(sbatch: Path, config: RunConfig, tmp_
     out = tmp_path / "out"
     fake(sbatch, "sbatch", 'case "$*" in *gpus-2*) echo "too many jobs" >&2; exit 1;; esac; echo 31')
 
-    with pytest.raises(
-        ValueError, match=r"too many jobs; already in the queue: gpus-1 as 31\. .*gpus-2\.sbatch .*gpus-4"
-    ):
+    with pytest.raises(ValueError, match=r"too many jobs; .*gpus-1 as 31\. .*gpus-2\.sbatch .*gpus-4"):
         submitted(config, out, sweep_of("gpus=1,2,4", NODE))
     assert [job.job_id for job in read_jobs(out)] == ["31", None, None]
 

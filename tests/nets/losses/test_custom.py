@@ -129,11 +129,11 @@ def test_regions_are_masks(code: Path) -> None:
 
 
 REFUSED = {
-    "number": r"is a int, which can't be called; name a function of scores and labels",
+    "number": r"is a int, .*name a function",
     "absent": r"^loss\.name: .*losses\.py has no name absent; it has",
-    "Weighted": r"missing 1 required positional argument: 'weight'.*\(called with \{\}\)",
-    "raises": r"with scores of \(2, 3, 8, 8, 8\) and int64 labels of \(2, 1, 8, 8, 8\) .*: return labels\.undefined",
-    "whole": r"gives a tensor of \(2, 3, 8, 8, 8\) torch\.float32; let it return one number",
+    "Weighted": r"missing 1 .*'weight'.*\(called with \{\}\)",
+    "raises": r"\(2, 3, 8, 8, 8\) .*\(2, 1, 8, 8, 8\) .*labels\.undefined",
+    "whole": r"\(2, 3, 8, 8, 8\) torch\.float32; .*one number",
     "text": r"gives str; let it return one number",
     "infinite": r"gives -?inf; it must be finite",
     "constant": r"gives a loss without a gradient",
@@ -154,7 +154,7 @@ def test_what_is_refused(code: Path, name: str) -> None:
 def test_another_source_than_the_runs(code: Path) -> None:
     digest = check_custom_loss(LossConfig(name=f"{code}:entropy"), num_outputs=2, spatial_dims=2)
     code.write_text(CODE + "\n")
-    with pytest.raises(ValueError, match=r"source has changed .* \(loss\.digest=.*; restore it, or .* loss\.digest="):
+    with pytest.raises(ValueError, match=r"changed .*\(loss\.digest=.*; restore .* loss\.digest="):
         build_loss(LossConfig(name=f"{code}:entropy", digest=digest))
 
 

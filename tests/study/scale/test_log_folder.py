@@ -19,7 +19,8 @@ def test_logs_of_all_kinds(tmp_path: Path) -> None:
     result = read_logs(tmp_path)
     assert [(log.strategy, log.world) for log in result.logs] == [("horovod", 2), ("native", 1)]
     assert len(result.notes) == 1
-    assert result.notes[0].startswith("log_first.csv: ignored, as its name doesn't state the workers")
+    assert result.notes[0].startswith("log_first.csv: ignored, ")
+    assert "workers" in result.notes[0]
 
 
 def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> None:
@@ -79,21 +80,21 @@ def test_the_learning_rate_is_the_one_that_the_batch_made_of_it(tmp_path: Path) 
 
 
 def test_folders_without_a_study(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no log of a scaling study; it needs log_<workers>\.csv"):
+    with pytest.raises(ValueError, match=r"no log of a scaling study; .*log_<workers>\.csv"):
         read_logs(tmp_path)
     with pytest.raises(ValueError, match="no such folder"):
         read_logs(tmp_path / "absent")
     run_folder(tmp_path / "a", samples_per_s=10.0, status="failed")
     with pytest.raises(ValueError, match="is a single run; name the folder"):
         read_logs(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"holds no log of a scaling study \(a: failed, so it is left out\.\)"):
+    with pytest.raises(ValueError, match=r"no log of a scaling study \(a: failed, .*left out"):
         read_logs(tmp_path)
 
 
 def test_two_logs_of_one_arm(tmp_path: Path) -> None:
     csv_log(tmp_path, "log_hvd_2.csv", 10.0)
     csv_log(tmp_path, "log_horovod_02.csv", 10.0)
-    message = r"log_horovod_02\.csv and log_hvd_2\.csv are both of horovod with 2 workers and seed 0"
+    message = r"log_horovod_02\.csv .*log_hvd_2\.csv .*2 workers .*seed 0"
     with pytest.raises(ValueError, match=message):
         read_logs(tmp_path)
     (tmp_path / "log_horovod_02.csv").rename(tmp_path / "log_hvd_2_seed1.csv")
@@ -104,14 +105,14 @@ def test_two_metrics(tmp_path: Path) -> None:
     csv_log(tmp_path, "log_1.csv", 10.0)
     path = csv_log(tmp_path, "log_2.csv", 10.0)
     path.write_text(path.read_text().replace("iou", "dice"))
-    with pytest.raises(ValueError, match=r"different metrics \(IoU in log_1\.csv and Dice in log_2\.csv\)"):
+    with pytest.raises(ValueError, match=r"metrics \(IoU in log_1\.csv and Dice in log_2\.csv\)"):
         read_logs(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"world": 0}, r"scale\.json: runs\[0\]\.world: must be 1 or more \(given 0\)"),
+        ({"world": 0}, r"scale\.json: runs\[0\]\.world: .*1 or more \(given 0\)"),
         ({"world": "two"}, r"runs\[0\]\.world: must be 1 or more \(given 'two'\)"),
         ({"strategy": "<b>"}, r"runs\[0\]\.strategy: must be a strategy's name"),
         ({"folder": ""}, r"runs\[0\]\.folder: must name the run's folder"),

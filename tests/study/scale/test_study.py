@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -100,9 +101,9 @@ def test_a_failed_training_is_told_and_done_again(config: RunConfig, tmp_path: P
     first = Trainings(failing=["ddp-2-seed0"])
     entries = run_study(config, out, Wanted(worlds=(1, 2, 4)), echo=said.append, begin=first)
     assert [entry["status"] for entry in entries] == ["finished", "failed", "finished"]
-    assert "      failed: exit code 2, error: no room (see ddp-2-seed0.log)" in said
+    assert "failed: exit code 2, error: no room (see ddp-2-seed0.log)" in [line.strip() for line in said]
     notes = " ".join(analyse(out).notes)
-    assert "ddp-2-seed0: failed (exit code 2, error: no room (see ddp-2-seed0.log)), so it is left out." in notes
+    assert re.search(r"ddp-2-seed0: failed \(exit code 2, .*ddp-2-seed0\.log.*left out", notes)
     again = Trainings()
     entries = run_study(config, out, Wanted(worlds=(1, 2, 4)), echo=said.append, begin=again)
     assert again.done == ["ddp-2-seed0"]
@@ -136,7 +137,7 @@ def test_weak_scaling_keeps_epochs_and_grows_the_learning_rate(config: RunConfig
     assert (four.sample.batch_size, four.train.steps, four.train.validate_every) == (16, 4, 1)
     assert (four.train.learning_rate_batch, four.train.learning_rate) == (4, one.train.learning_rate)
     assert "Weak scaling" in " ".join(analyse(out).notes)
-    with pytest.raises(ValueError, match=r"holds a study of other settings \(scale\.mode weak -> strong\)"):
+    with pytest.raises(ValueError, match=r"other settings \(scale\.mode weak -> strong\)"):
         run_study(config, out, Wanted(worlds=(1, 2)), echo=lambda line: None, begin=Trainings())
 
 
@@ -144,7 +145,7 @@ def test_a_study_of_other_settings_is_left_alone(config: RunConfig, source: Path
     out = tmp_path / "out"
     run_study(config, out, Wanted(worlds=(1,)), echo=lambda line: None, begin=Trainings())
     other = config_of(source, tmp_path / "cache", "sample.batch_size=4", "train.steps=20")
-    with pytest.raises(ValueError, match=r"other settings \(train\.steps 14 -> 20\); choose another folder"):
+    with pytest.raises(ValueError, match=r"other settings \(train\.steps 14 -> 20\); .*another folder"):
         run_study(other, out, Wanted(worlds=(1,)), echo=lambda line: None, begin=Trainings())
     shutil.rmtree(out / "single-1-seed0")
     (out / "ddp-2-seed0").mkdir()
@@ -161,7 +162,7 @@ def test_a_study_of_other_settings_is_left_alone(config: RunConfig, source: Path
     [
         ([], {"worlds": (1, 8)}, r"--worlds 8: there are \d cases to train on"),
         (["data.split.fraction=0.2"], {"worlds": (5,)}, r"--worlds 5: this machine has 4 cores.*--oversubscribe"),
-        ([], {"worlds": (3,)}, r"sample\.batch_size: 4 can't be dealt among 3 processes.*--mode weak"),
+        ([], {"worlds": (3,)}, r"sample\.batch_size: 4 .* 3 processes.*--mode weak"),
         (["train.max_seconds=5"], {"worlds": (1,)}, r"train\.max_seconds: cuts the slower trainings short"),
         (["distribute.strategy=ddp"], {"worlds": (1,)}, r"distribute\.strategy: --strategies chooses it here"),
     ],

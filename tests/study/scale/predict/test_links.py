@@ -19,7 +19,7 @@ def test_every_named_link_tells_where_it_is_from_and_faster_names_are_faster() -
 
 
 def test_an_unknown_name_gets_those_near_it() -> None:
-    with pytest.raises(ValueError, match=r"--inter ib40: no such link; did you mean ib400.*nvlink4.*JSON file"):
+    with pytest.raises(ValueError, match=r"--inter ib40: .*did you mean ib400.*nvlink4.*JSON file"):
         link_of("ib40", "--inter")
     with pytest.raises(ValueError, match=r"--link zzz: no such link; there are nvlink4"):
         link_of("zzz")
@@ -33,7 +33,7 @@ def test_a_measured_link_is_read_back_and_its_mistakes_are_named(tmp_path: Path)
     result = link_of(str(path))
     assert (result.name, result.trees) == ("mine", False)
     path.write_text(json.dumps({"latency_s": 1e-5, "bytes_per_s": 0}))
-    with pytest.raises(ValueError, match=r"mine.json: bytes_per_s must be a number of at least 1 \(it is 0\)"):
+    with pytest.raises(ValueError, match=r"mine.json: bytes_per_s .*at least 1 \(it is 0\)"):
         link_of(str(path))
     path.write_text(json.dumps({"bytes_per_s": 5, "latency_s": "soon"}))
     with pytest.raises(ValueError, match="latency_s must be a number"):

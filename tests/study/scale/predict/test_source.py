@@ -44,7 +44,7 @@ def test_a_wait_for_data_is_a_batch_that_takes_longer_than_the_step(tmp_path: Pa
 
 def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
     short = write_run(tmp_path / "short", lines=3)
-    with pytest.raises(ValueError, match=r"short: its metrics.jsonl has the pace of 2 stretches .* 3 are needed"):
+    with pytest.raises(ValueError, match=r"short: its metrics.jsonl .*2 stretches .* 3 are needed"):
         source_of(short, network=NETWORK, mode=None)
     bare = write_run(tmp_path / "bare", checkpoint=False)
     with pytest.raises(ValueError, match=r"bare: has no checkpoint .* --gradient-mib"):
@@ -82,7 +82,7 @@ def test_logs_give_the_fastest_strategy_unless_another_is_named(tmp_path: Path) 
 
 def test_logs_of_two_counts_are_too_few(tmp_path: Path) -> None:
     folder = write_logs(tmp_path / "logs", {1: 100.0, 2: 52.0})
-    with pytest.raises(ValueError, match=r"logs \(native\): epochs on 1, 2 workers are too few to fit; 3 counts"):
+    with pytest.raises(ValueError, match=r"logs \(native\): epochs on 1, 2 workers .*few .*; 3 counts"):
         source_of(folder, network=None, mode=None)
 
 
