@@ -6,9 +6,10 @@ features that nnU-Net plans for Decathlon's spleen. Each gives seconds of an ite
 for data; the same iteration on one fixed batch; seconds from the start of the process to the end of the first
 iteration; and the peak memory of all processes. Trainers are imported by name, without nnU-Net's search, in both arms.
 `curves`: the loss of 300 iterations with their whole schedule and the Dice of the validation that follows, for five
-seeds each; `schedule`: the same of 1,200 iterations and two seeds, which is enough to find the structures. `likeness`: features of 2,000 patches of each, of the whole augmentation and of each operation alone, in
-every patch (`benchmarks.nnunets.likeness`). nnU-Net 2.8 comes from the folder `--nnunet` (`pip install --target FOLDER
-nnunetv2`). With `--work` and `--minutes` a run is made in slices: what was measured at this commit is kept.
+seeds each; `schedule`: the same of 1,200 iterations and two seeds, enough to find the structures. `likeness`: features
+of 2,000 patches of each, of the whole augmentation and of each operation alone, in every patch
+(`benchmarks.nnunets.likeness`). nnU-Net 2.8 comes from the folder `--nnunet` (`pip install --target FOLDER nnunetv2`).
+With `--work` and `--minutes` a run is made in slices: what was measured at this commit is kept.
 """
 
 from __future__ import annotations
