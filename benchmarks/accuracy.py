@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -57,8 +56,9 @@ CANDIDATES = {
     "smaller patches at first": CHOICES["smaller patches at first"],
     "smaller patches at first, in two stages": "sample.stages=[[0.3,0.5],[0.6,0.75]]",
     "smaller patches at first, deep supervision": "sample.stages=[[0.4,0.5]] network.deep_supervision=2",
-    "label smoothing 0.1": "loss.name=benchmarks.ours.candidates:smoothed_dice_ce loss.args={smoothing: 0.1}",
-    "foreground counts twice": "loss.name=benchmarks.ours.candidates:weighted_dice_ce loss.args={weight: 2.0}",
+    "label smoothing 0.1": "loss.name=hasten.nets.losses:DiceCELoss loss.args="
+    '{"include_background":false,"batch":true,"to_onehot_y":true,"softmax":true,"label_smoothing":0.1}',
+    "foreground counts twice": 'loss.name=benchmarks.ours.candidates:weighted_dice_ce loss.args={"weight":2.0}',
     "dirac initialization": "",
     "whitening first convolution": "",
     "residual encoder, stochastic depth 0.1": "network.name=residualencoderunet",
@@ -184,7 +184,7 @@ def _choices(given: argparse.Namespace, choices: dict[str, str]) -> Part:
         every = list(choices)[:1] if given.quick else list(choices)
         for name in every if seed == 0 else [name for name in given.choices or every if name in every]:
             print(f"  {name}, seed {seed}", file=sys.stderr)
-            overrides = [] if given.quick else overrides_of(choices[name])
+            overrides = [] if given.quick else choices[name].split()
             results.setdefault(f"{name}/dice", []).append(_dice(given, name, overrides, steps, seed))
     return [], results, {"steps": steps, "split": SPLIT, "choices": choices}
 
@@ -202,11 +202,6 @@ def _dice(given: argparse.Namespace, name: str, overrides: Sequence[str], steps:
             hasten.train(_config(given, *asked, *overrides), out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float([row["dice"] for row in rows if row["kind"] == "validation"][-1])
-
-
-def overrides_of(choice: str) -> list[str]:
-    """The overrides in a line; values may hold blanks."""
-    return re.split(r" (?=[a-z_.]+=)", choice) if choice else []
 
 
 def start(given: argparse.Namespace) -> Part:

@@ -19,12 +19,13 @@ from torch.nn import functional
 
 from hasten.config.settled import PlannedTrain
 from hasten.nets import nnunet
-from hasten.nets.losses import DiceCELoss
+from hasten.nets.losses import DiceLoss
 from hasten.optim import build
+from hasten.optim.base import Amp, BaseOptimizer
 from hasten.optim.groups import param_groups
 from hasten.optim.muon import is_filter_bank
 
-_DICE_CE = DiceCELoss(include_background=False, batch=True, to_onehot_y=True, softmax=True)
+_DICE = DiceLoss(include_background=False, batch=True, to_onehot_y=True, softmax=True)
 Context = Callable[[], AbstractContextManager[Any]]
 
 
@@ -43,20 +44,11 @@ def contexts(data: Path) -> Mapping[str, Context]:
     }
 
 
-def smoothed_dice_ce(scores: Tensor, label: Tensor, smoothing: float) -> Tensor:
-    """() Dice of the soft-max plus cross-entropy with label smoothing. scores: (B, K, ...), label: (B, 1, ...)."""
-    target = label.squeeze(1)
-    plain, smooth = (functional.cross_entropy(scores, target, label_smoothing=each) for each in (0.0, smoothing))
-    return _DICE_CE(scores, label) + smooth - plain
-
-
 def weighted_dice_ce(scores: Tensor, label: Tensor, weight: float) -> Tensor:
     """() Dice of the soft-max plus cross-entropy in which a voxel of the foreground counts `weight` times."""
-    target = label.squeeze(1)
     weights = torch.full((scores.shape[1],), weight, dtype=scores.dtype)
     weights[0] = 1
-    change = functional.cross_entropy(scores, target, weights) - functional.cross_entropy(scores, target)
-    return _DICE_CE(scores, label) + change
+    return _DICE(scores, label) + functional.cross_entropy(scores, label.squeeze(1), weights)
 
 
 _INITIALIZE = nnunet._initialize
@@ -117,7 +109,21 @@ def _optimizer(kind: type[Soap] | type[ScheduleFree]) -> AbstractContextManager[
     return mock.patch.object(build, "_optimizer", create)
 
 
-class Soap(torch.optim.Optimizer):
+class OneByOne(BaseOptimizer):
+    """Updates one parameter after another."""
+
+    def _update(self, amp: Amp) -> None:
+        for group in self.param_groups:
+            for parameters, gradients in self._moving(group):
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    self.update_one(parameter, gradient, group)
+
+    def update_one(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Change a parameter and its state. gradient: in the shape of the parameter."""
+        raise NotImplementedError
+
+
+class Soap(OneByOne):
     """Adam in the eigenbasis of Shampoo's statistics (Vyas et al., 2024), of filter banks; Adam on the rest.
 
     A side of a filter's matrix (out, in * k^3) that is longer than `longest` keeps its own basis.
@@ -126,17 +132,9 @@ class Soap(torch.optim.Optimizer):
     def __init__(self, params: Any, *, lr: float, beta: float = 0.95, every: int = 10, longest: int = 512) -> None:
         super().__init__(params, {"lr": lr, "beta": beta, "every": every, "longest": longest, "weight_decay": 0.0})
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def update_one(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, beta = self.state[parameter], group["beta"]
-        assert parameter.grad is not None
-        gradient = parameter.grad.flatten(1) if parameter.ndim > 1 else parameter.grad[None]
+        gradient = gradient.flatten(1) if parameter.ndim > 1 else gradient[None]
         if not state:
             state |= {"step": 0, "mean": torch.zeros_like(gradient), "square": torch.zeros_like(gradient)}
             short = [side <= group["longest"] and is_filter_bank(parameter) for side in gradient.shape]
@@ -167,7 +165,7 @@ def _turned(matrix: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor
     return matrix if right is None else matrix @ right
 
 
-class ScheduleFree(torch.optim.Optimizer):
+class ScheduleFree(OneByOne):
     """Schedule-free AdamW (Defazio et al., 2024). The weights are those that gradients are taken at.
 
     Of these, `beta` is the average that the method would predict with.
@@ -176,23 +174,15 @@ class ScheduleFree(torch.optim.Optimizer):
     def __init__(self, params: Any, *, lr: float, beta: float = 0.95, beta2: float = 0.99) -> None:
         super().__init__(params, {"lr": lr, "beta": beta, "beta2": beta2, "weight_decay": 0.0})
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def update_one(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
-        assert parameter.grad is not None
         if not state:
             state |= {"step": 0, "weights": 0.0, "fast": parameter.clone(), "mean": parameter.clone(),
                       "square": torch.zeros_like(parameter)}  # fmt: skip
         state["step"] += 1
-        state["square"].lerp_(parameter.grad.square(), 1 - group["beta2"])
+        state["square"].lerp_(gradient.square(), 1 - group["beta2"])
         root = (state["square"] / (1 - group["beta2"] ** state["step"])).sqrt() + 1e-8
-        state["fast"].sub_((parameter.grad / root + group["weight_decay"] * parameter) * group["lr"])
+        state["fast"].sub_((gradient / root + group["weight_decay"] * parameter) * group["lr"])
         state["weights"] += group["lr"] ** 2
         state["mean"].lerp_(state["fast"], group["lr"] ** 2 / state["weights"])
         parameter.copy_(torch.lerp(state["fast"], state["mean"], group["beta"]))

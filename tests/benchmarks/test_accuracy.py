@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.accuracy import CANDIDATES, CHOICES, GOALS, SPLIT, main, overrides_of
-from benchmarks.ours.candidates import ScheduleFree, Soap, contexts, smoothed_dice_ce, weighted_dice_ce
+from benchmarks.accuracy import CANDIDATES, CHOICES, GOALS, SPLIT, main
+from benchmarks.ours.candidates import ScheduleFree, Soap, contexts, weighted_dice_ce
 from hasten.config.load import load_run
 from hasten.nets.losses import DiceCELoss
 
@@ -20,7 +21,7 @@ def test_each_choice_is_different() -> None:
     assert set(patched) < set(CANDIDATES)
     choices, both = set(), CHOICES | CANDIDATES
     for name, words in both.items():
-        config = load_run(None, ["data.source=x", *SPLIT, *overrides_of(words)])
+        config = load_run(None, ["data.source=x", *SPLIT, *words.split()])
         text = json.dumps(dataclasses.asdict(config), default=str, sort_keys=True)
         choices.add((text, name if name in patched else ""))
     assert len(choices) == len(both)
@@ -40,10 +41,12 @@ def test_optimizers_that_are_tried_reach_the_minimum(kind: type[torch.optim.Opti
 
 def test_losses_that_are_tried() -> None:
     scores, label = torch.randn(2, 3, 4, 5, 6), torch.randint(3, (2, 1, 4, 5, 6))
-    plain = DiceCELoss(include_background=False, batch=True, to_onehot_y=True, softmax=True)(scores, label)
-    torch.testing.assert_close(smoothed_dice_ce(scores, label, 0.0), plain)
+    usual: Any = {"include_background": False, "batch": True, "to_onehot_y": True, "softmax": True}
+    plain = DiceCELoss(**usual)(scores, label)
+    torch.testing.assert_close(DiceCELoss(label_smoothing=0.0, **usual)(scores, label), plain)
     torch.testing.assert_close(weighted_dice_ce(scores, label, 1.0), plain)
-    assert smoothed_dice_ce(10 * torch.nn.functional.one_hot(label[:, 0], 3).movedim(-1, 1).float(), label, 0.1) > 0.1
+    sure = 10 * torch.nn.functional.one_hot(label[:, 0], 3).movedim(-1, 1).float()
+    assert DiceCELoss(label_smoothing=0.1, **usual)(sure, label) > 0.1
     for budget in GOALS:
         assert load_run(None, ["data.source=x", f"train.budget={budget}"]).train.budget == budget
 
