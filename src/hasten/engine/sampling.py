@@ -84,10 +84,9 @@ def settle_program(
     reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
     engaged = {} if engaged is None else engaged
     engaged["compiled batch program"] = Switch(program.compiled, reason)
-    program, fused = _in_few_kernels(
-        planned, program, partial(_program, planned, arena, share, rank_cases, compile=False)
-    )
-    engaged |= fused | _fused(planned, program)
+    make = partial(_program, planned, arena, share, rank_cases, compile=False)
+    program = _in_few_kernels(planned, program, make, engaged)
+    _note_per_sample(planned, program, engaged)
     return settled, program
 
 
@@ -104,12 +103,12 @@ def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Progra
 
 
 def _in_few_kernels(
-    planned: RunPlan, program: Program, make: Callable[..., Program]
-) -> tuple[Program, dict[str, Switch]]:
-    """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; {} for other chains."""
+    planned: RunPlan, program: Program, make: Callable[..., Program], engaged: dict[str, Switch]
+) -> Program:
+    """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; other chains stay."""
     segment, device = program.latest, planned.device
     if program.compiled or not triton_works(device) or segment.hands_over or not fused_places(segment.stages):
-        return program, {}
+        return program
     chosen = program
     pays, why = _compile_pays(segment, planned.config.train.steps, device, known=False)
     if pays:
@@ -123,7 +122,8 @@ def _in_few_kernels(
             why = f"it failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
         if chosen is program:
             log.warning("the augmentation runs operation by operation: %s", why)
-    return chosen, {"fused batch kernels": Switch(chosen is not program, why)}
+    engaged["fused batch kernels"] = Switch(chosen is not program, why)
+    return chosen
 
 
 def _alike(batch: Batch, other: Batch) -> bool:
@@ -136,17 +136,17 @@ def _alike(batch: Batch, other: Batch) -> bool:
     return True
 
 
-def _fused(planned: RunPlan, program: Program) -> dict[str, Switch]:
-    """Reports the augmentation steps that run sample by sample, and their cost; {} if all are fused."""
+def _note_per_sample(planned: RunPlan, program: Program, engaged: dict[str, Switch]) -> None:
+    """Reports the augmentation steps that run sample by sample, and their cost, if there are any."""
     slow = planned.augmentation.per_sample
     if not slow:
-        return {}
+        return
     seconds = per_sample_seconds(program.latest)
     names = "; ".join(f"{step.name} ({step.why})" for step in slow)
     summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
     cost = f"{1e3 * seconds:.0f} ms of a batch"
     log.warning("augment.chain: %s, %s", summary, cost)
-    return {"fused augmentation": Switch(False, f"{summary}; {cost}")}
+    engaged["fused augmentation"] = Switch(False, f"{summary}; {cost}")
 
 
 def per_sample_seconds(segment: Segment) -> float:
