@@ -11,6 +11,7 @@ BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augm
 
 # The oldest supported torch, in an environment of its own.
 OLDEST := .venv-oldest
+OLDEST_READY := $(OLDEST)/.ready
 OLDEST_TORCH := torch==2.10.0
 
 # Test files are dealt out to so many processes.
@@ -95,10 +96,13 @@ nnunet: $(READY)
 test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
 
-test-oldest:
+$(OLDEST_READY): pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	echo $(OLDEST_TORCH) > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -c $(OLDEST)/constraints.txt -e '.[dev]'
+	@touch $@
+
+test-oldest: $(OLDEST_READY)
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 $(DRY_READY): pyproject.toml

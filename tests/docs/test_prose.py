@@ -37,14 +37,14 @@ def literal(node: ast.stmt) -> str | None:
 
 
 def test_docstrings_name_their_subject() -> None:
-    found = [
+    unclear = [
         f"{path}:{line}: {text.splitlines()[0]}"
         for path in SOURCES
         for line, text in texts(ast.parse(path.read_text(encoding="utf-8")))
         if LEAVES_OUT.match(text)
     ]
     assert SOURCES
-    assert not found, "begin with what it is, such as `Shape of ...`:\n" + "\n".join(found)
+    assert not unclear, "begin with what it is, such as `Shape of ...`:\n" + "\n".join(unclear)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ class Agent(LocalElasticAgent):
             self._logs.attempt.stopped[rank] = time.time()
         return False
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = _GRACE_S) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         for handler in self._handlers().values():
             # A stopped rank receives no signal before it is continued.
             handler.proc.send_signal(signal.SIGCONT)
