@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.ladder.record import Record, case_scores, class_masks
 from hasten.observe.clock import process_start_seconds
+from hasten.observe.env import cpu_has_bf16
 
 if TYPE_CHECKING:
     from benchmarks.ladder.task import Task
@@ -44,15 +45,18 @@ def set_up(record: Record) -> torch.device:
 
 
 def may_autocast(task: Task, device: torch.device) -> bool:
-    """Not on a CPU where the coarsest features are under 3 voxels wide.
+    """Not on a CPU without bf16 instructions, nor on one where the coarsest features are under 3 voxels wide.
 
-    There torch 2.13's bf16 convolutions return uninitialised memory as their filters' gradients, which would say
-    nothing about the way to train. Hasten keeps such layers in float32 by itself.
+    Without the instructions, bf16 is emulated and many times slower than float32. In so coarse features torch 2.13's
+    bf16 convolutions return uninitialised memory as their filters' gradients, which would say nothing about the way to
+    train. Hasten keeps such layers in float32 by itself.
     """
     from hasten.nets.build import divisor
 
+    if device.type == "cuda":
+        return True
     coarsest = [side // by for side, by in zip(task.patch, divisor(task.network), strict=True)]
-    return device.type == "cuda" or min(coarsest[3 - task.spatial_dims :]) >= 3
+    return cpu_has_bf16() and min(coarsest[3 - task.spatial_dims :]) >= 3
 
 
 def autocast(arm: Arm) -> torch.autocast:

@@ -94,6 +94,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         return VariantTimes({str(allowed[-1]): 0.01}, allowed[-1])
 
     monkeypatch.setattr(autotune, "fastest_variant", measure)
+    monkeypatch.setattr(autotune, "cpu_has_bf16", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     return made
 
@@ -103,7 +104,7 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
     result, engaged, _ = settle_variant(planned(tmp_path), network)
     ((timed, probe, allowed, memory),) = asked
     assert timed is network
-    assert probe.shape == (1, 2, 16, 16, 16)
+    assert probe.shape[1:] == (2, 16, 16, 16)
     assert [(variant.precision, variant.channels_last) for variant in allowed] == [
         ("fp32", False),
         ("fp32", True),
@@ -115,6 +116,16 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
     assert engaged["autocast bf16"].on
     assert engaged["channels-last"].on
     assert all("bf16 channels-last 10 ms" in each.why for each in engaged.values())
+
+
+def test_bf16_is_not_measured_on_a_processor_that_emulates_it(
+    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autotune, "cpu_has_bf16", lambda: False)
+    _, engaged, _ = settle_variant(planned(tmp_path), nn.Identity())
+    assert [str(variant) for variant in asked[0][2]] == ["fp32", "fp32 channels-last"]
+    assert (engaged["autocast bf16"].on, "no bf16 instructions" in engaged["autocast bf16"].why) == (False, True)
+    assert "measured" in engaged["channels-last"].why
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -228,8 +239,9 @@ def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypa
 
 def test_the_probe_is_a_small_batch_of_the_runs_own_shape(tmp_path: Path) -> None:
     assert probe_of(planned(tmp_path, batch_size=1)).shape == (1, 2, 16, 16, 16)
+    assert probe_of(planned(tmp_path, batch_size=64)).shape[0] == torch.get_num_threads()
     flat = probe_of(planned(tmp_path, dims=2, patch=(1, 16, 32), strides=((1, 2, 2),)))
-    assert (flat.shape, flat.spatial_dims, flat.num_classes) == ((1, 2, 1, 16, 32), 2, 2)
+    assert (flat.shape[1:], flat.spatial_dims, flat.num_classes) == ((2, 1, 16, 32), 2, 2)
 
 
 @pytest.mark.parametrize(

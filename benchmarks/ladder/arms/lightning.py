@@ -3,7 +3,7 @@
 Project-MONAI/tutorials, 3d_segmentation/spleen_segmentation_3d_lightning.ipynb: a LightningModule, CacheDatasets of
 training and validation cases filled by threads, torch's DataLoader with worker processes, 2 cases of 4 crops in a
 batch, a sliding window over whole cases. From Lightning's guide to speed (advanced/speed): mixed precision (16-mixed on
-a GPU, bf16-mixed on a CPU), workers that persist, pinned memory, cuDNN's autotuner.
+a GPU, bf16-mixed on a CPU that has bf16), workers that persist, pinned memory, cuDNN's autotuner.
 Not the tutorial's: loss and optimizer are those of the fast rung (the tutorial's Dice and Adam at 1e-4 reach a target
 later); crops come from precomputed indices and the chain is the ladder's; the Trainer neither logs nor writes, as the
 record does; the score is taken by the function that all arms share, at an epoch's end, in the place of Lightning's
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _train(record: Record, pl: Any) -> None:
     from benchmarks.ladder.algorithms import fast_loss, fast_optimizer
     from benchmarks.ladder.chain import network_of, turned
-    from benchmarks.ladder.loop import Arm, set_up
+    from benchmarks.ladder.loop import Arm, may_autocast, set_up
 
     given, task = record.given, record.given.task
     device = set_up(record)
@@ -44,6 +44,7 @@ def _train(record: Record, pl: Any) -> None:
     start = time.perf_counter()
     loaders = _loaders(record, pin=on_gpu)
     record.seconds["cache"] = time.perf_counter() - start
+    amp = may_autocast(task, device)
     net = network_of(task, xyz=True)
     arm = Arm(
         task=task,
@@ -54,9 +55,9 @@ def _train(record: Record, pl: Any) -> None:
         validation=loaders["validation"],
         roi=turned(task.roi, task.spatial_dims),
         device=device,
-        amp=True,
+        amp=amp,
     )
-    precision = "16-mixed" if on_gpu else "bf16-mixed"
+    precision = ("16-mixed" if on_gpu else "bf16-mixed") if amp else "32-true"
     record.settled["precision"] = precision
     trainer = pl.Trainer(
         max_epochs=-1 if given.max_epochs is None else given.max_epochs,

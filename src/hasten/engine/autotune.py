@@ -47,6 +47,7 @@ from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
+from hasten.observe.env import cpu_has_bf16
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ FAST_BF16 = (8, 0)
 _SHORT_SECONDS = 120.0
 """Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
 _USUAL = "usually the fastest on such a GPU, with the loss and gradients of float32; too short a run to compare others"
+_NO_BF16 = "this processor has no bf16 instructions"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = {"cpu": 1200.0, "cuda": 200.0}
@@ -159,7 +161,8 @@ def settle_variant(
         variant = measured.variant
         why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
-    precision_why = (GIVEN if train.precision is not None else why) + fp32_note
+    emulated = planned.device.type == "cpu" and not cpu_has_bf16()
+    precision_why = (GIVEN if train.precision is not None else _NO_BF16 if emulated else why) + fp32_note
     engaged = {
         _PRECISION_NAMES[variant.precision]: Switch(variant.precision != "fp32", precision_why),
         "channels-last": Switch(variant.channels_last, why if train.channels_last is None else GIVEN),
@@ -194,7 +197,8 @@ _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "a
 def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
     """The variants that `train` leaves open; the first one is the reference that the others are compared with.
 
-    On a GPU with fast bf16, float32 is included only to validate the results of the others; TF32 is never faster there.
+    bf16 is left out on a processor that emulates it. On a GPU with fast bf16, float32 is included only to validate the
+    results of the others; TF32 is never faster there.
     Hasten's kernels are combined with channels-last: measured on an H100, each is slower without the other.
     """
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
@@ -204,7 +208,7 @@ def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
     if train.precision is not None:
         precisions = [train.precision]
     elif device.type == "cpu":
-        precisions = ["fp32", "bf16"]
+        precisions = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
     if device.type == "cpu":
         return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
@@ -263,7 +267,9 @@ def fitting_steps(planned: RunPlan, clock: Clock, step_seconds: float) -> int:
     if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= remaining_s:
         return steps
     reduced = max(1, int(remaining_s / step_seconds))
-    log.warning(
+    # With a budget the plan asks for more steps than fit on purpose.
+    log.log(
+        logging.INFO if planned.config.train.budget else logging.WARNING,
         "train.max_seconds: %d steps of about %.2g s don't fit into the %.0f s that are left; sample.stages are shares "
         "of %d steps",
         steps, step_seconds, remaining_s, reduced,
@@ -371,14 +377,16 @@ def settle_capture(
 
 
 def probe_of(planned: RunPlan) -> Probe:
-    """One or two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time.
+    """A few patches of the run's shape: ratios are those of the whole batch, at a fraction of its time.
 
-    Two on a GPU, where a single one may leave it waiting for launches.
+    Two on a GPU, where a single one may leave it waiting for launches; on a CPU one for each thread, as some of torch's
+    operations divide a batch, and not a patch, among threads.
     """
     patch, size = planned.config.sample.patch, planned.config.sample.batch_size
+    most = torch.get_num_threads() if planned.device.type == "cpu" else 2
     return Probe(
         loss=planned.loss(),
-        shape=(1 if planned.device.type == "cpu" else min(size, 2), len(planned.case_set.channels), *patch),
+        shape=(min(size, most), len(planned.case_set.channels), *patch),
         num_classes=len(planned.case_set.labels),
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.ladder import loop
 from benchmarks.ladder.arms import hasten, monai, program
 from benchmarks.ladder.chain import network_of
 from benchmarks.ladder.loop import may_autocast
@@ -106,12 +107,18 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     assert dataclasses.asdict(config.network) == dataclasses.asdict(task.network)
 
 
-def test_autocast_is_left_out_where_a_cpu_gets_it_wrong(make_task: Callable[..., Task]) -> None:
+def test_autocast_is_left_out_where_a_cpu_gets_it_wrong(
+    make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr(loop, "cpu_has_bf16", lambda: True)
     assert may_autocast(make_task(patch=(8, 16, 12)), cpu)
     assert not may_autocast(make_task(patch=(8, 16, 8)), cpu)
     assert may_autocast(make_task(patch=(8, 16, 8)), cuda)
     assert may_autocast(make_task(**FLAT_TASK), cpu)
+    monkeypatch.setattr(loop, "cpu_has_bf16", lambda: False)
+    assert not may_autocast(make_task(patch=(8, 16, 12)), cpu)
+    assert may_autocast(make_task(patch=(8, 16, 12)), cuda)
 
 
 def test_every_rung_has_its_arm() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from hasten.observe.env import driver_version, installed_version
+from hasten.observe.env import cpu_has_bf16, driver_version, installed_version
 from hasten.study.environment.check import Check, Level, check
 
 
@@ -195,11 +194,5 @@ def versions_here() -> Versions:
         torchvision=installed_version("torchvision"),
         monai=installed_version("monai"),
         gpu=torch.cuda.is_available(),
-        cpu_bf16=_cpu_bf16(),
+        cpu_bf16=cpu_has_bf16(),
     )
-
-
-def _cpu_bf16() -> bool:
-    info = Path("/proc/cpuinfo")
-    flags = info.read_text(errors="replace") if info.is_file() else ""
-    return "avx512_bf16" in flags or "amx_bf16" in flags
