@@ -4,7 +4,8 @@
 images' own voxels. `ensemble`: the same with several seeds, whose runs predict a fold's cases together. `learning`:
 each choice on its own against the same base, by steps, which no load of the machine changes, on another split
 (data.split.seed=1) than the folds (seed 0). `candidates`: the same for what is no setting of Hasten, or was not enough
-of a gain to become its default. `start`: seconds from the start of the process to the first step, of a
+of a gain to become its default. `recipe`: steps and patch sizes of the recipe `hippocampus`, on that split too.
+`start`: seconds from the start of the process to the first step, of a
 second run of the same task.
 """
 
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,19 @@ CANDIDATES = {
     "schedule-free AdamW, a quarter of it": "train.schedule=constant train.ema=0 train.learning_rate=0.002",
 }
 """Overrides by name, some of them for code of `benchmarks.ours.candidates` that Hasten does not have."""
+RECIPE = {
+    "500 steps": "train.steps=500 sample.stages=[]",
+    "440 steps": "train.steps=440 sample.stages=[]",
+    "440 steps, small patches at first": "train.steps=440 sample.stages=[[0.4,0.5]]",
+    "440 steps, small patches at first, in two stages": "train.steps=440 sample.stages=[[0.3,0.5],[0.6,0.75]]",
+    "340 steps, small patches at first, in two stages": "train.steps=340 sample.stages=[[0.3,0.5],[0.6,0.75]]",
+    "500 steps, small patches at first, in two stages": "train.steps=500 sample.stages=[[0.3,0.5],[0.6,0.75]]",
+}
+"""Overrides of the recipe by name. Its steps are float32, which every processor has."""
 FIXED = ("train.precision=bf16", "train.channels_last=true")
-"""Of `learning`, so that no measurement on a loaded machine decides them."""
-TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "infer.patch=[16,16,16]", "sample.compile=false",
-        "train.compile=false")  # fmt: skip
+"""Of `learning` and `candidates`, so that no measurement on a loaded machine decides them."""
+TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "network.channels=[4,8]", "infer.patch=[16,16,16]",
+        "sample.compile=false", "train.compile=false")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -81,10 +91,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         budget={"default": "5min", "help": "folds: time of each fold, 5min or 30min for the goals; default 5min"},
         folds={"default": "all", "help": "folds: all, or numbers such as 0,1"},
         steps={"type": int, "default": 1500, "help": "learning, candidates: steps of each run; default 1500"},
-        choices={"nargs": "+", "choices": CHOICES | CANDIDATES, "metavar": "NAME", "help": "learning, candidates: "
-                 "these get all seeds, the others the first one; default all"},
-        seeds={"type": int, "help": "learning, candidates, ensemble: runs of each choice, or of a fold; default "
-               "3, quick 1"},
+        choices={"nargs": "+", "choices": CHOICES | CANDIDATES | RECIPE, "metavar": "NAME", "help": "learning, "
+                 "candidates, recipe: these get all seeds, the others the first one; default all"},
+        seeds={"type": int, "help": "learning, candidates, recipe, ensemble: runs of each choice, or of a fold; "
+               "default 3, quick 1"},
         work={"type": Path, "help": "keep the runs here, and reuse those that are there"},
     )  # fmt: skip
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
@@ -97,10 +107,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _config(given: argparse.Namespace, *more: str) -> Any:
     from hasten.config.load import load_run
 
+    return load_run(None, [*_settings(given), *more])
+
+
+def _recipe_config(given: argparse.Namespace, *more: str) -> Any:
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.run import run_of
+
+    return run_of(load_recipe("hippocampus"), [*_settings(given), "train.target=null", *more, "train.precision=fp32"])
+
+
+def _settings(given: argparse.Namespace) -> list[str]:
     few = TINY if given.quick else ()
     quiet = ("observe.trackers=[]", "observe.monitor_every=0")
-    cache = given.work / "cache"
-    return load_run(None, [f"data.source={given.data.resolve()}", f"cache.dir={cache}", *quiet, *few, *more])
+    return [f"data.source={given.data.resolve()}", f"cache.dir={given.work / 'cache'}", *quiet, *few]
 
 
 def folds(given: argparse.Namespace) -> Part:
@@ -177,7 +197,13 @@ def candidates(given: argparse.Namespace) -> Part:
     return _choices(given, CANDIDATES)
 
 
-def _choices(given: argparse.Namespace, choices: dict[str, str]) -> Part:
+def recipe(given: argparse.Namespace) -> Part:
+    claims, results, settings = _choices(given, RECIPE, _recipe_config)
+    del settings["steps"]  # each choice has its own
+    return claims, results, settings
+
+
+def _choices(given: argparse.Namespace, choices: dict[str, str], config: Callable[..., Any] = _config) -> Part:
     results: dict[str, list[float]] = {}
     steps, seeds = (4, 1) if given.quick else (given.steps, given.seeds or 3)
     for seed in range(seeds):
@@ -185,11 +211,13 @@ def _choices(given: argparse.Namespace, choices: dict[str, str]) -> Part:
         for name in every if seed == 0 else [name for name in given.choices or every if name in every]:
             print(f"  {name}, seed {seed}", file=sys.stderr)
             overrides = [] if given.quick else choices[name].split()
-            results.setdefault(f"{name}/dice", []).append(_dice(given, name, overrides, steps, seed))
+            results.setdefault(f"{name}/dice", []).append(_dice(given, config, name, overrides, steps, seed))
     return [], results, {"steps": steps, "split": SPLIT, "choices": choices}
 
 
-def _dice(given: argparse.Namespace, name: str, overrides: Sequence[str], steps: int, seed: int) -> float:
+def _dice(
+    given: argparse.Namespace, config: Callable[..., Any], name: str, overrides: Sequence[str], steps: int, seed: int
+) -> float:
     """Of the last validation: no choice gains by being validated more often."""
     import hasten
     from benchmarks.ours.candidates import contexts
@@ -199,7 +227,7 @@ def _dice(given: argparse.Namespace, name: str, overrides: Sequence[str], steps:
     if not (out / "summary.json").is_file():
         context = contexts(given.data).get(name, nullcontext)
         with context():
-            hasten.train(_config(given, *asked, *overrides), out)
+            hasten.train(config(given, *asked, *overrides), out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float([row["dice"] for row in rows if row["kind"] == "validation"][-1])
 
@@ -226,7 +254,8 @@ def _summary(run: Path) -> dict[str, Any]:
     return content
 
 
-PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "candidates": candidates, "start": start}
+PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "candidates": candidates, "recipe": recipe,
+         "start": start}  # fmt: skip
 
 if __name__ == "__main__":
     main()

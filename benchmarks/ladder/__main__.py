@@ -13,7 +13,8 @@ microscopy (the recipe's reduced phantoms): the IoU of MONAI's fast training and
 of Hasten's in a third of them.
 
 The parts of a long benchmark can be run one by one: with `--work DIR` every run's result is kept there, and a run that
-is there for the same task and flags, and has ended, is not repeated.
+is there for the same task and flags, and has ended, is not repeated. The result of some rungs (`--rungs`) has their
+names in its own.
 """
 
 from __future__ import annotations
@@ -89,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         work={"type": Path, "help": "keep the result of every run, and the phantoms, here, and reuse what is there"},
         rescore={"action": "store_true", "help": "spleen: also score the best weights in the files' own voxels"},
     )  # fmt: skip
-    others = busy_machine()
+    others, rungs = busy_machine(), tuple(given.rungs)
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
         for part in parts(given, Path(work)):
-            measure(part, given, Path(work), others)
+            measure(part, given, Path(work), others, "_".join(["ladder", part.name, *rungs]))
 
 
-def measure(part: Part, given: argparse.Namespace, work: Path, others: float) -> None:
-    """Run a part and write its result: a file of its own, with its chart beside it."""
+def measure(part: Part, given: argparse.Namespace, work: Path, others: float, name: str) -> None:
+    """Run a part and write its result: a file of this name, with its chart beside it."""
     results = climb(part.task, part.attempts, work, tell=lambda line: print(f"{part.name}: {line}", file=sys.stderr))
     rungs = [attempt.rung for attempt in part.attempts]
     result = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
@@ -110,7 +111,6 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
         "rungs": {rung.name: {"label": rung.label, "adds": rung.adds} for rung in rungs},
         "runs": results,
     }  # fmt: skip
-    name = f"ladder_{part.name}"
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
     path.with_suffix(".svg").write_text(standalone_chart(result), encoding="utf-8")

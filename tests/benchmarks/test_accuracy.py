@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.accuracy import CANDIDATES, CHOICES, GOALS, SPLIT, main
+from benchmarks.accuracy import CANDIDATES, CHOICES, GOALS, RECIPE, SPLIT, main
 from benchmarks.ours.candidates import ScheduleFree, Soap, contexts, weighted_dice_ce
 from hasten.config.load import load_run
 from hasten.nets.losses import DiceCELoss
@@ -19,12 +19,12 @@ from hasten.nets.losses import DiceCELoss
 def test_each_choice_is_different() -> None:
     patched = contexts(Path())
     assert set(patched) < set(CANDIDATES)
-    choices, both = set(), CHOICES | CANDIDATES
-    for name, words in both.items():
+    choices, every = set(), CHOICES | CANDIDATES | RECIPE
+    for name, words in every.items():
         config = load_run(None, ["data.source=x", *SPLIT, *words.split()])
         text = json.dumps(dataclasses.asdict(config), default=str, sort_keys=True)
         choices.add((text, name if name in patched else ""))
-    assert len(choices) == len(both)
+    assert len(choices) == len(every)
 
 
 @pytest.mark.parametrize("kind", [Soap, ScheduleFree])
@@ -61,4 +61,5 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert len(results["ensemble/dice of each seed"]["raw"]) == len(results["ensemble/dice by fold"]["raw"]) == 2
     assert results["ensemble/dice by case"]["n"] == results["folds/dice by case"]["n"]
     assert results["learning/base/dice"] == results["candidates/base/dice"]
+    assert 0 <= results["recipe/500 steps/dice"]["median"] <= 1
     assert results["start/first_step_s"]["median"] > 0

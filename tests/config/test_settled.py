@@ -44,6 +44,6 @@ def test_a_field_that_is_open_is_named(name: str) -> None:
 def test_the_fields_that_data_decide() -> None:
     assert undecided(FULL) == []
     assert set(undecided(RunConfig())) == {
-        "sample.patch", "sample.batch_size", "network.name", "network.channels", "network.strides", "train.steps",
-        "train.learning_rate", "train.validate_every", "train.checkpoint_every", "infer.patch",
+        "sample.patch", "sample.batch_size", "sample.stages", "network.name", "network.channels", "network.strides",
+        "train.steps", "train.learning_rate", "train.validate_every", "train.checkpoint_every", "infer.patch",
     }  # fmt: skip

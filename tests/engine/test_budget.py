@@ -14,7 +14,15 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
 from hasten.engine.autotune import MEASURE_SHARE
-from hasten.engine.budget import LEAST_STEPS, LEAST_WIDE_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
+from hasten.engine.budget import (
+    LEAST_STEPS,
+    LEAST_WIDE_STEPS,
+    SMALL_FIRST,
+    STRONG_STEPS,
+    Scale,
+    choose_scale,
+    with_scale,
+)
 from hasten.engine.run_plan import RunPlan, plan_run
 from hasten.observe.clock import Clock
 
@@ -114,6 +122,19 @@ def test_networks_that_may_be_chosen_are_measured_as_long_as_the_run_measures_th
     assert choose_scale(planned, Clock()) is not None
     assert len(seconds) == 2
     assert all(value == pytest.approx(100 * MEASURE_SHARE, rel=0.1) for value in seconds.values())
+
+
+def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = 80.0 / (1.1 * LEAST_STEPS * plan_run(config_of(source)).config.network.channels[0])
+    planned, scale = scaled(monkeypatch, source, seconds=few)
+    assert scale.steps < STRONG_STEPS
+    assert planned.config.sample.stages == planned.decisions["sample.stages"].value == SMALL_FIRST
+    for setting in ("sample.stages=[]", "sample.fit_batch=true"):
+        planned, _ = scaled(monkeypatch, source, setting, seconds=few)
+        assert planned.config.sample.stages == ()
+    long, scale = scaled(monkeypatch, source)
+    assert scale.steps > STRONG_STEPS
+    assert long.config.sample.stages == ()
 
 
 def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def config_of(name: str = "unet", dims: int = 3, **settings: Any) -> RunConfig:
     return RunConfig(
         network=network,
         data=DataConfig(source="https://host/set.zip?signature=secret"),
-        sample=SampleConfig(patch=(8, 8, 8), batch_size=2),
+        sample=SampleConfig(patch=(8, 8, 8), batch_size=2, stages=()),
         train=TrainConfig(steps=40, learning_rate=1e-3, validate_every=20, checkpoint_every=20),
         infer=InferConfig(patch=(8, 8, 8)),
     )

@@ -101,7 +101,7 @@ def run_chain(
             chain = replace(chain, crop=replace(chain.crop, ignore_index=ignore_index))
         result = RunChain(chain=chain, transforms=plan.source, steps=explained(plan, chain), digest=digest)
         _check_batch_size(chain, sample)
-        for _, factor in sample.stages:
+        for _, factor in sample.stages or ():
             depth, height, width = (max(1, round(side * factor)) for side in patch)
             with_patch(result, (depth, height, width))
     return result

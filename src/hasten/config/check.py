@@ -137,7 +137,7 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
     yield from within(0, 1, sample, "sample", *probabilities)
     yield from within(0, 180, sample, "sample", "rotate_deg")
     yield from within(0, 10, sample, "sample", "shear")
-    yield from _stages("sample.stages", sample.stages, last=1.0)
+    yield from _stages("sample.stages", sample.stages or (), last=1.0)
     for name in ("scale_range", "gamma_range"):
         yield from _ordered(sample, name, above_zero=True)
     if sample.scale_range is not None and 0 < sample.scale_range[0] < _SMALLEST:

@@ -301,6 +301,7 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("sample.flip_prob", _flip_prob),
     ("sample.rotate_deg", partial(_strength, ROTATE_DEG)),
     ("sample.scale_range", partial(_strength, SCALE_RANGE)),
+    ("sample.stages", lambda _: Decision((), "full patches in every step")),
     ("network.strides", decide_strides),
     ("network.channels", decide_channels),
     ("network.kernel_size", decide_kernel_size),

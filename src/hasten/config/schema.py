@@ -137,8 +137,9 @@ class SampleConfig:
     noise_prob: float = 0.1
     noise_std: Range = (0.0, 0.1)
     """Standard deviation of Gaussian noise, drawn evenly from this range."""
-    stages: Stages = ()
-    """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor."""
+    stages: Stages | None = None
+    """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
+    patches in every step, but smaller ones at first in short 3-D runs with `train.budget`."""
     stage_voxels: bool = True
     """Whether a stage of smaller patches has more of them in a batch, a whole multiple, up to a full batch's voxels."""
     compile: bool | None = None

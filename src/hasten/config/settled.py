@@ -11,13 +11,14 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig, Triple
+from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, Stages, TrainConfig, Triple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSample(SampleConfig):
     patch: Triple
     batch_size: int
+    stages: Stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ LEAST_WIDE_STEPS = 3500
 STRONG_STEPS = 1500
 """Fewest steps with nnU-Net's ranges of rotation and zoom, which then give a higher Dice (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
+SMALL_FIRST = ((0.3, 0.5), (0.6, 0.75))
+"""`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps, which then reach a higher Dice (docs/engine.md)."""
 _STEPS_SHARE = 0.85
 """Share of the remaining time for steps; the rest is for batches, compiling, validations and the report."""
 _MORE = 1.25
@@ -110,6 +112,8 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
         decisions[f"train.{name}"] = dataclasses.replace(decisions[f"train.{name}"], value=value)
     if scale.steps >= STRONG_STEPS:
         planned = _with_strong_augmentation(planned, decisions)
+    else:
+        planned = _with_small_patches(planned, decisions)
     return dataclasses.replace(planned, decisions=decisions)
 
 
@@ -147,6 +151,18 @@ def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) 
     config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
     augmentation = augmentation_of(config, planned.fingerprint, planned.ignore_index)
     return dataclasses.replace(planned, config=config, augmentation=augmentation)
+
+
+def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
+    """`planned` with `SMALL_FIRST` in 3-D, unless the user's settings need full patches."""
+    sample = planned.config.sample
+    full = sample.fit_batch or planned.config.augment.chain or is_own(planned.config.network)
+    if planned.case_set.spatial_dims != 3 or full or not _open(planned, "sample.stages"):
+        return planned
+    reason = f"small patches at first, in larger batches: fewer than {STRONG_STEPS} steps"
+    decisions["sample.stages"] = Decision(SMALL_FIRST, reason)
+    config = dataclasses.replace(planned.config, sample=dataclasses.replace(sample, stages=SMALL_FIRST))
+    return dataclasses.replace(planned, config=config)
 
 
 def _step_seconds(planned: RunPlan, budget_s: float) -> float:
