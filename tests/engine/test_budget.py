@@ -129,7 +129,7 @@ def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.M
     planned, scale = scaled(monkeypatch, source, seconds=few)
     assert scale.steps < STRONG_STEPS
     assert planned.config.sample.stages == planned.decisions["sample.stages"].value == SMALL_FIRST
-    for setting in ("sample.stages=[]", "sample.fit_batch=true"):
+    for setting in ("sample.stages=[]", "sample.fit_batch=true", "sample.patch=[16,16,16]"):
         planned, _ = scaled(monkeypatch, source, setting, seconds=few)
         assert planned.config.sample.stages == ()
     long, scale = scaled(monkeypatch, source)

@@ -59,6 +59,22 @@ def with_network(
     return planned_run(plan.config), plan.decisions
 
 
+def median_shape(fingerprint: Fingerprint, config: RunConfig) -> tuple[float, float, float]:
+    """Median shape (D, H, W) of the prepared cases, in voxels."""
+    spacing = config.prepare.spacing or (0.0, 0.0, 0.0)
+    sizes = [
+        [side * (at / to if to else 1.0) for side, at, to in zip(shape, original, spacing, strict=True)]
+        for shape, original in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
+    ]
+    depth, height, width = map(median, zip(*sizes, strict=True))
+    return depth, height, width
+
+
+def holds_a_case(patch: Triple, shape: tuple[float, float, float]) -> bool:
+    """Whether a patch (D, H, W) is as large as the median case."""
+    return all(side >= round(size) for side, size in zip(patch, shape, strict=True))
+
+
 class Plan:
     """The configuration as it fills up; later decisions read earlier ones."""
 
@@ -130,14 +146,7 @@ class Plan:
 
     @property
     def shape(self) -> tuple[float, float, float]:
-        """Median shape (D, H, W) of the prepared cases."""
-        spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        sizes = [
-            [side * (at / to if to else 1.0) for side, at, to in zip(shape, original, spacing, strict=True)]
-            for shape, original in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True)
-        ]
-        depth, height, width = map(median, zip(*sizes, strict=True))
-        return depth, height, width
+        return median_shape(self.fingerprint, self.config)
 
     @property
     def median_spacing(self) -> list[float]:
@@ -248,7 +257,7 @@ def _batch_size(plan: Plan) -> Decision:
     patch: Triple = plan.decisions["sample.patch"].value
     size = max(2, min(16, plan.budget.batch_voxels // math.prod(patch)))
     reason = f"about {plan.budget.batch_voxels} voxels in a step"
-    if size < _FEWEST_CROPS and any(side < round(size) for side, size in zip(patch, plan.shape, strict=True)):
+    if size < _FEWEST_CROPS and not holds_a_case(patch, plan.shape):
         return Decision(_FEWEST_CROPS, f"{reason}, but no fewer than {_FEWEST_CROPS} crops, as some show no foreground")
     return Decision(size, reason)
 

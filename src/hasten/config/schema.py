@@ -139,7 +139,7 @@ class SampleConfig:
     """Standard deviation of Gaussian noise, drawn evenly from this range."""
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
-    patches in every step, but smaller ones at first in short 3-D runs with `train.budget`."""
+    patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
     stage_voxels: bool = True
     """Whether a stage of smaller patches has more of them in a batch, a whole multiple, up to a full batch's voxels."""
     compile: bool | None = None

@@ -10,7 +10,7 @@ import torch
 
 from hasten.config.decision import GIVEN, Decision
 from hasten.config.networks import is_own, network_mistake
-from hasten.config.plan import validation_steps, with_network
+from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.size import duration_text
 from hasten.engine.autotune import MEASURE_SHARE, operated_net, settle_variant, time_left
 from hasten.engine.measure import variant_of
@@ -33,7 +33,8 @@ STRONG_STEPS = 1500
 """Fewest steps with nnU-Net's ranges of rotation and zoom, which then give a higher Dice (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
 SMALL_FIRST = ((0.3, 0.5), (0.6, 0.75))
-"""`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps, which then reach a higher Dice (docs/engine.md)."""
+"""`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps whose patches hold a case: they then reach a higher
+Dice, and runs on crops a lower one (docs/engine.md)."""
 _STEPS_SHARE = 0.85
 """Share of the remaining time for steps; the rest is for batches, compiling, validations and the report."""
 _MORE = 1.25
@@ -154,10 +155,11 @@ def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) 
 
 
 def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> RunPlan:
-    """`planned` with `SMALL_FIRST` in 3-D, unless the user's settings need full patches."""
+    """`planned` with `SMALL_FIRST` where a patch holds a 3-D case, unless the user's settings need full patches."""
     sample = planned.config.sample
     full = sample.fit_batch or planned.config.augment.chain or is_own(planned.config.network)
-    if planned.case_set.spatial_dims != 3 or full or not _open(planned, "sample.stages"):
+    whole = holds_a_case(sample.patch, median_shape(planned.fingerprint, planned.config))
+    if planned.case_set.spatial_dims != 3 or full or not whole or not _open(planned, "sample.stages"):
         return planned
     reason = f"small patches at first, in larger batches: fewer than {STRONG_STEPS} steps"
     decisions["sample.stages"] = Decision(SMALL_FIRST, reason)
