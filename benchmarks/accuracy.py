@@ -75,6 +75,8 @@ RECIPE = {
     "440 steps, small patches at first": "train.steps=440 sample.stages=[[0.4,0.5]]",
     "440 steps, small patches at first, in two stages": "train.steps=440 sample.stages=[[0.3,0.5],[0.6,0.75]]",
     "340 steps, small patches at first, in two stages": "train.steps=340 sample.stages=[[0.3,0.5],[0.6,0.75]]",
+    "340 steps": "train.steps=340 sample.stages=[]",
+    "250 steps, small patches at first, in two stages": "train.steps=250 sample.stages=[[0.3,0.5],[0.6,0.75]]",
     "500 steps, small patches at first, in two stages": "train.steps=500 sample.stages=[[0.3,0.5],[0.6,0.75]]",
 }
 """Overrides of the recipe by name. Its steps are float32, which every processor has."""

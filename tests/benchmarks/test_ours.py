@@ -58,7 +58,7 @@ def test_scores_in_the_files_own_voxels(boxes: Path, tmp_path: Path, monkeypatch
     held = [case.id for case in task.validation]
     run = load_run(None, [
         f"data.source={boxes}", "data.split.by=list", f"data.split.validation={held}", "sample.patch=[24,24,24]",
-        "sample.batch_size=2", "sample.compile=false", "train.steps=4", "train.validate_every=2",
+        "sample.batch_size=2", "sample.stages=[]", "sample.compile=false", "train.steps=4", "train.validate_every=2",
         "train.learning_rate=0.01", "train.checkpoint_every=2",
         "train.precision=fp32", "train.channels_last=false", "train.compile=false", "prepare.spacing=[0,0,0]",
     ])  # fmt: skip

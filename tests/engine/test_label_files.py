@@ -80,8 +80,8 @@ def model(path: Path, num_channels: int, spatial_dims: int) -> Path:
             f"network.strides={strides}",
             "prepare.spacing=[0,0,0]", "prepare.intensity=zscore", "prepare.window=[0,1]",
             "prepare.crop_foreground=false", "train.precision=fp32", "train.channels_last=false", "train.device=cpu",
-            "sample.batch_size=1", "train.steps=1", "train.learning_rate=0.1", "train.validate_every=1",
-            "train.checkpoint_every=1",
+            "sample.batch_size=1", "sample.stages=[]", "train.steps=1", "train.learning_rate=0.1",
+            "train.validate_every=1", "train.checkpoint_every=1",
         ],
     )  # fmt: skip
     torch.manual_seed(0)
