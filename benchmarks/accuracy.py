@@ -5,8 +5,7 @@ images' own voxels. `ensemble`: the same with several seeds, whose runs predict 
 each choice on its own against the same base, by steps, which no load of the machine changes, on another split
 (data.split.seed=1) than the folds (seed 0). `candidates`: the same for what is no setting of Hasten, or was not enough
 of a gain to become its default. `recipe`: steps and patch sizes of the recipe `hippocampus`, on that split too.
-`start`: seconds from the start of the process to the first step, of a
-second run of the same task.
+`start`: seconds from the start of the process to the first step, of a second run of the same task.
 """
 
 from __future__ import annotations

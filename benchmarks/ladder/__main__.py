@@ -13,8 +13,8 @@ microscopy (the recipe's reduced phantoms): the IoU of MONAI's fast training and
 of Hasten's in a third of them.
 
 The parts of a long benchmark can be run one by one: with `--work DIR` every run's result is kept there, and a run that
-is there for the same task and flags, and has ended, is not repeated. The result of some rungs (`--rungs`) has their
-names in its own.
+is there for the same task and flags, and has ended, is not repeated. With `--rungs`, the name of the result's file
+lists the rungs.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ WALL = 600.0
 """Seconds of the comparison with nnU-Net."""
 WALL_2D = 120.0
 """Seconds of the comparison on 2-D images."""
+ENDS = ("regular", "algorithms", "hasten")
+"""The ends of the ladder and MONAI's fast rung."""
 TINY = {"shape": (24, 64, 64), "spacing": (10.0, 6.4, 6.4)}
 AUGMENTED = (
     "train.steps=4500", "train.validate_every=250", "sample.stages=[]", "sample.affine_prob=0.5",
@@ -90,14 +92,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         work={"type": Path, "help": "keep the result of every run, and the phantoms, here, and reuse what is there"},
         rescore={"action": "store_true", "help": "spleen: also score the best weights in the files' own voxels"},
     )  # fmt: skip
-    others, rungs = busy_machine(), tuple(given.rungs)
+    others = busy_machine()
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
         for part in parts(given, Path(work)):
-            measure(part, given, Path(work), others, "_".join(["ladder", part.name, *rungs]))
+            measure(part, given, Path(work), others)
 
 
-def measure(part: Part, given: argparse.Namespace, work: Path, others: float, name: str) -> None:
-    """Run a part and write its result: a file of this name, with its chart beside it."""
+def measure(part: Part, given: argparse.Namespace, work: Path, others: float) -> None:
+    """Run a part and write its result: a file of its own, with its chart beside it."""
     results = climb(part.task, part.attempts, work, tell=lambda line: print(f"{part.name}: {line}", file=sys.stderr))
     rungs = [attempt.rung for attempt in part.attempts]
     result = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
@@ -111,6 +113,7 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float, na
         "rungs": {rung.name: {"label": rung.label, "adds": rung.adds} for rung in rungs},
         "runs": results,
     }  # fmt: skip
+    name = "_".join(["ladder", part.name, *given.rungs])
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
     path.with_suffix(".svg").write_text(standalone_chart(result), encoding="utf-8")
@@ -209,12 +212,11 @@ def microscopy(given: argparse.Namespace, work: Path) -> Part:
 
 
 def _in_equal_time(task: Task, given: argparse.Namespace) -> Part:
-    given.rungs = given.rungs or ["regular", "algorithms", "hasten"]
     wall_s = given.cap or WALL_2D
     return Part(
         name=task.name,
         task=task,
-        attempts=attempts(given, target=1.0, cap=wall_s, slow_cap=wall_s),
+        attempts=attempts(given, target=1.0, cap=wall_s, slow_cap=wall_s, rungs=ENDS),
         level=task.target,
         levels=(0.80, 0.85, task.target) if task.target > 0.85 else (0.80, 0.85),
         wall_s=wall_s,
@@ -233,12 +235,11 @@ def tiny(given: argparse.Namespace, work: Path) -> Part:
         "train.steps=60", "train.validate_every=20", "train.target=0.3", *given.override,
     ])  # fmt: skip
     tree = to_dict(config) | {"network": dataclasses.asdict(NETWORK)}
-    given.rungs = given.rungs or ["regular", "algorithms", "hasten"]
     given.seeds = given.seeds or 1
     return Part(
         name="tiny",
         task=task_of(from_dict(tree, where="tiny"), PeerSettings(), name="tiny phantoms"),
-        attempts=attempts(given, target=0.3, cap=40, slow_cap=40),
+        attempts=attempts(given, target=0.3, cap=40, slow_cap=40, rungs=ENDS),
         level=0.3,
         levels=(0.1, 0.3),
         goals=(Goal(level=0.3, peer="algorithms", who="MONAI's fast training", ratio=3),),
@@ -256,9 +257,9 @@ def hippocampus_task(data: Path, overrides: Sequence[str]) -> Task:
 
 def attempts(
     given: argparse.Namespace, *, target: float, cap: float, slow_cap: float, slow_target: float | None = None,
-    keep_weights: bool = False,
+    keep_weights: bool = False, rungs: Sequence[str] = (),
 ) -> tuple[Attempt, ...]:  # fmt: skip
-    """Every rung that is wanted; those below MONAI's fast one have a cap and a number of seeds of their own."""
+    """The rungs of --rungs, else `rungs`, else all; those below MONAI's fast one have a cap and seeds of their own."""
     return tuple(
         Attempt(
             rung=rung,
@@ -267,7 +268,7 @@ def attempts(
             seeds=(given.seeds_slow or 1) if is_slow(rung) else (given.seeds or 3),
             keep_weights=keep_weights,
         )
-        for rung in rungs_named(given.rungs)
+        for rung in rungs_named(given.rungs or rungs)
     )
 
 

@@ -161,8 +161,8 @@ def settle_variant(
         variant = measured.variant
         why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
-    emulated = planned.device.type == "cpu" and not cpu_has_bf16()
-    precision_why = (GIVEN if train.precision is not None else _NO_BF16 if emulated else why) + fp32_note
+    only_fp32 = {each.precision for each in allowed} == {"fp32"}
+    precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
     engaged = {
         _PRECISION_NAMES[variant.precision]: Switch(variant.precision != "fp32", precision_why),
         "channels-last": Switch(variant.channels_last, why if train.channels_last is None else GIVEN),

@@ -114,7 +114,7 @@ def test_a_part_is_written_with_its_chart(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
     settings = given(tmp_path, quick=True)
     [part] = driver.parts(settings, tmp_path)
-    driver.measure(part, settings, tmp_path, 0.0, "ladder_tiny")
+    driver.measure(part, settings, tmp_path, 0.0)
     names = sorted(path.suffix for path in (tmp_path / "out").iterdir())
     assert names == [".json", ".svg"]
     assert str(tmp_path) not in next((tmp_path / "out").glob("*.json")).read_text()
