@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.data import phantoms
 from benchmarks.harness import Claim, Part, arguments, part_arguments, run_parts
+from hasten.observe.env import cpu_has_bf16
 
 GOALS = {"5min": 0.886, "30min": 0.8904}
 """Mean Dice over all folds by the budget of each; nnU-Net's published one is 0.8904, at 1.7 h a fold on an H100."""
@@ -79,7 +80,7 @@ RECIPE = {
     "500 steps, small patches at first, in two stages": "train.steps=500 sample.stages=[[0.3,0.5],[0.6,0.75]]",
 }
 """Overrides of the recipe by name. Its steps are float32, which every processor has."""
-FIXED = ("train.precision=bf16", "train.channels_last=true")
+FIXED = (f"train.precision={'bf16' if cpu_has_bf16() else 'fp32'}", "train.channels_last=true")
 """Of `learning` and `candidates`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "network.channels=[4,8]", "infer.patch=[16,16,16]",
         "sample.compile=false", "train.compile=false")  # fmt: skip
@@ -201,7 +202,7 @@ def candidates(given: argparse.Namespace) -> Part:
 def recipe(given: argparse.Namespace) -> Part:
     claims, results, settings = _choices(given, RECIPE, _recipe_config)
     del settings["steps"]  # each choice has its own
-    return claims, results, settings
+    return claims, results, settings | {"fixed": "train.precision=fp32"}
 
 
 def _choices(given: argparse.Namespace, choices: dict[str, str], config: Callable[..., Any] = _config) -> Part:
@@ -213,7 +214,7 @@ def _choices(given: argparse.Namespace, choices: dict[str, str], config: Callabl
             print(f"  {name}, seed {seed}", file=sys.stderr)
             overrides = [] if given.quick else choices[name].split()
             results.setdefault(f"{name}/dice", []).append(_dice(given, config, name, overrides, steps, seed))
-    return [], results, {"steps": steps, "split": SPLIT, "choices": choices}
+    return [], results, {"steps": steps, "split": SPLIT, "fixed": FIXED, "choices": choices}
 
 
 def _dice(

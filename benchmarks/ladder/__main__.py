@@ -7,8 +7,9 @@ A run that is stopped before it reaches a Dice counts with the seconds it ran, a
 
 hippocampus: the recipe `hasten train hippocampus` on the real data. spleen: the recipe's reduced phantoms, CT scans of
 96x512x512 voxels as int16 .nii.gz, resampled to 3x2.5x2.5 mm, patches of 32x80x80 voxels (the tutorial's 2x1.5x1.5 mm
-and 96^3 voxels take minutes a step on two cores). nnunet: the hippocampus for ten minutes each, Hasten with all
-augmentation and a schedule that fills them; who has the better Dice. membrane (the sections in --membrane) and
+and 96^3 voxels take minutes a step on two cores). nnunet: two hours of nnU-Net with a small plan, and
+`hasten train DATA train.budget=10min`, which trains the same network with the same batch, on the first fold of the
+hippocampus. membrane (the sections in --membrane) and
 microscopy (the recipe's reduced phantoms): the IoU of MONAI's fast training and Hasten's in the same two minutes, and
 of Hasten's in a third of them.
 
@@ -32,6 +33,7 @@ from typing import Any
 from benchmarks.data import phantoms
 from benchmarks.harness import Claim, arguments, busy_machine, finish
 from benchmarks.ladder.climb import Attempt, check_installed, climb, result_path, weights_of
+from benchmarks.ladder.curves import curves
 from benchmarks.ladder.outcome import best_within
 from benchmarks.ladder.rungs import RUNGS, Rung, rungs_named
 from benchmarks.ladder.show import Ladder, standalone_chart, terminal_table
@@ -40,18 +42,17 @@ from benchmarks.outcome import faster, series
 from hasten.recipes.recipe import PeerSettings
 
 PARTS = ("hippocampus", "spleen", "nnunet", "membrane", "microscopy")
-WALL = 600.0
+WALL = 7200.0
 """Seconds of the comparison with nnU-Net."""
 WALL_2D = 120.0
 """Seconds of the comparison on 2-D images."""
 ENDS = ("regular", "algorithms", "hasten")
 """The ends of the ladder and MONAI's fast rung."""
 TINY = {"shape": (24, 64, 64), "spacing": (10.0, 6.4, 6.4)}
-AUGMENTED = (
-    "train.steps=4500", "train.validate_every=250", "sample.stages=[]", "sample.affine_prob=0.5",
-    "sample.brightness_prob=0.15", "sample.contrast_prob=0.15", "sample.gamma_prob=0.15", "sample.noise_prob=0.1",
-)  # fmt: skip
-"""What a run of ten minutes has on top of the recipe's minute."""
+PUBLISHED = 0.8904
+"""Mean Dice of nnU-Net over five folds of all 260 cases of these data, after 1,000 epochs on an H100."""
+SMALL_PLAN = PeerSettings(nnunet_features=(16, 32, 64, 128), nnunet_batch_size=2)
+"""Of nnU-Net for two cores: with its own patch, the network and the batch that Hasten plans for these cases too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,8 @@ class Part:
     """Whose time the chart shows."""
     levels: tuple[float, ...]
     goals: tuple[Goal, ...] = ()
+    published: float = 0.0
+    """A value from the literature; above 0, the chart shows the curves and this as a line."""
     wall_s: float = 0.0
     """Time that all rungs have, after which their best values are compared; 0 compares times only."""
 
@@ -81,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv,
         part={"choices": (*PARTS, "all"), "default": "all"},
-        seeds={"type": int, "help": "runs of each rung; default 3, quick and nnunet 1"},
+        seeds={"type": int, "help": "runs of each rung; default 3, quick 1, of nnU-Net 1"},
         seeds_slow={"type": int, "help": "runs of the rungs below MONAI's fast one; default 1"},
         rungs={"nargs": "+", "default": [], "help": "these rungs only"},
         cap_slow={"type": float, "help": "stop the rungs below MONAI's fast one after this many seconds; default: the "
@@ -116,7 +119,8 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     name = "_".join(["ladder", part.name, *given.rungs])
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
-    path.with_suffix(".svg").write_text(standalone_chart(result), encoding="utf-8")
+    chart = curves(result, part.published) if part.published else standalone_chart(result)
+    path.with_suffix(".svg").write_text(chart, encoding="utf-8")
 
 
 # What is run
@@ -178,15 +182,24 @@ def spleen(given: argparse.Namespace, work: Path) -> Part:
 
 
 def nnunet(given: argparse.Namespace, work: Path) -> Part:
+    from hasten.config.load import load_run
+
     rungs = rungs_named(["hasten"], ["nnunet"])
     check_installed(rungs)
+    data = f"data.source={given.data.resolve()}"
+    config = load_run(None, [data, "data.split.by=fold", "train.target=1", "train.budget=10min", *given.override])
+    wall_s = given.cap or WALL
     return Part(
         name="nnunet",
-        task=hippocampus_task(given.data, (*AUGMENTED, *given.override)),
-        attempts=tuple(Attempt(rung=rung, target=1.0, cap=given.cap or WALL, seeds=given.seeds or 1) for rung in rungs),
-        level=0.85,
+        task=task_of(config, SMALL_PLAN, name="hippocampus, fold 0"),
+        attempts=tuple(
+            Attempt(rung=rung, target=1.0, cap=wall_s, seeds=1 if rung.name == "nnunet" else given.seeds or 3)
+            for rung in rungs
+        ),
+        level=0.88,
         levels=(0.80, 0.85, 0.87, 0.88),
-        wall_s=given.cap or WALL,
+        published=PUBLISHED,
+        wall_s=wall_s,
     )
 
 
@@ -291,8 +304,10 @@ def claims_of(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]) ->
     if part.wall_s:
         claims += _best_in_time(part, results)
     if part.name == "nnunet":
-        mine = best_within(results.get("hasten", ()), part.wall_s)
-        claims.append(Claim.at_least(f"hippocampus: Hasten's best Dice within {part.wall_s:.0f} s", mine, 0.89))
+        level = best_within(results.get("nnunet", ()), part.wall_s)
+        if level is not None:
+            name = f"{part.task.name}: nnU-Net's seconds to its best Dice, {level:.4f}, over Hasten's"
+            claims.append(faster(name, results.get("hasten", ()), results["nnunet"], level, 4))
     return claims
 
 

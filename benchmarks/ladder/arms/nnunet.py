@@ -1,16 +1,17 @@
 """nnU-Net v2 as it is: its own fingerprint, plan, preprocessing, network, loss, augmentation, trainer and predictor.
 
 All of them run inside the clock, on the task's cases and split; the plan is that of the default planner, `3d_fullres`
-(`2d` for pictures). Only the length is fitted to the seconds that are given. The polynomial schedule ends with them: an
-epoch's seconds are measured, and the number of epochs follows. An epoch is nnU-Net's 250 iterations, with a fifth as
-many for its own validation, or fewer where the seconds hold less than twenty such epochs. Seeds hold for the parent
-process only, as nnU-Net seeds its loader's processes by itself.
+(`2d` for pictures), with the features and the batch of the task's `peer` where it names them. The length is fitted to
+the seconds that are given. The polynomial schedule ends with them: an epoch's seconds are measured, and the number of
+epochs follows. An epoch is nnU-Net's 250 iterations, with a fifth as many for its own validation, or fewer where the
+seconds hold less than twenty such epochs. Seeds hold for the parent process only, as nnU-Net seeds its loader's
+processes by itself.
 
 Dice is on the files' own voxels, where the predictor puts its result back: during the training without mirroring, and
-seldom enough to cost about a tenth of the time; at the end with mirroring, unless that would take longer than a quarter
-of the seconds given; training stops earlier where even without it would. The last point bears the second at which the
-training ended, so its prediction is not charged. It also has, as `prepared`, the score of the same label maps brought
-to the voxels that the other arms are scored on, which differ for data that they resample.
+seldom enough to cost about a twentieth of the time; at the end with mirroring, unless that would take longer than a
+quarter of the seconds given; training stops earlier where even without it would. The last point bears the second at
+which the training ended, so its prediction is not charged. It also has, as `prepared`, the score of the same label maps
+brought to the voxels that the other arms are scored on, which differ for data that they resample.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ from benchmarks.ladder.record import (
 from hasten.cases.read import read_image
 from hasten.observe.clock import process_start_seconds
 from hasten.prepare.case import prepare_case
+from hasten.recipes.recipe import PeerSettings
 
 _EPOCHS = 20
 """At least so many in the seconds that are given, so that the schedule has steps to descend by."""
-_SHARE = 0.1
+_SHARE = 0.05
 """Of the time, for scores during the training."""
 _LONGEST = 0.25
 """Of the seconds given, for the prediction at the end, which follows them."""
@@ -101,6 +103,7 @@ def _prepared(given: ArmArguments, record: Record, scratch: Path) -> Any:
                 f"{', '.join(plans['configurations'])}; check their shapes"
             )
         preprocess([1], identifier, [configuration], [given.workers], show_progress_bar=False)
+        change_plan(plans["configurations"][configuration], given.task.peer)
         write_split(given.task, preprocessed)
         described = json.loads((preprocessed / DATASET / "dataset.json").read_text())
         torch.set_num_threads(given.threads)  # the planner changes it
@@ -110,8 +113,23 @@ def _prepared(given: ArmArguments, record: Record, scratch: Path) -> Any:
         trainer.initialize()
     plan = trainer.configuration_manager
     record.settled |= {"configuration": configuration, "patch": list(plan.patch_size), "batch_size": plan.batch_size}
+    record.settled["features"] = list(plan.network_arch_init_kwargs["features_per_stage"])
     record.settled["spacing"] = [round(float(at), 4) for at in plan.spacing]
     return trainer
+
+
+def change_plan(configuration: dict[str, Any], peer: PeerSettings) -> None:
+    """Set what `peer` names of a configuration of nnU-Net's plans. Raises ValueError for features of other stages."""
+    if peer.nnunet_batch_size is not None:
+        configuration["batch_size"] = peer.nnunet_batch_size
+    if peer.nnunet_features is not None:
+        network = configuration["architecture"]["arch_kwargs"]
+        if len(peer.nnunet_features) != network["n_stages"]:
+            raise ValueError(
+                f"peer.nnunet_features: {list(peer.nnunet_features)} are of {len(peer.nnunet_features)} stages, but "
+                f"nnU-Net plans {network['n_stages']} for these cases"
+            )
+        network["features_per_stage"] = list(peer.nnunet_features)
 
 
 def _set_up(given: ArmArguments, scratch: Path) -> bool:

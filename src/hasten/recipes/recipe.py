@@ -37,6 +37,10 @@ class PeerSettings:
     """Optimizer of the rung of algorithms, instead of Adam."""
     lr: float = 0.2
     weight_decay: float = 4e-5
+    nnunet_features: tuple[int, ...] | None = None
+    """Features of each stage of nnU-Net's network, finest first, in the place of those that it plans."""
+    nnunet_batch_size: int | None = None
+    """Likewise its batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -105,6 +105,11 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     assert (own.train.steps, own.sample.batch_size, own.train.optimizer) == (4, 2, "muon")
     assert own.network == config.network
     assert dataclasses.asdict(config.network) == dataclasses.asdict(task.network)
+    assert own.train.max_seconds == given.max_seconds
+    budget = dataclasses.replace(task, run=task.run | {"train": task.run["train"] | {"budget": "10min"}})
+    own = hasten.hasten_config(dataclasses.replace(given, task=budget))
+    assert (own.train.budget, own.train.max_seconds) == ("10min", None)
+    assert dataclasses.asdict(own.network) == task.run["network"]
 
 
 def test_autocast_is_left_out_where_a_cpu_gets_it_wrong(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.data import phantoms
 from benchmarks.ladder import __main__ as driver
 from benchmarks.ladder.climb import Attempt
 from benchmarks.ladder.task import Task
@@ -65,20 +66,22 @@ def test_claims_of_the_hippocampus(tmp_path: Path) -> None:
     assert all(claim.value is None for claim in driver.claims_of(part, {"hasten": results["hasten"]}))
 
 
-def test_nnunet_is_compared_at_equal_wall_time(
-    tmp_path: Path, no_data: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nnunet_has_a_small_plan_and_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "check_installed", lambda rungs: None)
-    part = driver.nnunet(given(tmp_path, override=["a.b=1"]), tmp_path)
-    assert {name: (each.cap, each.target) for name, each in by_name(part.attempts).items()} == {
-        "hasten": (600, 1.0), "nnunet": (600, 1.0)
+    data = phantoms(tmp_path / "set", 6, {"shape": (24, 32, 24)})
+    part = driver.nnunet(given(tmp_path, data=data, override=["train.budget=1min"]), tmp_path)
+    assert {name: (each.cap, each.target, each.seeds) for name, each in by_name(part.attempts).items()} == {
+        "hasten": (7200, 1.0, 3), "nnunet": (7200, 1.0, 1)
     }  # fmt: skip
-    assert no_data == [(*driver.AUGMENTED, "a.b=1")]
-    claims = driver.claims_of(part, {"hasten": [run((590, 0.89), (700, 0.95))], "nnunet": [run((600, 0.88))]})
-    assert [(claim.value, claim.holds) for claim in claims] == [(0.01, True), (None, False), (0.89, True)]
-    claims = driver.claims_of(part, {"hasten": [run((590, 0.88))], "nnunet": [run((600, 0.88))]})
+    assert part.task.peer.nnunet_batch_size == 2
+    assert part.task.run["train"]["budget"] == "1min"
+    assert part.task.run["data"]["split"]["by"] == "fold"
+    results = {"hasten": [run((100, 0.87), (500, 0.89))], "nnunet": [run((3600, 0.86), (7100, 0.88))]}
+    claims = driver.claims_of(part, results)
+    assert [(claim.value, claim.holds) for claim in claims] == [(0.01, True), (0.01, True), (14.2, True)]
+    claims = driver.claims_of(part, {"hasten": [run((590, 0.87))], "nnunet": [run((600, 0.88))]})
     assert not any(claim.holds for claim in claims)
-    assert [claim.value for claim in driver.claims_of(part, {})] == [None, None, None]
+    assert [claim.value for claim in driver.claims_of(part, {})] == [None, None]
 
 
 def test_microscopy_is_compared_at_equal_wall_time_and_in_a_third_of_it(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_microscopy_is_compared_at_equal_wall_time_and_in_a_third_of_it(tmp_path
 
 @pytest.mark.usefixtures("no_data")
 def test_without_the_real_data_the_phantoms_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("spleen", "microscopy"):
+    for name in ("nnunet", "spleen", "microscopy"):
         monkeypatch.setattr(driver, name, lambda *_, name=name: name)
     monkeypatch.setattr(driver, "check_installed", lambda _: None)
     assert driver.parts(given(tmp_path, data=None), tmp_path) == ["spleen", "microscopy"]

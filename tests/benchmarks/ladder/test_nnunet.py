@@ -18,6 +18,7 @@ from benchmarks.ladder.nnunet_raw import DATASET, read_classes, write_raw, write
 from benchmarks.ladder.task import Task, TaskCase, write_task
 from hasten.config.schema import PrepareConfig
 from hasten.config.settled import PlannedNetwork
+from hasten.recipes.recipe import PeerSettings
 
 LABELS = {0: "background", 1: "shell", 2: "core"}
 
@@ -137,6 +138,17 @@ def test_the_split_is_the_tasks(tmp_path: Path) -> None:
     assert json.loads((tmp_path / DATASET / "splits_final.json").read_text()) == [
         {"train": ["p0", "p1"], "val": ["p2"]}
     ]
+
+
+def test_features_and_batch_of_the_plan() -> None:
+    planned: dict[str, Any] = {"n_stages": 3, "features_per_stage": [32, 64, 128]}
+    plan: dict[str, Any] = {"batch_size": 7, "architecture": {"arch_kwargs": planned}}
+    nnunet.change_plan(plan, PeerSettings())
+    assert (plan["batch_size"], planned["features_per_stage"]) == (7, [32, 64, 128])
+    nnunet.change_plan(plan, PeerSettings(nnunet_features=(8, 16, 32), nnunet_batch_size=2))
+    assert (plan["batch_size"], planned["features_per_stage"]) == (2, [8, 16, 32])
+    with pytest.raises(ValueError, match=r"peer.nnunet_features: \[8, 16\] are of 2 stages, but nnU-Net plans 3"):
+        nnunet.change_plan(plan, PeerSettings(nnunet_features=(8, 16)))
 
 
 def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.ladder.curves import curves
 from benchmarks.ladder.figure import Bar, ladder
 from benchmarks.ladder.outcome import Time
 from benchmarks.ladder.rungs import rungs_named
@@ -31,6 +32,14 @@ def measured(make_task: Callable[..., Task]) -> Ladder:
     for runs in results.values():
         runs[:] = [dict(each) | {"seed": seed, "seconds": SECONDS} for seed, each in enumerate(runs)]
     return Ladder(task=make_task(), rungs=rungs_named(["regular", "algorithms", "hasten"]), results=results, level=0.9)
+
+
+def test_curves_beside_a_published_value(measured: Ladder) -> None:
+    measured.results["regular"][0]["curve"].clear()  # it was stopped before a validation
+    text = curves(measured, 0.89)
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    lines = re.findall(r'<g id="line2d_\d+">\s*<path d="[^"]*" clip-path', text)
+    assert len(lines) >= 7  # two runs of each rung, and the published value
 
 
 def test_rows_and_verdict(measured: Ladder) -> None:
