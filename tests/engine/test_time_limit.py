@@ -29,6 +29,7 @@ class Simulated:
     reserve_s: float = 3.0
     estimate: float = 8.0
     has_target: bool = False
+    budget: str | None = None
     now: float = 0.0
     steps: int = 0
     validations: int = 0
@@ -36,7 +37,9 @@ class Simulated:
     def run(self) -> PacedSchedule:
         self.now, trained = self.start_s, 0.0
         paced = PacedSchedule(schedule=Schedule(steps=STEPS, peak=1.0), steps=STEPS)
-        train = SimpleNamespace(max_seconds=self.seconds, validate_every=EVERY, target=0.9 if self.has_target else None)
+        train = SimpleNamespace(
+            max_seconds=self.seconds, validate_every=EVERY, target=0.9 if self.has_target else None, budget=self.budget
+        )
         step = SimpleNamespace(strategy=alone(), device=torch.device("cpu"))
         parts: Any = SimpleNamespace(train=train, step=step, paced=paced, validated=torch.nn.Identity())
         evaluator: Any = SimpleNamespace(repeated=0.1, expected_seconds=lambda network: self.estimate)
@@ -121,9 +124,14 @@ def test_validations_that_fit_beside_the_whole_schedule_are_all_made() -> None:
     assert (run.steps, run.validations) == (STEPS, STEPS // EVERY)
 
 
-def test_no_time_to_train_is_an_error_that_says_where_it_went() -> None:
-    with pytest.raises(ValueError, match=r"train.max_seconds=12: .*no time .*taken 10 s"):
+def test_no_time_to_train_is_an_error_that_says_where_it_went_and_how_much_is_enough() -> None:
+    with pytest.raises(ValueError, match=r"train.max_seconds=12: .*no time .*taken 10 s.*Give at least 26 s"):
         Simulated(seconds=12.0).run()
+    with pytest.raises(ValueError, match=r"train.budget=12s: no time .*Give at least 26 s"):
+        Simulated(seconds=12.0, budget="12s").run()
+    enough = Simulated(seconds=26.0)
+    enough.run()
+    assert (enough.steps > 1, enough.validations) == (True, 1)
 
 
 def test_one_step_that_is_longer_than_all_the_time() -> None:
