@@ -36,5 +36,5 @@ def curves(result: Ladder, published: float) -> str:
     axes.grid(True, color="#dbe1e7", linewidth=0.8)
     axes.legend(loc="lower right", frameon=False)
     text = io.StringIO()
-    figure.savefig(text, format="svg")
+    figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()

@@ -32,6 +32,7 @@ from hasten.engine.measure import (
     explain,
     faster_compiled,
     fastest_variant,
+    probe_batch_size,
     usual_variant,
     variant_of,
 )
@@ -377,16 +378,12 @@ def settle_capture(
 
 
 def probe_of(planned: RunPlan) -> Probe:
-    """A few patches of the run's shape: ratios are those of the whole batch, at a fraction of its time.
-
-    Two on a GPU, where a single one may leave it waiting for launches; on a CPU one for each thread, as some of torch's
-    operations divide a batch, and not a patch, among threads.
-    """
-    patch, size = planned.config.sample.patch, planned.config.sample.batch_size
-    most = torch.get_num_threads() if planned.device.type == "cpu" else 2
+    """Patches of the run's shape, and its loss."""
+    sample = planned.config.sample
+    size = probe_batch_size(sample.batch_size, planned.device)
     return Probe(
         loss=planned.loss(),
-        shape=(min(size, most), len(planned.case_set.channels), *patch),
+        shape=(size, len(planned.case_set.channels), *sample.patch),
         num_classes=len(planned.case_set.labels),
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,

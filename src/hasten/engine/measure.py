@@ -111,6 +111,15 @@ class Probe:
     network would take the host longer than the device."""
 
 
+def probe_batch_size(batch_size: int, device: torch.device) -> int:
+    """Patches of a probe: a few, whose ratios are those of the whole batch, at a fraction of its time.
+
+    Two on a GPU, where a single one may leave it waiting for launches; on a CPU one for each thread, as some of torch's
+    operations divide a batch, and not a patch, among threads.
+    """
+    return min(batch_size, torch.get_num_threads() if device.type == "cpu" else 2)
+
+
 def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Trace]:
     """A call that runs forward and backward and returns loss and gradient norm, still on the device."""
     generator = torch.Generator().manual_seed(0)

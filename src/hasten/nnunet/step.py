@@ -21,6 +21,7 @@ from hasten.engine.measure import (
     explain,
     faster_compiled,
     fastest_variant,
+    probe_batch_size,
 )
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
@@ -91,7 +92,7 @@ def make_step(
     engaged = {"fused norms": _fuse_norms(bare, setting)}
     probe = Probe(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
-        shape=(1 if device.type == "cpu" else min(2, setting.shape[0]), *setting.shape[1:]),
+        shape=(probe_batch_size(setting.shape[0], device), *setting.shape[1:]),
         num_classes=setting.num_classes, spatial_dims=setting.spatial_dims, device=device,
         replay=device.type == "cuda" and not setting.loss_asks_host,
     )  # fmt: skip
