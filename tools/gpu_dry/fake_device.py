@@ -27,6 +27,7 @@ PATCHES: dict[str, Callable[..., Any]] = {
     # Autocast and the gradient scaler switch themselves off where there is no device.
     "torch.cuda.amp.common.amp_definitely_not_available": lambda: False,
     "torch.cuda.is_bf16_supported": lambda *_, **__: True,
+    "torch.cuda.mem_get_info": lambda *_: (2**33, 2**33),
     "torch.Tensor.backward": backward,
 }
 
