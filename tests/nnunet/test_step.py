@@ -105,8 +105,10 @@ def test_what_is_faster_here_is_taken(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (step.precision, step.channels_last) == ("bf16", True)
     first = float(step(*batch(0), 0))
     assert all(float(step(*batch(0), 0)) == pytest.approx(first, abs=0.5) for _ in range(2))
-    moments = {state["momentum_buffer"].stride() == weight.stride() for weight, state in optimizer.state.items()}
-    assert moments == {True}
+    for weight, state in optimizer.state.items():
+        # The strides of sides of 1 say nothing about the order in memory, and differ between processors.
+        both = zip(weight.shape, weight.stride(), state["momentum_buffer"].stride(), strict=True)
+        assert all(one == other for side, one, other in both if side > 1)
 
 
 @pytest.mark.parametrize("others", [{"iterations": 999}, {"iterations": 250_000, "several_ranks": True}])
