@@ -53,7 +53,7 @@ def fresh_cache() -> Iterator[None]:
 
 
 def hasten_config(given: ArmArguments) -> RunConfig:
-    """The task's run with the arm's flags and no cache of its own; without train.budget, the network that all train."""
+    """The task's run with the arm's flags, the network that all arms train, and no cache of its own."""
     return _config(given, {})
 
 
@@ -73,12 +73,12 @@ def _config(given: ArmArguments, terms: dict[str, dict[str, Any]]) -> RunConfig:
 
     task = given.task
     flags: dict[str, dict[str, Any]] = {
+        "network": dataclasses.asdict(task.network),
         "cache": {"dir": None},
         "prepare": {"num_threads": given.workers},
         "train": {"seed": given.seed, "device": given.device, "metric": task.metric, "target": given.target},
     }
-    if not task.run["train"].get("budget"):  # which chooses a network, and ends the run
-        flags["network"] = dataclasses.asdict(task.network)
+    if not task.run["train"].get("budget"):  # which ends the run itself
         flags["train"]["max_seconds"] = given.max_seconds
     tree = {name: dict(section) for name, section in task.run.items()}
     for changes in (terms, flags):
