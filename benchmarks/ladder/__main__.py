@@ -9,9 +9,8 @@ hippocampus: the recipe `hasten train hippocampus` on the real data. spleen: the
 96x512x512 voxels as int16 .nii.gz, resampled to 3x2.5x2.5 mm, patches of 32x80x80 voxels (the tutorial's 2x1.5x1.5 mm
 and 96^3 voxels take minutes a step on two cores). nnunet: two hours of nnU-Net with a small plan, and
 `hasten train DATA train.budget=10min`, which trains the same network with the same batch, on the first fold of the
-hippocampus. membrane (the sections in --membrane) and
-microscopy (the recipe's reduced phantoms): the IoU of MONAI's fast training and Hasten's in the same two minutes, and
-of Hasten's in a third of them.
+hippocampus. membrane (the sections in --membrane) and microscopy (the recipe's reduced phantoms): the IoU of MONAI's
+fast training and Hasten's in the same two minutes, and of Hasten's in a third of them.
 
 The parts of a long benchmark can be run one by one: with `--work DIR` every run's result is kept there, and a run that
 is there for the same task and flags, and has ended, is not repeated. With `--rungs`, the name of the result's file

@@ -38,10 +38,7 @@ class TimeLimit:
         """time_s: seconds of the run so far. reserve_s: those that the caller needs after the last validation."""
         train, strategy = components.train, components.step.strategy
         self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, components.paced
-        self.given = f"train.max_seconds={train.max_seconds:g}" if train.max_seconds is not None else ""
-        """The setting, as an error names it."""
-        if train.budget is not None:
-            self.given = f"train.budget={train.budget}"
+        self.budget = train.budget
         self.time_s, self.reserve_s, self.repeated = time_s, reserve_s, evaluator.repeated
         self.world, self.device = strategy.world, components.step.device
         self.validation_s = 0.0
@@ -71,10 +68,12 @@ class TimeLimit:
     def require(self, clock: Clock) -> None:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
         if broadcast_from_rank0(self.world, self.expired()):
+            assert self.seconds is not None
+            setting = f"train.budget={self.budget}" if self.budget else f"train.max_seconds={self.seconds:g}"
             least = self.time_s() + self.closing_s + _LAST_VALIDATION * self.validation_s + _LOOK_S
             phases = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
             raise ValueError(
-                f"{self.given}: no time is left to train. The run has taken {self.time_s():.0f} s, "
+                f"{setting}: no time is left to train. The run has taken {self.time_s():.0f} s, "
                 f"{clock.elapsed:.0f} s of it to start this process ({phases}), and {self.closing_s:.0f} s are kept "
                 f"for what follows the training. Give at least {math.ceil(least)} s; prepared cases stay in the cache, "
                 "so the next start is faster"
