@@ -32,10 +32,9 @@ from typing import Any
 from benchmarks.data import phantoms
 from benchmarks.harness import Claim, arguments, busy_machine, finish
 from benchmarks.ladder.climb import Attempt, check_installed, climb, result_path, weights_of
-from benchmarks.ladder.curves import curves
 from benchmarks.ladder.outcome import best_within
 from benchmarks.ladder.rungs import RUNGS, Rung, rungs_named
-from benchmarks.ladder.show import Ladder, standalone_chart, terminal_table
+from benchmarks.ladder.show import Ladder, standalone_chart, standalone_curves, terminal_table
 from benchmarks.ladder.task import Task, task_of
 from benchmarks.outcome import faster, series
 from hasten.recipes.recipe import PeerSettings
@@ -118,7 +117,7 @@ def measure(part: Part, given: argparse.Namespace, work: Path, others: float) ->
     name = "_".join(["ladder", part.name, *given.rungs])
     path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
                   settings=settings, others_before=others)  # fmt: skip
-    chart = curves(result, part.published) if part.published else standalone_chart(result)
+    chart = standalone_curves(result, part.published) if part.published else standalone_chart(result)
     path.with_suffix(".svg").write_text(chart, encoding="utf-8")
 
 

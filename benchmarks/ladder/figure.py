@@ -9,13 +9,15 @@ from html import escape
 
 from benchmarks.ladder.outcome import Time
 from hasten.report import words
+from hasten.report.model import Key
 
 _WIDTH, _ROW, _TOP = 480, 36, 30
 _LEFT, _RIGHT = 8, 400
 _TICKS = tuple(step * 10**power for power in range(6) for step in (1, 3))
 _COLORS = {
-    "--ink": "#18212b", "--muted": "#566270", "--line": "#dbe1e7", "--c2": "#1f7fc1", "--rest": "#b6c0ca",
-    "--paper": "#ffffff",
+    "--ink": "#18212b", "--muted": "#566270", "--line": "#dbe1e7", "--c1": "#c07000", "--c2": "#1f7fc1",
+    "--c3": "#00815d", "--c4": "#9a8700", "--c5": "#b0508a", "--c6": "#c8441b", "--c7": "#6353c9", "--c8": "#80603c",
+    "--rest": "#b6c0ca", "--paper": "#ffffff",
 }  # fmt: skip
 """Of the page's light sheet, for a drawing that stands alone."""
 
@@ -85,17 +87,29 @@ def _seconds(value: float) -> str:
     return f"{value:g} s" if value < 600 else words.duration(value)
 
 
-def alone(svg: str, title: str) -> str:
-    """The drawing as a file of its own, on white, with its title above."""
+def alone(svg: str, title: str, keys: Sequence[Key] = ()) -> str:
+    """The drawing as a file of its own, on white, with its title and the legend `keys` above."""
     box = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0]
     width, height = (float(side) for side in box.split())
-    for name, color in _COLORS.items():
-        svg = svg.replace(f"var({name})", color)
+    above = 26 + 18 * len(keys)
+    head = f'<text x="{_LEFT}" y="18" font-size="14" font-weight="600" fill="#18212b">{escape(title)}</text>'
+    head += "".join(_legend(key, 36 + 18 * place) for place, key in enumerate(keys))
     inner = svg[svg.index(">") + 1 : svg.rindex("</svg>")]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height + 26:g}" width="{1.5 * width:g}"'
+    text = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+        f' viewBox="0 0 {width:g} {height + above:g}" width="{1.5 * width:g}"'
         f' font-family="system-ui, sans-serif" font-size="13"><title>{escape(title)}</title>'
-        f'<rect width="100%" height="100%" fill="#ffffff"/>'
-        f'<text x="{_LEFT}" y="18" font-size="14" font-weight="600" fill="#18212b">{escape(title)}</text>'
-        f'<g transform="translate(0 26)">{inner}</g></svg>\n'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>{head}<g transform="translate(0 {above})">{inner}</g>'
+        "</svg>\n"
+    )
+    for name, color in _COLORS.items():
+        text = text.replace(f"var({name})", color)
+    return text
+
+
+def _legend(key: Key, y: float) -> str:
+    dashes = ' stroke-dasharray="5 4"' if key.dashed else ""
+    return (
+        f'<line x1="{_LEFT}" x2="{_LEFT + 22}" y1="{y - 4}" y2="{y - 4}" stroke-width="2"{dashes}'
+        f' style="stroke:var({key.color})"/><text x="{_LEFT + 30}" y="{y}" fill="#566270">{escape(key.name)}</text>'
     )

@@ -29,6 +29,7 @@ from hasten.report.html import write_page as write_html
 from hasten.report.model import Chart, Key, Page, Section, Table
 
 JSON, PAGE, CHART = "ladder.json", "ladder.html", "ladder.svg"
+_MINUTES = (1, 2, 5, 10, 20, 50, 100)
 _PHASES = ("import", "cache", "tune", "compile", "wait", "train", "validate")
 
 
@@ -166,6 +167,23 @@ def standalone_chart(result: Ladder) -> str:
     return alone(chart(result), f"{result.task.name}: seconds to {result.goal}")
 
 
+def standalone_curves(result: Ladder, published: float) -> str:
+    """An SVG file: validation scores over minutes, logarithmic, a line for each run; the published value is dashed."""
+    lines, keys = _curve_lines(result, 60)
+    svg = line_chart(
+        lines,
+        id_prefix="curves",
+        describe=f"Validation {metric_word(result.task)} over time, a line for each run",
+        x_label="minutes from the start of the process",
+        level=published,
+        log_x=True,
+        bounds=(0.5, 0.92),
+        ticks=_MINUTES,
+    )
+    dashed = Key(f"nnU-Net, published: {published:g}", "--muted", dashed=True)
+    return alone(svg, f"{result.task.name}: {metric_word(result.task)} of the validation cases", (*keys, dashed))
+
+
 def write(out: Path, result: Ladder) -> list[Path]:
     """ladder.json, ladder.svg and ladder.html in the folder `out`, made if it is missing. Returns their paths.
 
@@ -217,6 +235,21 @@ def _times(result: Ladder) -> Section:
 
 
 def _curves(actual: Ladder) -> Section:
+    lines, keys = _curve_lines(actual)
+    name = metric_word(actual.task)
+    svg = line_chart(
+        lines,
+        id_prefix="curves",
+        describe=f"Validation {name} over time, a line for each run",
+        level=actual.level,
+        bounds=(0, 1),
+    )
+    chart = Chart(svg, keys=keys, note="A line for each run; dashed is the target.")
+    return Section(f"{name} over time", charts=(chart,))
+
+
+def _curve_lines(actual: Ladder, unit: float = 1.0) -> tuple[list[Line], tuple[Key, ...]]:
+    """A line for each run, its x in units of so many seconds, and a key for each rung."""
     lines, keys = [], []
     metric = actual.task.metric
     for place, rung in enumerate(rung for rung in actual.rungs if actual.results.get(rung.name)):
@@ -224,24 +257,9 @@ def _curves(actual: Ladder) -> Section:
         keys.append(Key(rung.label, hue))
         for result in actual.results[rung.name]:
             known = [point for point in result["curve"] if point[metric] is not None]
-            lines.append(
-                Line(
-                    x=[point["seconds"] for point in known],
-                    y=[point[metric] for point in known],
-                    color=hue,
-                    width=2.4 if rung.name == "hasten" else 1.2,
-                )
-            )
-    name = metric_word(actual.task)
-    svg = line_chart(
-        [line for line in lines if len(line.x)],
-        id_prefix="curves",
-        describe=f"Validation {name} over time, a line for each run",
-        level=actual.level,
-        bounds=(0, 1),
-    )
-    chart = Chart(svg, keys=tuple(keys), note="A line for each run; dashed is the target.")
-    return Section(f"{name} over time", charts=(chart,))
+            x, y = [point["seconds"] / unit for point in known], [point[metric] for point in known]
+            lines.append(Line(x=x, y=y, color=hue, width=2.4 if rung.name == "hasten" else 1.2))
+    return [line for line in lines if len(line.x)], tuple(keys)
 
 
 def _phases(actual: Ladder) -> Section:

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.ladder.curves import curves
 from benchmarks.ladder.figure import Bar, ladder
 from benchmarks.ladder.outcome import Time
 from benchmarks.ladder.rungs import rungs_named
-from benchmarks.ladder.show import COLUMNS, Ladder, chart, rows, standalone_chart, verdict, write
+from benchmarks.ladder.show import COLUMNS, Ladder, chart, rows, standalone_chart, standalone_curves, verdict, write
 from benchmarks.ladder.task import Task
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
+HUES = ("#c07000", "#1f7fc1", "#18212b")
 SECONDS = {"import": 3.0, "cache": 2.0, "wait": 1.0, "train": 6.0, "validate": 1.0, "total": 14.0}
 
 
@@ -35,11 +35,13 @@ def measured(make_task: Callable[..., Task]) -> Ladder:
 
 
 def test_curves_beside_a_published_value(measured: Ladder) -> None:
-    measured.results["regular"][0]["curve"].clear()  # it was stopped before a validation
-    text = curves(measured, 0.89)
+    measured.results["regular"][0]["curve"].clear()  # both runs were stopped before a validation
+    text = standalone_curves(measured, 0.89)
     assert ElementTree.fromstring(text).tag.endswith("svg")
-    lines = re.findall(r'<g id="line2d_\d+">\s*<path d="[^"]*" clip-path', text)
-    assert len(lines) >= 7  # two runs of each rung, and the published value
+    assert "var(" not in text
+    assert "nnU-Net, published: 0.89" in text
+    drawn = [len(re.findall(f'clip-path="[^"]*" style="fill: none; stroke: {hue}', text)) for hue in HUES]
+    assert drawn == [0, 2, 2]
 
 
 def test_rows_and_verdict(measured: Ladder) -> None:
