@@ -88,7 +88,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     made: list[tuple[Any, ...]] = []
 
     def measure(
-        network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float
+        network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float, passes: float
     ) -> VariantTimes:
         made.append((network, probe, allowed, memory))
         return VariantTimes({str(allowed[-1]): 0.01}, allowed[-1])

@@ -126,6 +126,16 @@ def test_a_gain_that_comes_and_goes_is_not_taken(clock: Clock, tmp_path: Path) -
     assert result.variant == PLAIN
 
 
+def test_a_short_run_is_measured_in_the_fewest_rounds(clock: Clock, tmp_path: Path) -> None:
+    unclear = {**EVEN, LAST: [0.375, 0.625]}
+    counts = {}
+    for passes in (3999, 4000):
+        clock.passes = 0
+        fastest_variant(fake(clock, unclear), probe(), [PLAIN, LAST], tmp_path, passes=passes)
+        counts[passes] = clock.passes
+    assert counts == {3999: 2 * (1 + 5), 4000: 2 * (1 + 12)}
+
+
 def test_what_a_busy_machine_measured_is_not_kept(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

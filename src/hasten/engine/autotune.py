@@ -158,10 +158,13 @@ def settle_variant(
         # Results are cached under the repr of a network, which does not show what user-defined code computes.
         memory = cache_dir(planned.config.cache) / "measured" / (planned.config.network.digest or "")
         usual = _usual(planned, network, probe, allowed)
-        measured = usual or fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
+        probes_per_step = planned.config.sample.batch_size / probe.shape[0]
+        measured = usual or fastest_variant(
+            network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s), passes=train.steps * probes_per_step
+        )
         variant = measured.variant
         why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
-        seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
+        seconds = measured.seconds[str(variant)] * (1 if usual else probes_per_step)
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
     engaged = {

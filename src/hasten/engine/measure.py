@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 _ROUNDS = (5, 12)
 """Minimum and maximum number of rounds; an interval needs at least five."""
+_SHORT_RUN = 4000
+"""Passes below which a run is too short for more rounds than the minimum: a gain that these don't show is smaller than
+the time of further ones."""
 MEASURE_S = 30.0
 """Seconds after which a measurement starts no further round."""
 _LEAST = 0.03
@@ -194,11 +197,13 @@ def usual_variant(
 
 
 def fastest_variant(
-    network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S
-) -> VariantTimes:
+    network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S,
+    passes: float = math.inf,
+) -> VariantTimes:  # fmt: skip
     """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
 
-    Where two rounds would take longer than that, the first variant is taken.
+    Where two rounds would take longer than that, the first variant is taken. passes: how many of them the run will
+    make, in the size of the probe; a short run is measured in fewer rounds.
 
     A variant is excluded if, in any pass, its loss differs from that of the first one, the reference, by more than
     2 %, or its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain
@@ -209,7 +214,8 @@ def fastest_variant(
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
     # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.
-    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
+    rounds = _ROUNDS if passes >= _SHORT_RUN else (_ROUNDS[0], _ROUNDS[0])
+    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, rounds]
     path = memory / f"variant-{digest(key)}.json"
     earlier = _read_measured(path, allowed)
     if earlier is not None:
@@ -231,7 +237,9 @@ def fastest_variant(
             return VariantTimes({names[0]: once}, allowed[0])
     timed = {name: lambda call=call, name=name: traces[name].append(call()) for name, call in calls.items()}
     with random_state_kept(probe.device):
-        comparison = compared(timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS, best_only=True)
+        comparison = compared(
+            timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS, best_only=True, rounds=rounds
+        )
     reference = traces[names[0]][0]
     sound = [name for name in names if name == names[0] or all(agrees(trace, reference) for trace in traces[name])]
     medians = dict(sorted(((name, comparison.median(name)) for name in sound), key=lambda item: item[1]))
@@ -255,15 +263,9 @@ def fastest_variant(
 
 
 def compared(
-    calls: Mapping[str, Callable[[], object]],
-    device: torch.device,
-    *,
-    base: str,
-    seconds: float,
-    hopeless: float = math.inf,
-    best_only: bool = False,
-    least: float = _LEAST,
-) -> Comparison:
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, base: str, seconds: float,
+    hopeless: float = math.inf, best_only: bool = False, least: float = _LEAST, rounds: tuple[int, int] = _ROUNDS,
+) -> Comparison:  # fmt: skip
     """Time calls in interleaved rounds, at least five, with a confidence interval and the load of the machine.
 
     Precision, memory format, compilation and kernels are decided this way.
@@ -273,7 +275,7 @@ def compared(
         calls,
         base=base,
         sync=sync,
-        rounds=_ROUNDS,
+        rounds=rounds,
         least=least,
         seconds=seconds,
         hopeless=hopeless,
