@@ -9,13 +9,16 @@ TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
 BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augment networks predict pathology doctor tune scale ladder
 
+# Compiling modules when they are first imported takes less time than compiling all of them here, one after another.
+INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
+
 # The oldest supported torch, in an environment of its own.
 OLDEST := .venv-oldest
 OLDEST_READY := $(OLDEST)/.ready
 OLDEST_TORCH := torch==2.10.0
 
-# Test files are dealt out to so many processes.
-JOBS ?= 2
+# Test files are dealt out to so many processes: one more than CI has cores, as many tests wait for processes of theirs.
+JOBS ?= 3
 
 # Where this is set, each of the many processes of the tests and benchmarks would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
@@ -55,12 +58,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt $(TORCH)
-	$(BIN)/python -m pip install -c constraints.txt -e .
+	$(INSTALL) $(TORCH)
+	$(INSTALL) -e .
 	@touch $@
 
 $(READY): $(INSTALLED)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $@
 
 lint: $(READY)
@@ -78,7 +81,8 @@ docs: $(READY)
 docs-links: $(READY)
 	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
 
-test: lint docs
+test: $(READY)
+	$(MAKE) -j2 --output-sync=target lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --junitxml=build/tests.xml
 
 slow-tests:
@@ -89,9 +93,9 @@ horovod: $(READY)
 
 # Without what nnU-Net's networks take from timm: it brings a torchvision, which is built for one torch only.
 nnunet: $(READY)
-	$(BIN)/python -m pip install -c constraints.txt 'acvl-utils>=0.2.6,<0.3' 'batchgenerators>=0.25.1' einops graphviz pandas \
+	$(INSTALL) 'acvl-utils>=0.2.6,<0.3' 'batchgenerators>=0.25.1' einops graphviz pandas \
 		requests scikit-learn seaborn yacs
-	$(BIN)/python -m pip install -c constraints.txt --no-deps 'nnunetv2>=2.8' 'dynamic-network-architectures>=0.4.4,<0.5'
+	$(INSTALL) --no-deps 'nnunetv2>=2.8' 'dynamic-network-architectures>=0.4.4,<0.5'
 
 test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'

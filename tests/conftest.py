@@ -8,7 +8,7 @@ import os
 from hypothesis import settings
 
 # The same examples every time, so that a change is judged by itself; `make test-all` looks for new ones.
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("explore", settings.get_profile("default"), deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
