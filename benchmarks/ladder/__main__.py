@@ -149,7 +149,7 @@ def hippocampus(given: argparse.Namespace, work: Path) -> Part:
         level=0.85,
         levels=(0.80, 0.85, 0.87, 0.88),
         goals=(
-            Goal(level=0.87, peer="algorithms", who="MONAI's fast training", ratio=4),
+            Goal(level=0.87, peer="algorithms", who="MONAI's fast training", ratio=5),
             Goal(level=0.85, peer="algorithms", who="MONAI's fast training", ratio=2.5),
             Goal(level=0.85, peer="regular", who="the regular way", ratio=8),
         ),
@@ -173,7 +173,7 @@ def spleen(given: argparse.Namespace, work: Path) -> Part:
         level=0.9,
         levels=(0.80, 0.85, 0.90),
         goals=(
-            Goal(level=0.9, peer="algorithms", who="MONAI's fast training", ratio=3),
+            Goal(level=0.9, peer="algorithms", who="MONAI's fast training", ratio=5),
             Goal(level=0.9, peer="regular", who="the regular way", ratio=30),
         ),
     )

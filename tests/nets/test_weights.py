@@ -35,7 +35,7 @@ def copied(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
 def test_any_prefix_is_found(name: str, dims: int, saved: str, ours: str) -> None:
     state = NETWORKS[name, dims]
     here = {ours + key: value for key, value in state.items()}
-    theirs = copied(state, saved)
+    theirs = {saved + key: value for key, value in FILES[name, dims].items()}
     fit = fit_weights(here, theirs, spatial_dims=dims)
     assert set(fit.taken) == set(here)
     assert not {*fit.adapted, *fit.left, *fit.unused}
@@ -44,6 +44,7 @@ def test_any_prefix_is_found(name: str, dims: int, saved: str, ours: str) -> Non
 
 
 NETWORKS = {(name, dims): network(name, dims=dims).state_dict() for name in NAMES for dims in (2, 3)}
+FILES = {key: copied(state) for key, state in NETWORKS.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
