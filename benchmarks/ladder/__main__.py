@@ -253,7 +253,7 @@ def tiny(given: argparse.Namespace, work: Path) -> Part:
         attempts=attempts(given, target=0.3, cap=40, slow_cap=40, rungs=ENDS),
         level=0.3,
         levels=(0.1, 0.3),
-        goals=(Goal(level=0.3, peer="algorithms", who="MONAI's fast training", ratio=5),),
+        goals=(Goal(level=0.3, peer="algorithms", who="MONAI's fast training", ratio=3),),
     )
 
 

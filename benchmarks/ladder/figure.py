@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
 
 from benchmarks.ladder.outcome import Time
 from hasten.report import words
@@ -14,12 +16,6 @@ from hasten.report.model import Key
 _WIDTH, _ROW, _TOP = 480, 36, 30
 _LEFT, _RIGHT = 8, 400
 _TICKS = tuple(step * 10**power for power in range(6) for step in (1, 3))
-_COLORS = {
-    "--ink": "#18212b", "--muted": "#566270", "--line": "#dbe1e7", "--c1": "#c07000", "--c2": "#1f7fc1",
-    "--c3": "#00815d", "--c4": "#9a8700", "--c5": "#b0508a", "--c6": "#c8441b", "--c7": "#6353c9", "--c8": "#80603c",
-    "--rest": "#b6c0ca", "--paper": "#ffffff",
-}  # fmt: skip
-"""Of the page's light sheet, for a drawing that stands alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def alone(svg: str, title: str, keys: Sequence[Key] = ()) -> str:
     box = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0]
     width, height = (float(side) for side in box.split())
     above = 26 + 18 * len(keys)
-    head = f'<text x="{_LEFT}" y="18" font-size="14" font-weight="600" fill="#18212b">{escape(title)}</text>'
+    head = f'<text x="{_LEFT}" y="18" font-size="14" font-weight="600" fill="var(--ink)">{escape(title)}</text>'
     head += "".join(_legend(key, 36 + 18 * place) for place, key in enumerate(keys))
     inner = svg[svg.index(">") + 1 : svg.rindex("</svg>")]
     text = (
@@ -102,14 +98,21 @@ def alone(svg: str, title: str, keys: Sequence[Key] = ()) -> str:
         f'<rect width="100%" height="100%" fill="#ffffff"/>{head}<g transform="translate(0 {above})">{inner}</g>'
         "</svg>\n"
     )
-    for name, color in _COLORS.items():
+    for name, color in _light_colors().items():
         text = text.replace(f"var({name})", color)
     return text
+
+
+def _light_colors() -> dict[str, str]:
+    """Those of the pages' light sheet, by the name of their variable."""
+    sheet = (resources.files("hasten.report") / "style.css.j2").read_text(encoding="utf-8")
+    return dict(re.findall(r"(--[\w-]+): (#\w+)", sheet.partition("}")[0]))
 
 
 def _legend(key: Key, y: float) -> str:
     dashes = ' stroke-dasharray="5 4"' if key.dashed else ""
     return (
         f'<line x1="{_LEFT}" x2="{_LEFT + 22}" y1="{y - 4}" y2="{y - 4}" stroke-width="2"{dashes}'
-        f' style="stroke:var({key.color})"/><text x="{_LEFT + 30}" y="{y}" fill="#566270">{escape(key.name)}</text>'
+        f' style="stroke:var({key.color})"/>'
+        f'<text x="{_LEFT + 30}" y="{y}" fill="var(--muted)">{escape(key.name)}</text>'
     )

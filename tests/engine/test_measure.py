@@ -134,6 +134,9 @@ def test_a_short_run_is_measured_in_the_fewest_rounds(clock: Clock, tmp_path: Pa
         fastest_variant(fake(clock, unclear), probe(), [PLAIN, LAST], tmp_path, passes=passes)
         counts[passes] = clock.passes
     assert counts == {3999: 2 * (1 + 5), 4000: 2 * (1 + 12)}
+    clock.passes = 0
+    fastest_variant(fake(clock, unclear), probe(), [PLAIN, LAST], tmp_path, passes=3999)
+    assert clock.passes == 0, "what a long run measured is good enough for a short one"
 
 
 def test_what_a_busy_machine_measured_is_not_kept(

@@ -168,7 +168,10 @@ def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> Run
 
 
 def _step_seconds(planned: RunPlan, budget_s: float) -> float:
-    """Forward and backward passes, as the run will measure them (and find them measured), and the update."""
+    """Forward and backward passes, as the run will measure them, and the update.
+
+    A short run finds them measured; a long one repeats it in more rounds.
+    """
     # So few steps that a GPU uses its default variant, without a comparison for each width.
     brief = with_train(planned, steps=1)
     with random_state_kept(planned.device):

@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 _ROUNDS = (5, 12)
 """Minimum and maximum number of rounds; an interval needs at least five."""
 _SHORT_RUN = 4000
-"""Passes below which a run is too short for more rounds than the minimum: a gain that these don't show is smaller than
-the time of further ones."""
+"""A run of fewer passes is measured in the minimum of rounds: further ones would cost more time than a gain that these
+don't show could save."""
 MEASURE_S = 30.0
 """Seconds after which a measurement starts no further round."""
 _LEAST = 0.03
@@ -49,7 +49,7 @@ _HOPELESS = 1.5
 """A variant that takes this many times the fastest one's seconds is not timed again."""
 _WARM_UP = 3
 """Passes before one is captured, so that libraries have made their handles and workspaces."""
-_RULES = 4
+_RULES = 5
 """Version of the measurement: raised when it changes, so that older results are ignored."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -215,9 +215,9 @@ def fastest_variant(
     names = [str(variant) for variant in allowed]
     # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.
     rounds = _ROUNDS if passes >= _SHORT_RUN else (_ROUNDS[0], _ROUNDS[0])
-    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, rounds]
+    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
     path = memory / f"variant-{digest(key)}.json"
-    earlier = _read_measured(path, allowed)
+    earlier = _read_measured(path, allowed, rounds[1])
     if earlier is not None:
         return earlier
     traces: dict[str, list[Trace]] = {name: [] for name in names}
@@ -254,7 +254,7 @@ def fastest_variant(
         return measured
     try:
         memory.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**asdict(measured), "machine": machine(probe.device)})
+        write_json(path, {**asdict(measured), "machine": machine(probe.device), "rounds": rounds[1]})
     except OSError as error:
         log.warning(
             "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", path, error
@@ -295,14 +295,16 @@ def certainly_faster(comparison: Comparison, arm: str, device: torch.device, *, 
     return enough and comparison.arms[arm].low > 1 + least and not doubtful(comparison, device)
 
 
-def _read_measured(path: Path, allowed: list[Variant]) -> VariantTimes | None:
-    """The measurement of an earlier run; None without one, or if the file is damaged."""
+def _read_measured(path: Path, allowed: list[Variant], rounds: int) -> VariantTimes | None:
+    """The measurement of an earlier run; None without one of as many rounds at most, or if the file is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         seconds = {str(name): float(value) for name, value in content["seconds"].items()}
         measured = VariantTimes(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
         if measured.variant not in allowed or not seconds:
             raise ValueError("names no variant that is allowed")
+        if content["rounds"] < rounds:
+            return None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

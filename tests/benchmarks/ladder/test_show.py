@@ -42,6 +42,7 @@ def test_curves_beside_a_published_value(measured: Ladder) -> None:
     assert "nnU-Net, published: 0.89" in text
     drawn = [len(re.findall(f'clip-path="[^"]*" style="fill: none; stroke: {hue}', text)) for hue in HUES]
     assert drawn == [0, 2, 2]
+    assert re.search(r'clip-path="[^"]*" style="fill: none; stroke-dasharray: [^"]*; stroke: #566270', text)
 
 
 def test_rows_and_verdict(measured: Ladder) -> None:
