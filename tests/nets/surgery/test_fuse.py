@@ -138,7 +138,7 @@ def test_the_seen_flow_is_one_operation(act: nn.Module) -> None:
     assert isinstance(waiting, Deferred)
     result = other.act(waiting)
     assert type(result) is Tensor
-    assert "GroupNormAct" in str(result.grad_fn)
+    assert "NormAct" in str(result.grad_fn)
 
 
 @pytest.mark.parametrize("act", [nn.GELU(), nn.SiLU(), nn.ELU(), nn.LeakyReLU(-0.5), nn.Tanh()])
@@ -158,7 +158,7 @@ def test_a_function_is_one_operation_with_the_norm_too() -> None:
     other = copy.deepcopy(plain)
     assert operate(other, IMAGE).pairs == ("norm",)
     agree(plain, other)
-    assert "GroupNormAct" in str(other(IMAGE.clone().requires_grad_()).grad_fn)
+    assert "NormAct" in str(other(IMAGE.clone().requires_grad_()).grad_fn)
 
 
 def test_an_autograd_function_that_takes_an_output_too_early_is_told_of() -> None:

@@ -128,12 +128,11 @@ SLOPES["channels"] = (-0.2, -1)
     slope=st.sampled_from(sorted(SLOPES)),
     affine=st.booleans(),
     last=st.booleans(),
-    keep=st.booleans(),
     seed=st.integers(0, 99),
 )
-@example(1, 2, 2, [200, 100], "one", True, True, False, 0)  # more than one piece of a channels-last image
+@example(1, 2, 2, [200, 100], "one", True, True, 0)  # more than one piece of a channels-last image
 def test_groups_of_any_width_are_torchs(
-    count: int, groups: int, width: int, sides: list[int], slope: str, affine: bool, last: bool, keep: bool, seed: int
+    count: int, groups: int, width: int, sides: list[int], slope: str, affine: bool, last: bool, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     channels = groups * width
@@ -157,8 +156,7 @@ def test_groups_of_any_width_are_torchs(
             for each in given
         ]
         if ours:
-            keep_output = keep and not learned
-            result = group_norm_act(leaves[0], groups, *leaves[1:], 1e-5, keep_output=keep_output)  # type: ignore[arg-type, misc]
+            result = group_norm_act(leaves[0], groups, *leaves[1:], 1e-5)  # type: ignore[arg-type, misc]
         else:
             result = functional.group_norm(leaves[0], groups, leaves[1], leaves[2])  # type: ignore[arg-type]
             if learned:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from hasten.kernels.use import power_of_two
 from hasten.nets.losses.soft_counts_kernels import counts_kernel, scores_gradient_kernel
-from hasten.nets.surgery.moments import layout_of
+from hasten.nets.surgery.layout import layout_of
 
 _TILE = 4096
 """Scores that a program holds at once: 16 for each of 256 threads."""

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map
 
 from hasten.nets.surgery.activate import Slope
 
-Finish = Callable[[Slope, bool], Tensor]
-"""The norm with an activation of this slope; and whether the output may be kept for the backward pass."""
+Finish = Callable[[Slope], Tensor]
+"""The norm with an activation of this slope."""
 
 _RELU = (functional.relu, torch.relu, Tensor.relu)
 FUNCTIONS = (*_RELU, functional.leaky_relu)
@@ -34,7 +34,7 @@ _DROPOUT = (
 
 
 class Deferred(Tensor):
-    """Stands for a norm's output, of the shape of its image (B, C, ...). `finish(None, False)` computes that."""
+    """Stands for a norm's output, of the shape of its image (B, C, ...). `finish(None)` computes that."""
 
     _finish: Finish
     _value: Tensor | None
@@ -62,7 +62,7 @@ class Deferred(Tensor):
         """
         if self._value is None:
             with torch.set_grad_enabled(self._graph):
-                self._value = self._finish(None, False)
+                self._value = self._finish(None)
         return self._value
 
     def activated(self, slope: Slope, *, inplace: bool = False) -> Tensor | None:
@@ -72,8 +72,7 @@ class Deferred(Tensor):
         """
         if self._value is not None or torch.is_grad_enabled() != self._graph:
             return None
-        fixed = isinstance(slope, float) and (slope == 0 or (inplace and slope > 0))
-        output = self._finish(slope, fixed)
+        output = self._finish(slope)
         if inplace:
             self._value = output
         return output

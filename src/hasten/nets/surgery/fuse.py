@@ -13,14 +13,12 @@ from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
-from hasten.nets.surgery.moments import layout_of, on_cpu_only
+from hasten.nets.surgery.layout import layout_of, on_cpu_only
 from hasten.nets.surgery.normact import NormAct, group_norm_act
 from hasten.nets.surgery.reclass import Mixed, become, original
 
 _INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)
 _NORMS = (*_INSTANCE, nn.GroupNorm)
-_FEW = 1 << 20
-"""Elements of a channels-last image below which torch's group norm is as fast."""
 _ACTIVATIONS = (nn.PReLU, nn.ReLU, nn.LeakyReLU)
 
 
@@ -67,7 +65,7 @@ class _Kept(Mixed):
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
             return output if traced else output.contiguous(memory_format=layout_of(image))
         finish = partial(_finish, self, image)
-        return Deferred(image, finish) if self.hasten_defers else finish(None, False)
+        return Deferred(image, finish) if self.hasten_defers else finish(None)
 
 
 def _supports(norm: Any, image: Tensor) -> bool:
@@ -76,16 +74,15 @@ def _supports(norm: Any, image: Tensor) -> bool:
         return False
     voxels, channels = image.shape[2:].numel(), image.shape[1]
     if isinstance(norm, nn.GroupNorm):
-        few = image.numel() < _FEW and not image.is_cuda and layout_of(image) is not torch.contiguous_format
-        return channels == norm.num_channels and voxels * (channels // norm.num_groups) > 1 and not few
+        return channels == norm.num_channels and voxels * (channels // norm.num_groups) > 1
     dims = 2 if isinstance(norm, nn.InstanceNorm2d) else 3
     fits = channels == norm.num_features and image.ndim == dims + 2 and voxels > 1
     return fits and not norm.track_running_stats
 
 
-def _finish(norm: Any, image: Tensor, slope: Slope, keep_output: bool) -> Tensor:
+def _finish(norm: Any, image: Tensor, slope: Slope) -> Tensor:
     groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else image.shape[1]
-    return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps, keep_output=keep_output)
+    return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps)
 
 
 class _Following(Mixed):

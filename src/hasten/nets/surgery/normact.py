@@ -1,11 +1,8 @@
 """Norm and activation as one differentiable operation that keeps the memory format.
 
-The operation for a GPU is in `normact_triton`; what follows is about a CPU.
-
-torch's `instance_norm` returns contiguous activations for channels-last ones, so that the next convolution converts
-them back; its `group_norm` converts them in its backward pass. A conversion costs several times the norm itself. The
-formulas are the same here; only the order of rounding differs. Between forward and backward only the image is kept,
-which is the output of the convolution before, and on request the output, which the next layer keeps anyway.
+The operation for a GPU is in `normact_triton`, the fast one for a CPU in `normact_cpu`; torch's operations below are
+for what those don't take, such as float64. Between forward and backward only the image is kept, which is the output of
+the convolution before.
 """
 
 from __future__ import annotations
@@ -19,74 +16,79 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, activate_, gradient_before, gradient_of_slope
-from hasten.nets.surgery.moments import (
-    backward_in_groups,
-    backward_last,
-    group_moments,
-    layout_of,
-    normalise,
-    on_cpu_only,
-)
+from hasten.nets.surgery.layout import layout_of, on_cpu_only
+from hasten.nets.surgery.normact_cpu import cpu_kernel_takes, cpu_norm_act, cpu_norm_act_backward
 
 _aten = torch.ops.aten
 
 
-class _GroupNormAct(torch.autograd.Function):
+class _CpuNormAct(torch.autograd.Function):
+    """`normact_cpu`, on the image in its own memory format and everything else in float32."""
+
     @staticmethod
     def forward(
-        ctx: Any,
-        image: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        slope: Slope,
-        groups: int,
-        eps: float,
-        keep_output: bool,
+        ctx: Any, image: Tensor, weight: Tensor | None, bias: Tensor | None, slope: Slope, groups: int, eps: float
     ) -> Tensor:
-        layout = layout_of(image)
-        image, scale, offset = image.contiguous(memory_format=layout), *_affine(image, weight, bias)
-        if layout is torch.contiguous_format:
-            sizes = (*image.shape[:2], image[0, 0].numel(), groups)
-            normed, mean, rstd = _aten.native_group_norm(image, scale, offset, *sizes, eps)
-        else:
-            mean, var = group_moments(image, groups)
-            rstd = (var + eps).rsqrt()
-            normed = normalise(image, mean, rstd, scale, offset)
-        output = activate_(normed, slope)
-        learned = slope if isinstance(slope, Tensor) else None
-        ctx.save_for_backward(image, weight, bias, learned, mean, rstd, output if keep_output else None)
-        ctx.slope = None if learned is not None else slope
-        ctx.groups = groups
+        image = image.contiguous(memory_format=layout_of(image))
+        exact = [_float32(each) for each in (weight, bias, slope)]
+        output, mean, rstd = cpu_norm_act(image, groups, *exact, eps)
+        ctx.save_for_backward(image, mean, rstd, *exact)
+        ctx.dtypes = [each.dtype if isinstance(each, Tensor) else None for each in (weight, bias, slope)]
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        image, weight, bias, mean, rstd, gradient, to_slope = _open(ctx, gradient)
-        scale, _ = _affine(image, weight, bias)
+        image, *others = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=layout_of(image))
+        to_image, *grads = cpu_norm_act_backward(gradient, image, *others, of_image=ctx.needs_input_grad[0])
+        typed = (
+            grad.to(dtype) if grad is not None and dtype is not None else None
+            for grad, dtype in zip(grads, ctx.dtypes, strict=True)
+        )  # fmt: skip
+        return to_image, *typed, None, None
+
+
+def _float32(values: Slope) -> Tensor | None:
+    if values is None:
+        return None
+    return values.detach().float().contiguous() if isinstance(values, Tensor) else torch.tensor([float(values)])
+
+
+class _GroupNormAct(torch.autograd.Function):
+    """torch's group norm and activation, on a contiguous copy where the image is channels-last."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, image: Tensor, weight: Tensor | None, bias: Tensor | None, slope: Slope, groups: int, eps: float
+    ) -> Tensor:
+        layout, image = layout_of(image), image.contiguous()
+        normed, mean, rstd = _aten.native_group_norm(image, *_affine(image, weight, bias), *_sizes(image, groups), eps)
+        learned = slope if isinstance(slope, Tensor) else None
+        ctx.save_for_backward(image, weight, bias, learned, mean, rstd)
+        ctx.slope = None if learned is not None else slope
+        ctx.groups, ctx.eps, ctx.layout = groups, eps, layout
+        return activate_(normed, slope).contiguous(memory_format=layout)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        image, weight, bias, learned, mean, rstd = ctx.saved_tensors
+        slope, gradient, to_slope = learned if learned is not None else ctx.slope, gradient.contiguous(), None
+        sizes, affine = _sizes(image, ctx.groups), _affine(image, weight, bias)
+        if slope is not None:
+            normed = _aten.native_group_norm(image, *affine, *sizes, ctx.eps)[0]
+            if ctx.needs_input_grad[3]:
+                to_slope = gradient_of_slope(gradient, normed, slope)
+            gradient = gradient_before(gradient, normed, slope)
         mask = list(ctx.needs_input_grad[:3])
-        if layout_of(image) is torch.contiguous_format:
-            sizes = (*image.shape[:2], image[0, 0].numel(), ctx.groups)
-            grads = _aten.native_group_norm_backward(gradient, image, mean, rstd, scale, *sizes, mask)
-        elif ctx.groups == image.shape[1]:
-            grads = backward_last(gradient, image, mean, rstd, scale, mask)
-        else:
-            grads = backward_in_groups(gradient, image, mean, rstd, scale, mask)
-        return grads[0], _like(grads[1], weight), _like(grads[2], bias), to_slope, None, None, None
+        grads = _aten.native_group_norm_backward(gradient, image, mean, rstd, affine[0], *sizes, mask)
+        to_image = grads[0].contiguous(memory_format=ctx.layout) if grads[0] is not None else None
+        return to_image, _like(grads[1], weight), _like(grads[2], bias), to_slope, None, None
 
 
-def _open(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    """The saved tensors, the gradient before the activation, and that of the slope."""
-    image, weight, bias, learned, mean, rstd, output = ctx.saved_tensors
-    slope = learned if learned is not None else ctx.slope
-    gradient = gradient.contiguous(memory_format=layout_of(image))
-    to_slope = None
-    if slope is not None:
-        normed = output if output is not None else normalise(image, mean, rstd, *_affine(image, weight, bias))
-        if ctx.needs_input_grad[3]:
-            to_slope = gradient_of_slope(gradient, normed, slope)
-        gradient = gradient_before(gradient, normed, slope)
-    return image, weight, bias, mean, rstd, gradient, to_slope
+def _sizes(image: Tensor, groups: int) -> tuple[int, int, int, int]:
+    return *image.shape[:2], image[0, 0].numel(), groups
 
 
 def _affine(image: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -107,27 +109,21 @@ def group_norm_act(
     bias: Tensor | None = None,
     slope: Slope = None,
     eps: float = 1e-5,
-    *,
-    keep_output: bool = False,
 ) -> Tensor:
     """prelu(group_norm(image)); an instance norm where `groups` is the number of channels.
 
     image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU, or on a GPU where `kernels_take` it. weight,
     bias: (C,). slope: None for no activation, a number, or a tensor of one element or C. eps: added to each variance.
-    keep_output: keep the output for the backward pass on a CPU and spare it a computation; as for a ReLU, it must not
-    be changed then, and `slope` must be a number that is not negative. Differentiable once.
+    Differentiable once.
     """
-    assert not keep_output or slope is None or (isinstance(slope, float | int) and slope >= 0)
     if image.is_cuda:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
         return triton_norm_act(image, groups, weight, bias, slope, eps)
     if has_torch_function((image,)):
-        return handle_torch_function(
-            group_norm_act, (image,), image, groups, weight, bias, slope, eps, keep_output=keep_output
-        )
-    keep_output = keep_output and slope is not None
-    output = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
+        return handle_torch_function(group_norm_act, (image,), image, groups, weight, bias, slope, eps)
+    function = _CpuNormAct if cpu_kernel_takes(image) else _GroupNormAct
+    output: Tensor = function.apply(image, weight, bias, slope, groups, eps)
     return output
 
 

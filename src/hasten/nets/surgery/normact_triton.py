@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from hasten.kernels.use import power_of_two
 from hasten.nets.surgery.activate import Slope
-from hasten.nets.surgery.moments import layout_of
+from hasten.nets.surgery.layout import layout_of
 from hasten.nets.surgery.normact_kernels import (
     apply_kernel,
     gradient_kernel,
