@@ -15,18 +15,18 @@ from tests.nets.examples import NETWORKS, Odd, image_of, laid_out, network_of, t
 
 FOUND = {
     "unet": (9, 9),
-    "unet batch": (0, 9),
+    "unet batch": (9, 9),
     "unet group": (9, 0),
     "dynunet": (10, 0),
     "dynunet deep": (7, 0),
-    "dynunet batch": (0, 0),
+    "dynunet batch": (7, 0),
     "segresnet": (15, 0),
     "plainconvunet": (10, 10),
-    "plainconvunet batch": (0, 10),
+    "plainconvunet batch": (10, 10),
     "residualencoderunet": (7, 11),
     "mednext": (0, 14),
-    "basicunet": (0, 18),
-    "odd": (2, 2),
+    "basicunet": (18, 18),
+    "odd": (3, 2),
 }
 """Pairs and biases of each network: the group norms of a few channels cancel none, nor what is added to a skip."""
 

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map
 
 from hasten.nets.surgery.activate import Slope
 
-Finish = Callable[[Slope], Tensor]
-"""The norm with an activation of this slope."""
+Finish = Callable[[Slope, float], Tensor]
+"""The norm with a dropout of this share and an activation of this slope."""
 
 _RELU = (functional.relu, torch.relu, Tensor.relu)
 FUNCTIONS = (*_RELU, functional.leaky_relu)
@@ -34,25 +34,26 @@ _DROPOUT = (
 
 
 class Deferred(Tensor):
-    """Stands for a norm's output, of the shape of its image (B, C, ...). `finish(None)` computes that."""
+    """Stands for a norm's output, of the shape of its image (B, C, ...). `finish(None, 0.0)` computes that."""
 
     _finish: Finish
+    _dropout: float
     _value: Tensor | None
     _graph: bool
 
     @staticmethod
-    def __new__(cls, image: Tensor, finish: Finish) -> Deferred:
+    def __new__(cls, image: Tensor, finish: Finish, dropout: float = 0.0) -> Deferred:
         graph = torch.is_grad_enabled()
         deferred: Deferred = Tensor._make_wrapper_subclass(
             cls, image.shape, dtype=image.dtype, device=image.device, requires_grad=graph
         )
-        deferred._finish, deferred._value, deferred._graph = finish, None, graph
+        deferred._finish, deferred._value, deferred._graph, deferred._dropout = finish, None, graph, dropout
         if graph:
             with torch._C.DisableTorchFunctionSubclass():
                 deferred.register_hook(_refuse_lost_gradient)
         return deferred
 
-    def __init__(self, image: Tensor, finish: Finish) -> None:
+    def __init__(self, image: Tensor, finish: Finish, dropout: float = 0.0) -> None:
         pass
 
     def value(self) -> Tensor:
@@ -62,7 +63,7 @@ class Deferred(Tensor):
         """
         if self._value is None:
             with torch.set_grad_enabled(self._graph):
-                self._value = self._finish(None)
+                self._value = self._finish(None, self._dropout)
         return self._value
 
     def activated(self, slope: Slope, *, inplace: bool = False) -> Tensor | None:
@@ -72,10 +73,16 @@ class Deferred(Tensor):
         """
         if self._value is not None or torch.is_grad_enabled() != self._graph:
             return None
-        output = self._finish(slope)
+        output = self._finish(slope, self._dropout)
         if inplace:
             self._value = output
         return output
+
+    def dropped(self, share: float) -> Deferred | None:
+        """Stands for the output after a dropout; None if the norm's output is in use already."""
+        if self._value is not None or self._dropout or torch.is_grad_enabled() != self._graph:
+            return None
+        return Deferred(self, self._finish, share)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -101,6 +108,8 @@ def _fused_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
         return deferred.activated(float(slope)) if slope >= 0 else None
     if func in _DROPOUT and len(args) == 1 and (kwargs.get("p", 0.5) == 0 or not kwargs.get("training", True)):
         return deferred
+    if func is functional.dropout and len(args) == 1 and kwargs.get("p", 0.5) < 1 and not kwargs.get("inplace"):
+        return deferred.dropped(kwargs.get("p", 0.5))
     return None
 
 

@@ -14,11 +14,13 @@ from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
-from hasten.nets.surgery.normact import NormAct, group_norm_act
+from hasten.nets.surgery.normact import NormAct, batch_norm_act, group_norm_act
+from hasten.nets.surgery.normact_cpu import Statistics, cpu_kernel_takes
 from hasten.nets.surgery.reclass import Mixed, become, original
 
 _INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)
-_NORMS = (*_INSTANCE, nn.GroupNorm)
+_BATCH = (nn.BatchNorm2d, nn.BatchNorm3d)
+_NORMS = (*_INSTANCE, nn.GroupNorm, *_BATCH)
 _ACTIVATIONS = (nn.PReLU, nn.ReLU, nn.LeakyReLU)
 
 
@@ -65,7 +67,7 @@ class _Kept(Mixed):
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
             return output if traced else output.contiguous(memory_format=layout_of(image))
         finish = partial(_finish, self, image)
-        return Deferred(image, finish) if self.hasten_defers else finish(None)
+        return Deferred(image, finish) if self.hasten_defers else finish(None, 0.0)
 
 
 def _supports(norm: Any, image: Tensor) -> bool:
@@ -80,9 +82,52 @@ def _supports(norm: Any, image: Tensor) -> bool:
     return fits and not norm.track_running_stats
 
 
-def _finish(norm: Any, image: Tensor, slope: Slope) -> Tensor:
+def _finish(norm: Any, image: Tensor, slope: Slope, dropout: float) -> Tensor:
     groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else image.shape[1]
-    return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps)
+    return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps, dropout)
+
+
+class _KeptBatch(_Kept):
+    """A batch norm as a C++ function on a CPU; wherever that does not run, torch's own, which keeps the format too."""
+
+    def forward(self: Any, image: Tensor) -> Tensor:
+        supported = image.ndim in (4, 5) and image.shape[1] == self.num_features
+        supported = supported and image.numel() > image.shape[1] and on_cpu_only(image, self.weight, self.bias)
+        if not (supported and cpu_kernel_takes(image)):
+            output: Tensor = super(_Kept, self).forward(image)  # type: ignore[misc]
+            return output
+        finish = _FinishBatch(self, image, training=self.training)
+        return Deferred(image, finish) if self.hasten_defers else finish(None, 0.0)
+
+
+@dataclass(slots=True)
+class _FinishBatch:
+    """A batch norm's output, whose running statistics move once."""
+
+    norm: Any
+    image: Tensor
+    training: bool
+    counted: bool = False
+
+    def __call__(self, slope: Slope, dropout: float) -> Tensor:
+        norm = self.norm
+        running = None if norm.running_mean is None else Statistics(norm.running_mean, norm.running_var)
+        given = None if self.training else running
+        output, batch = batch_norm_act(self.image, norm.weight, norm.bias, slope, norm.eps, dropout, given)
+        if self.training and running is not None and not self.counted:
+            self.counted = True
+            _track(norm, running, batch, self.image.numel() // self.image.shape[1])
+        return output
+
+
+def _track(norm: Any, running: Statistics, batch: Statistics, count: int) -> None:
+    """Move the running statistics towards those of a batch of `count` voxels, as torch does."""
+    share = norm.momentum
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        share = 1.0 / float(norm.num_batches_tracked) if share is None else share
+    running.mean.lerp_(batch.mean.to(running.mean.dtype), share)
+    running.var.lerp_((batch.var * (count / (count - 1))).to(running.var.dtype), share)
 
 
 class _Following(Mixed):
@@ -115,8 +160,7 @@ def _slope(activation: nn.Module) -> Slope:
 def fuse(network: nn.Module, flow: Flow) -> Surgery:
     """Change the classes of norms and activations of `network`, in place; `flow` is its traced data flow.
 
-    Parameters, buffers, names and hooks stay. Batch norms are left as they are: torch's keeps channels-last, and fused
-    it was no faster. On a GPU nothing changes before `fused_norms`.
+    Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`, and never a batch norm.
     """
     norms, activations, pairs = [], [], []
     for name, module in network.named_modules():
@@ -125,7 +169,7 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
         if type(module) not in _NORMS:
             continue
         calls = flow.calls_of(name)
-        become(module, _Kept)
+        become(module, _KeptBatch if isinstance(module, _BATCH) else _Kept)
         norms.append(name)
         module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
         if module.hasten_defers:
@@ -159,6 +203,8 @@ def _is_activated(output: Any, flow: Flow) -> bool:
     if not isinstance(output, Tensor):
         return False
     uses, call = flow.uses_of(output), flow.first_consumer(output)
+    if call is not None and type(flow.network.get_submodule(call.module)) is nn.Dropout and call.output is not output:
+        return flow.consumers(output) == [call] and _is_activated(call.output, flow)
     if call is None:
         alone = len(uses) == 1 and not uses[0].returned_it and id(output) not in flow.outputs
         return alone and uses[0].function in FUNCTIONS

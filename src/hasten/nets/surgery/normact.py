@@ -1,4 +1,4 @@
-"""Norm and activation as one differentiable operation that keeps the memory format.
+"""Norm, dropout and activation as one differentiable operation that keeps the memory format.
 
 The operation for a GPU is in `normact_triton`, the fast one for a CPU in `normact_cpu`; torch's operations below are
 for what those don't take, such as float64. Between forward and backward only the image is kept, which is the output of
@@ -12,12 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, activate_, gradient_before, gradient_of_slope
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
-from hasten.nets.surgery.normact_cpu import cpu_kernel_takes, cpu_norm_act, cpu_norm_act_backward
+from hasten.nets.surgery.normact_cpu import (
+    Affine,
+    Norm,
+    Statistics,
+    cpu_kernel_takes,
+    cpu_norm_act,
+    cpu_norm_act_backward,
+)
 
 _aten = torch.ops.aten
 
@@ -27,25 +35,35 @@ class _CpuNormAct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, image: Tensor, weight: Tensor | None, bias: Tensor | None, slope: Slope, groups: int, eps: float
-    ) -> Tensor:
+        ctx: Any,
+        image: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        slope: Slope,
+        norm: Norm,
+        given: Statistics | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         image = image.contiguous(memory_format=layout_of(image))
-        exact = [_float32(each) for each in (weight, bias, slope)]
-        output, mean, rstd = cpu_norm_act(image, groups, *exact, eps)
-        ctx.save_for_backward(image, mean, rstd, *exact)
+        affine = Affine(*map(_float32, (weight, bias, slope)))
+        output, statistics = cpu_norm_act(image, norm, affine, given)
+        ctx.mark_non_differentiable(*statistics)
+        ctx.save_for_backward(image, *statistics, *affine)
+        ctx.norm = norm
         ctx.dtypes = [each.dtype if isinstance(each, Tensor) else None for each in (weight, bias, slope)]
-        return output
+        return output, *statistics
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        image, *others = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        image, mean, var, *affine = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=layout_of(image))
-        to_image, *grads = cpu_norm_act_backward(gradient, image, *others, of_image=ctx.needs_input_grad[0])
+        to_image, grads = cpu_norm_act_backward(
+            gradient, image, ctx.norm, Affine(*affine), Statistics(mean, var), of_image=ctx.needs_input_grad[0]
+        )
         typed = (
             grad.to(dtype) if grad is not None and dtype is not None else None
             for grad, dtype in zip(grads, ctx.dtypes, strict=True)
-        )  # fmt: skip
+        )
         return to_image, *typed, None, None
 
 
@@ -53,6 +71,11 @@ def _float32(values: Slope) -> Tensor | None:
     if values is None:
         return None
     return values.detach().float().contiguous() if isinstance(values, Tensor) else torch.tensor([float(values)])
+
+
+def _seed(dropout: float) -> int:
+    """A draw from torch's generator, so that a run with the same state draws the same zeros."""
+    return int(torch.randint(1 << 62, ()).item()) if dropout else 0
 
 
 class _GroupNormAct(torch.autograd.Function):
@@ -109,22 +132,51 @@ def group_norm_act(
     bias: Tensor | None = None,
     slope: Slope = None,
     eps: float = 1e-5,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """prelu(group_norm(image)); an instance norm where `groups` is the number of channels.
+    """prelu(dropout(group_norm(image))); an instance norm where `groups` is the number of channels.
 
     image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU, or on a GPU where `kernels_take` it. weight,
     bias: (C,). slope: None for no activation, a number, or a tensor of one element or C. eps: added to each variance.
-    Differentiable once.
+    dropout: the share of zeros, below 1. Differentiable once.
     """
+    if has_torch_function((image,)):
+        return handle_torch_function(group_norm_act, (image,), image, groups, weight, bias, slope, eps, dropout)
+    if cpu_kernel_takes(image):
+        norm = Norm(groups=groups, eps=eps, dropout=dropout, seed=_seed(dropout))
+        output: Tensor = _CpuNormAct.apply(image, weight, bias, slope, norm, None)[0]
+        return output
+    if dropout:
+        normed = functional.dropout(group_norm_act(image, groups, weight, bias, None, eps), dropout)
+        return normed if slope is None else _activated(normed, slope)
     if image.is_cuda:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
         return triton_norm_act(image, groups, weight, bias, slope, eps)
-    if has_torch_function((image,)):
-        return handle_torch_function(group_norm_act, (image,), image, groups, weight, bias, slope, eps)
-    function = _CpuNormAct if cpu_kernel_takes(image) else _GroupNormAct
-    output: Tensor = function.apply(image, weight, bias, slope, groups, eps)
+    output = _GroupNormAct.apply(image, weight, bias, slope, groups, eps)
     return output
+
+
+def _activated(image: Tensor, slope: Tensor | float) -> Tensor:
+    return functional.prelu(image, slope) if isinstance(slope, Tensor) else functional.leaky_relu(image, slope)
+
+
+def batch_norm_act(
+    image: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    slope: Slope,
+    eps: float,
+    dropout: float,
+    given: Statistics | None,
+) -> tuple[Tensor, Statistics]:
+    """prelu(dropout(batch_norm(image))) and the statistics: the batch's, or those that are given.
+
+    image: what `cpu_kernel_takes`; the other arguments as for `group_norm_act`. Differentiable once.
+    """
+    norm = Norm(groups=0, eps=eps, fixed=given is not None, dropout=dropout, seed=_seed(dropout))
+    output, *statistics = _CpuNormAct.apply(image, weight, bias, slope, norm, given)
+    return output, Statistics(*statistics)
 
 
 class NormAct(nn.Module):

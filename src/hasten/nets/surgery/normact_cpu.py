@@ -1,4 +1,4 @@
-"""Group norm and activation on a CPU as one C++ function each way, built by the first process that needs it.
+"""Norm, dropout and activation on a CPU as one C++ function each way, built by the first process that needs it.
 
 `normact.cpp` beside this file says how it computes. Where there is no C++ compiler, torch's operations run instead.
 """
@@ -12,8 +12,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,104 +30,119 @@ log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.bfloat16)
 _SOURCE = Path(__file__).with_name("normact.cpp")
-_FLAGS = ("-O2", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast")
+_FLAGS = ("-O2", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast",
+          "-Wno-psabi")  # fmt: skip
 _INSTRUCTIONS = {
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"),
     "AVX2": ("-mavx2", "-mfma"),
 }
 """Flags by torch's name of the processor's capability; others compile for any processor of the architecture."""
 _SECONDS = 120
-"""Timeout of the compiler, which takes 2 s."""
-_POINTER, _SIZE, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
-_SHAPE = (_SIZE, _SIZE, _SIZE, _SIZE, _INT, _INT)
+"""Timeout of the compiler, which takes 2 to 4 s."""
+
+
+class _Settings(ctypes.Structure):
+    """As in `normact.cpp`."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("samples", "channels", "voxels", "groups", "slopes", "seed")),
+        *((name, ctypes.c_double) for name in ("eps", "dropout")),
+        *((name, ctypes.c_int32) for name in ("last", "bfloat16", "fixed", "threads")),
+    )
+
+
+class Affine(NamedTuple):
+    """What follows the normalisation: (C,) each, the slope one element or (C,), float32; None where there is none."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    slope: Tensor | None
+
+
+class Statistics(NamedTuple):
+    """float32 mean and biased variance of each group, (B, G); of each channel, (C,), for a batch norm."""
+
+    mean: Tensor
+    var: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Norm:
+    """The norm of a call, and the dropout between it and the activation."""
+
+    groups: int
+    """Of the channels; 0 for a batch norm."""
+    eps: float
+    """Added to each variance."""
+    fixed: bool = False
+    """Whether the statistics are given, as in evaluation mode."""
+    dropout: float = 0.0
+    """The share of zeros, below 1."""
+    seed: int = 0
+    """Of the dropout's draws."""
 
 
 def cpu_kernel_takes(image: Tensor) -> bool:
     """Whether the C++ functions may run now on this tensor, (B, C, H, W) or (B, C, D, H, W).
 
-    The first call builds them, in 2 s.
+    The first call builds them, in 2 to 4 s.
     """
     plain = type(image) is Tensor and image.device.type == "cpu" and image.numel() > 0
     return plain and image.dtype in DTYPES and library() is not None
 
 
 def cpu_norm_act(
-    image: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, slope: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The output in the image's memory format, and the mean and 1 / standard deviation of each group, (B, G) float32.
+    image: Tensor, norm: Norm, affine: Affine, given: Statistics | None = None
+) -> tuple[Tensor, Statistics]:
+    """The output, in the image's memory format, and the statistics that it was normalised by.
 
-    image: (B, C, H, W) or (B, C, D, H, W), dense in either memory format. weight, bias: (C,) float32. slope: one
-    element or (C,), float32. All in the memory of a CPU.
+    image: (B, C, H, W) or (B, C, D, H, W), dense in either memory format, in the memory of a CPU, as all the tensors
+    are. given: the statistics, with `norm.fixed`.
     """
-    output = torch.empty_like(image)
-    mean = image.new_empty(image.shape[0], groups, dtype=torch.float32)
-    rstd = torch.empty_like(mean)
-    _call("norm_act", image, groups, (image, output, mean, rstd, weight, bias, slope), slope, numbers=(eps,))
-    return output, mean, rstd
+    output, statistics = torch.empty_like(image), given
+    if statistics is None:
+        mean = torch.empty((len(image), norm.groups) if norm.groups else image.shape[1], dtype=torch.float32)
+        statistics = Statistics(mean, torch.empty_like(mean))
+    _call("norm_act", image, norm, affine, (image, output, *statistics, *affine))
+    return output, statistics
 
 
 def cpu_norm_act_backward(
-    gradient: Tensor,
-    image: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    slope: Tensor | None,
-    *,
-    of_image: bool,
-) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
-    """Gradients of the image, the weight, the bias and the slope; arguments as those and the results of `cpu_norm_act`.
+    gradient: Tensor, image: Tensor, norm: Norm, affine: Affine, statistics: Statistics, *, of_image: bool
+) -> tuple[Tensor | None, Affine]:
+    """Gradients of the image and of `affine`; arguments as those and the results of `cpu_norm_act`.
 
     gradient: of the output, in the image's type, shape and memory format. of_image: whether that gradient is wanted.
     """
     to_image = torch.empty_like(image) if of_image else None
-    to_weight = image.new_empty(image.shape[1], dtype=torch.float32)
-    to_bias = torch.empty_like(to_weight)
-    to_slope = torch.empty_like(slope) if slope is not None else None
-    _call(
-        "norm_act_backward", image, mean.shape[1], (gradient, image, mean, rstd, weight, bias, slope), slope,
-        (to_image, to_weight, to_bias, to_slope),
+    to_weight, to_bias = (torch.empty(image.shape[1], dtype=torch.float32) for _ in range(2))
+    to_slope = torch.empty_like(affine.slope) if affine.slope is not None else None
+    results = (to_image, to_weight, to_bias, to_slope)
+    _call("norm_act_backward", image, norm, affine, (gradient, image, *statistics, *affine, *results))
+    return to_image, Affine(to_weight, to_bias, to_slope)
+
+
+def _call(name: str, image: Tensor, norm: Norm, affine: Affine, tensors: Sequence[Tensor | None]) -> None:
+    settings = _Settings(
+        samples=image.shape[0], channels=image.shape[1], voxels=image[0, 0].numel(), groups=norm.groups,
+        slopes=0 if affine.slope is None else affine.slope.numel(), seed=norm.seed, eps=norm.eps, dropout=norm.dropout,
+        last=layout_of(image) is not torch.contiguous_format, bfloat16=image.dtype == torch.bfloat16, fixed=norm.fixed,
+        threads=torch.get_num_threads(),
     )  # fmt: skip
-    return to_image, to_weight, to_bias, to_slope
-
-
-def _call(
-    name: str,
-    image: Tensor,
-    groups: int,
-    tensors: Sequence[Tensor | None],
-    slope: Tensor | None,
-    results: Sequence[Tensor | None] = (),
-    numbers: Sequence[float] = (),
-) -> None:
-    samples, channels = image.shape[:2]
-    shape = (samples, channels, image[0, 0].numel(), groups)
-    kind = (layout_of(image) is not torch.contiguous_format, image.dtype == torch.bfloat16)
-    pointers, outputs = (
-        [None if each is None else each.data_ptr() for each in group] for group in (tensors, results)
-    )
-    slopes = 0 if slope is None else slope.numel()
-    loaded = library()
-    assert loaded is not None
-    failed = getattr(loaded, name)(*pointers, slopes, *outputs, *shape, *kind, *numbers, torch.get_num_threads())
-    if failed:
+    pointers = (None if each is None else each.data_ptr() for each in tensors)
+    if getattr(library(), name)(ctypes.byref(settings), *map(ctypes.c_void_p, pointers)):
         raise MemoryError(f"{name}: no memory for the sums of an image {tuple(image.shape)}")
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled functions, built if the cache folder lacks them; None, after a warning, where they can't be built."""
+    """The compiled functions, built if the cache folder lacks them; None, after a warning, if they can't be built."""
     try:
-        path = _built(cache_dir(CacheConfig()) / "kernels")
-        loaded = ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(_built(cache_dir(CacheConfig()) / "kernels")))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         log.warning("norms and activations run as torch's operations: %s", reason)
         return None
-    loaded.norm_act.argtypes = (*[_POINTER] * 7, _SIZE, *_SHAPE, _DOUBLE, _INT)
-    loaded.norm_act_backward.argtypes = (*[_POINTER] * 7, _SIZE, *[_POINTER] * 4, *_SHAPE, _INT)
-    return loaded
 
 
 def _built(folder: Path) -> Path:
