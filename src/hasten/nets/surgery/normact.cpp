@@ -23,10 +23,14 @@ extern "C" struct Settings {
 
 namespace {
 
-typedef float Vec __attribute__((vector_size(64)));
-typedef uint32_t Bits __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
+#ifdef __AVX512F__
 constexpr int64_t kWidth = 16;       // values of a Vec
+#else
+constexpr int64_t kWidth = 8;
+#endif
+typedef float Vec __attribute__((vector_size(4 * kWidth)));
+typedef uint32_t Bits __attribute__((vector_size(4 * kWidth)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kWidth)));
 constexpr int64_t kPiece = 8192;     // values of a piece, which stay in the first cache for a second reading
 constexpr int64_t kSerial = 1 << 14; // values of an image below which one thread is faster
 
@@ -112,8 +116,9 @@ class Dropout {
     }
     Vec of(Vec values, int64_t at) const {
         if (!active_) return values;
-        constexpr Bits lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-        Bits bits = (lane + static_cast<uint32_t>(at)) ^ first_; // Wellons' lowbias32, with a second key
+        Bits bits;
+        for (int64_t lane = 0; lane < kWidth; ++lane) bits[lane] = static_cast<uint32_t>(at + lane);
+        bits ^= first_; // Wellons' lowbias32, with a second key
         bits = (bits ^ (bits >> 16)) * 0x7feb352du;
         bits = ((bits ^ (bits >> 15)) + second_) * 0x846ca68bu;
         bits = (bits ^ (bits >> 16)) * 0x9e3779b1u;
