@@ -42,6 +42,18 @@ def steps(given: argparse.Namespace) -> Part:
     return claims, times, message
 
 
+def norms(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.norms import FORMATS, LAYERS, norm_times
+
+    times = norm_times(given.rounds)
+    claims = []
+    for layer in LAYERS:
+        best = min((f"{layer}/{layout}/torch" for layout in FORMATS), key=lambda name: statistics.median(times[name]))
+        ratio = median_ratio(times[best], times[f"{layer}/channels-last/hasten"])
+        claims.append(Claim.at_least(f"{layer}: torch's operations, in their faster format, over Hasten's", ratio, 1.0))
+    return claims, {f"{name}_ms": values for name, values in times.items()}, {}
+
+
 def optimizers(given: argparse.Namespace) -> Part:
     from benchmarks.engines.optimizers import optimizer_times, ratios
 
@@ -100,8 +112,8 @@ def ablation(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "steps": steps, "optimizers": optimizers, "overhead": overhead, "sliding": sliding, "memory": memory,
-    "ablation": ablation,
+    "steps": steps, "norms": norms, "optimizers": optimizers, "overhead": overhead, "sliding": sliding,
+    "memory": memory, "ablation": ablation,
 }  # fmt: skip
 
 

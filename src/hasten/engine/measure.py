@@ -28,6 +28,7 @@ from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
+from hasten.nets.surgery.normact_cpu import cpu_kernels
 from hasten.observe.compare import Comparison, compare
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
@@ -215,7 +216,8 @@ def fastest_variant(
     names = [str(variant) for variant in allowed]
     # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.
     rounds = _ROUNDS if passes >= _SHORT_RUN else (_ROUNDS[0], _ROUNDS[0])
-    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
+    compiled = probe.device.type == "cpu" and cpu_kernels().functions is not None
+    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, compiled]
     path = memory / f"variant-{digest(key)}.json"
     earlier = _read_measured(path, allowed, rounds[1])
     if earlier is not None:

@@ -11,14 +11,16 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import temporary_for
@@ -49,6 +51,13 @@ class _Settings(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("eps", "dropout")),
         *((name, ctypes.c_int32) for name in ("last", "bfloat16", "fixed", "threads")),
     )
+
+
+class CpuKernels(NamedTuple):
+    """The functions of `normact.cpp`, or None, and how they came or why there are none."""
+
+    functions: ctypes.CDLL | None
+    why: str
 
 
 class Affine(NamedTuple):
@@ -88,7 +97,7 @@ def cpu_kernel_takes(image: Tensor) -> bool:
     The first call builds them, in 2 to 4 s.
     """
     plain = type(image) is Tensor and image.device.type == "cpu" and image.numel() > 0
-    return plain and image.dtype in DTYPES and library() is not None
+    return plain and image.dtype in DTYPES and cpu_kernels().functions is not None
 
 
 def cpu_norm_act(
@@ -103,7 +112,9 @@ def cpu_norm_act(
     if statistics is None:
         mean = torch.empty((len(image), norm.groups) if norm.groups else image.shape[1], dtype=torch.float32)
         statistics = Statistics(mean, torch.empty_like(mean))
-    _call("norm_act", image, norm, affine, (image, output, *statistics, *affine))
+    functions = cpu_kernels().functions
+    assert functions is not None
+    _call(functions.norm_act, image, norm, affine, (image, output, *statistics, *affine))
     return output, statistics
 
 
@@ -118,11 +129,13 @@ def cpu_norm_act_backward(
     to_weight, to_bias = (torch.empty(image.shape[1], dtype=torch.float32) for _ in range(2))
     to_slope = torch.empty_like(affine.slope) if affine.slope is not None else None
     results = (to_image, to_weight, to_bias, to_slope)
-    _call("norm_act_backward", image, norm, affine, (gradient, image, *statistics, *affine, *results))
+    functions = cpu_kernels().functions
+    assert functions is not None
+    _call(functions.norm_act_backward, image, norm, affine, (gradient, image, *statistics, *affine, *results))
     return to_image, Affine(to_weight, to_bias, to_slope)
 
 
-def _call(name: str, image: Tensor, norm: Norm, affine: Affine, tensors: Sequence[Tensor | None]) -> None:
+def _call(function: Any, image: Tensor, norm: Norm, affine: Affine, tensors: Sequence[Tensor | None]) -> None:
     settings = _Settings(
         samples=image.shape[0], channels=image.shape[1], voxels=image[0, 0].numel(), groups=norm.groups,
         slopes=0 if affine.slope is None else affine.slope.numel(), seed=norm.seed, eps=norm.eps, dropout=norm.dropout,
@@ -130,19 +143,34 @@ def _call(name: str, image: Tensor, norm: Norm, affine: Affine, tensors: Sequenc
         threads=torch.get_num_threads(),
     )  # fmt: skip
     pointers = (None if each is None else each.data_ptr() for each in tensors)
-    if getattr(library(), name)(ctypes.byref(settings), *map(ctypes.c_void_p, pointers)):
-        raise MemoryError(f"{name}: no memory for the sums of an image {tuple(image.shape)}")
+    if function(ctypes.byref(settings), *map(ctypes.c_void_p, pointers)):
+        raise MemoryError(f"no memory for the sums of a norm over an image {tuple(image.shape)}")
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The compiled functions, built if the cache folder lacks them; None, after a warning, if they can't be built."""
+def cpu_kernels() -> CpuKernels:
+    """The compiled functions, built if the cache folder lacks them; none, after a warning, if they can't be built."""
+    begin = time.perf_counter()
     try:
-        return ctypes.CDLL(str(_built(cache_dir(CacheConfig()) / "kernels")))
+        functions = ctypes.CDLL(str(_built(cache_dir(CacheConfig()) / "kernels")))
+        _check(functions)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         log.warning("norms and activations run as torch's operations: %s", reason)
-        return None
+        return CpuKernels(None, f"torch's operations run: {reason}")
+    return CpuKernels(functions, f"one function each way, opened or compiled in {time.perf_counter() - begin:.1f} s")
+
+
+def _check(functions: ctypes.CDLL) -> None:
+    """Raises OSError if the compiler made functions that are wrong."""
+    image = torch.linspace(-2, 5, 2 * 3 * 35).sin().reshape(2, 3, 5, 7)
+    output = torch.empty_like(image)
+    mean, var = torch.empty(2, 3), torch.empty(2, 3)
+    norm, affine = Norm(groups=3, eps=1e-5), Affine(None, None, torch.tensor([0.5]))
+    _call(functions.norm_act, image, norm, affine, (image, output, mean, var, *affine))
+    wanted = functional.leaky_relu(functional.instance_norm(image), 0.5)
+    if not torch.allclose(output, wanted, atol=1e-4):
+        raise OSError("the compiled functions give other results than torch's operations")
 
 
 def _built(folder: Path) -> Path:
