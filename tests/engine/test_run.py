@@ -221,8 +221,10 @@ def test_a_validation_that_does_not_fit_is_given_up_and_the_weights_are_kept(
 def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
     make: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
+    cache = f"cache.dir={tmp_path / 'cache'}"
+    train(make("train.steps=1", cache), tmp_path / "first")  # prepares the cases
     with pytest.raises(ValueError, match=r"train.max_seconds=0.001: no time is left to train"):
-        train(make("train.max_seconds=0.001"), tmp_path / "run")
+        train(make("train.max_seconds=0.001", cache), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -41,8 +41,8 @@ from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.nets.build import Loss
+from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.freeze import freeze_norms
-from hasten.nets.surgery.normact_cpu import cpu_kernels
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, fusion_of, paced_schedule
@@ -121,8 +121,8 @@ def compose_run(
             engaged["kept host memory"] = freed_memory
         if surgery is not None:
             engaged["surgery"] = Switch(surgery.fused + surgery.biases > 0, str(surgery))
-            if surgery.norms and planned.device.type == "cpu":
-                engaged["compiled norms"] = Switch(cpu_kernels().functions is not None, cpu_kernels().why)
+            if planned.device.type == "cpu":
+                engaged["compiled norms and losses"] = Switch(cpu_kernels().functions is not None, cpu_kernels().why)
     planned = with_head(planned, network, start)  # which layers train first on loaded weights
     dims, device = planned.case_set.spatial_dims, planned.device
     layout = memory_format(dims, variant_of(planned.config.train).channels_last)  # the optimizer's moments get it too

@@ -25,10 +25,10 @@ from hasten.engine.step import memory_format, shaped
 from hasten.files import first_line
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
+from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
-from hasten.nets.surgery.normact_cpu import cpu_kernels
 from hasten.observe.compare import Comparison, compare
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hasten.nets.losses.soft_counts_cpu import cpu_counts, cpu_counts_take
 from hasten.nets.over_ranks import counts_over_ranks
 
 
@@ -108,6 +109,8 @@ def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool, i
         from hasten.nets.losses.soft_counts_triton import triton_counts
 
         return triton_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
+    if cpu_counts_take(scores, label):
+        return cpu_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
     return _SoftCounts.apply(scores, label, surprised, ignore_index)
 
 

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "vectors.h"
+
 extern "C" struct Settings {
     int64_t samples, channels, voxels;
     int64_t groups; // of the channels of each sample; 0: a batch norm
@@ -23,50 +25,9 @@ extern "C" struct Settings {
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int64_t kWidth = 16;       // values of a Vec
-#else
-constexpr int64_t kWidth = 8;
-#endif
-typedef float Vec __attribute__((vector_size(4 * kWidth)));
-typedef uint32_t Bits __attribute__((vector_size(4 * kWidth)));
-typedef uint16_t Halves __attribute__((vector_size(2 * kWidth)));
 constexpr int64_t kPiece = 8192;     // values of a piece, which stay in the first cache for a second reading
 constexpr int64_t kSerial = 1 << 14; // values of an image below which one thread is faster
 
-struct BFloat16 {
-    uint16_t bits;
-};
-
-inline Vec load(const float *from) {
-    Vec values;
-    memcpy(&values, from, sizeof values);
-    return values;
-}
-inline Vec load(const BFloat16 *from) {
-    Halves halves;
-    memcpy(&halves, from, sizeof halves);
-    return reinterpret_cast<Vec>(__builtin_convertvector(halves, Bits) << 16);
-}
-inline void store(float *to, Vec values) { memcpy(to, &values, sizeof values); }
-inline void store(BFloat16 *to, Vec values) {
-    const Bits bits = reinterpret_cast<Bits>(values);
-    const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16; // to the nearest, ties to even
-    const Halves halves = __builtin_convertvector(values == values ? rounded : rounded * 0 + 0x7fc0, Halves);
-    memcpy(to, &halves, sizeof halves);
-}
-template <class T> inline Vec load(const T *from, int64_t count) {
-    if (count == kWidth) return load(from);
-    T padded[kWidth] = {};
-    memcpy(padded, from, count * sizeof(T));
-    return load(padded);
-}
-template <class T> inline void store(T *to, Vec values, int64_t count) {
-    if (count == kWidth) return store(to, values);
-    T padded[kWidth];
-    store(padded, values);
-    memcpy(to, padded, count * sizeof(T));
-}
 inline Vec leaky(Vec sign, Vec values, Vec slope) { return sign > 0 ? values : values * slope; }
 
 struct Layout : Settings {

@@ -1,0 +1,96 @@
+"""C++ functions for networks on a CPU, which the first process that needs them builds if there is a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hasten.cache.key import cache_dir
+from hasten.cache.publish import temporary_for
+from hasten.config.schema import CacheConfig
+from hasten.observe.env import cxx_compiler
+
+log = logging.getLogger(__name__)
+
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("normact.cpp", "soft_counts.cpp"))
+_HEADER = Path(__file__).with_name("vectors.h")
+_FLAGS = ("-O2", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast",
+          "-Wno-psabi")  # fmt: skip
+_INSTRUCTIONS = {
+    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"),
+    "AVX2": ("-mavx2", "-mfma"),
+}
+"""Flags by torch's name of the processor's capability; others compile for any processor of the architecture."""
+_SECONDS = 120
+"""Timeout of the compiler, which takes 3 s."""
+_FAILURES = {1: (MemoryError, "no memory for sums"), 2: (IndexError, "a label is none of the classes")}
+"""Errors by what a function returns."""
+
+
+class CpuKernels(NamedTuple):
+    """The functions, or None, and how they came or why there are none."""
+
+    functions: ctypes.CDLL | None
+    why: str
+
+
+@cache
+def cpu_kernels() -> CpuKernels:
+    """The compiled functions, built if the cache folder lacks them; none, after a warning, if they can't be built."""
+    begin = time.perf_counter()
+    try:
+        functions = ctypes.CDLL(str(_built(cache_dir(CacheConfig()) / "kernels")))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        log.warning("norms and losses run as torch's operations: %s", reason)
+        return CpuKernels(None, f"torch's operations run: {reason}")
+    return CpuKernels(functions, f"compiled functions, opened or built in {time.perf_counter() - begin:.1f} s")
+
+
+def call(name: str, settings: ctypes.Structure, tensors: Sequence[Tensor | None]) -> None:
+    """Call a function on the memory of dense tensors, of any shape, of a CPU. There must be `cpu_kernels`.
+
+    Raises MemoryError, and IndexError for a label that is none of the classes.
+    """
+    pointers = (None if each is None else each.data_ptr() for each in tensors)
+    failure = getattr(cpu_kernels().functions, name)(ctypes.byref(settings), *map(ctypes.c_void_p, pointers))
+    if failure:
+        kind, message = _FAILURES[failure]
+        raise kind(f"{name}: {message}")
+
+
+def _built(folder: Path) -> Path:
+    """Path of the library in this folder. Raises OSError and the errors of `subprocess`."""
+    compiler = cxx_compiler()
+    if compiler is None:
+        raise OSError("there is no C++ compiler (g++, or the one that CXX names)")
+    flags = (*_FLAGS, *_INSTRUCTIONS.get(torch.backends.cpu.get_cpu_capability(), ()))
+    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags)).encode())
+    for source in (*_SOURCES, _HEADER):
+        digest.update(source.read_bytes())
+    path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_for(path)
+    command = (compiler, *flags, *map(os.fsdecode, _SOURCES), "-o", os.fsdecode(temporary))
+    try:
+        process = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+        if process.returncode:
+            raise OSError(process.stderr.decode(errors="replace").strip() or f"{compiler} ended with an error")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
