@@ -186,6 +186,25 @@ def test_a_batch_norm_keeps_torchs_statistics(momentum: float | None, channels_l
     assert torch.allclose(grads[0], grads[1], rtol=1e-3, atol=1e-4)
 
 
+def test_a_batch_norm_of_short_weights_is_torchs() -> None:
+    torch.manual_seed(0)
+    plain = Block(0.1, 0.0).bfloat16()
+    other = copy.deepcopy(plain)
+    operate(other, torch.randn(2, 1, 8, 8, 8).bfloat16())
+    for training in (True, False):
+        image = torch.randn(2, 1, 8, 9, 10).bfloat16()
+        wanted, result = (network.train(training)(image).float() for network in (plain, other))
+        assert torch.allclose(result, wanted, atol=0.05)
+    assert torch.allclose(other.norm.running_var.float(), plain.norm.running_var.float(), atol=0.02)  # type: ignore[union-attr]
+
+
+def test_an_image_of_other_dimensions_is_refused_as_torch_refuses_it() -> None:
+    network = Block(0.1, 0.0)
+    operate(network, torch.randn(2, 1, 8, 8, 8))
+    with pytest.raises(ValueError, match="expected 5D input"):
+        network.norm(torch.randn(2, 5, 8, 8))
+
+
 def test_norm_dropout_and_activation_are_one_operation() -> None:
     network = Block(0.1, 0.3)
     assert operate(network, torch.randn(2, 1, 8, 8, 8)).pairs == ("norm",)

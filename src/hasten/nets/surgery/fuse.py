@@ -87,14 +87,17 @@ def _finish(norm: Any, image: Tensor, slope: Slope, dropout: float) -> Tensor:
     return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps, dropout)
 
 
-class _KeptBatch(_Kept):
+class _KeptBatch(Mixed):
     """A batch norm as a C++ function on a CPU; wherever that does not run, torch's own, which keeps the format too."""
 
+    hasten_defers: bool = False
+    """Whether its output goes to an activation only, so that it is deferred."""
+
     def forward(self: Any, image: Tensor) -> Tensor:
-        supported = image.ndim in (4, 5) and image.shape[1] == self.num_features
-        supported = supported and image.numel() > image.shape[1] and on_cpu_only(image, self.weight, self.bias)
-        if not (supported and cpu_kernel_takes(image)):
-            output: Tensor = super(_Kept, self).forward(image)  # type: ignore[misc]
+        dims = 2 if isinstance(self, nn.BatchNorm2d) else 3
+        fits = image.ndim == dims + 2 and image.shape[1] == self.num_features and image.numel() > image.shape[1]
+        if not (fits and on_cpu_only(image, self.weight, self.bias) and cpu_kernel_takes(image)):
+            output: Tensor = super().forward(image)  # type: ignore[misc]
             return output
         finish = _FinishBatch(self, image, training=self.training)
         return Deferred(image, finish) if self.hasten_defers else finish(None, 0.0)
@@ -112,7 +115,7 @@ class _FinishBatch:
     def __call__(self, slope: Slope, dropout: float) -> Tensor:
         norm = self.norm
         running = None if norm.running_mean is None else Statistics(norm.running_mean, norm.running_var)
-        given = None if self.training else running
+        given = None if self.training or running is None else Statistics(running.mean.float(), running.var.float())
         output, batch = batch_norm_act(self.image, norm.weight, norm.bias, slope, norm.eps, dropout, given)
         if self.training and running is not None and not self.counted:
             self.counted = True
@@ -160,13 +163,13 @@ def _slope(activation: nn.Module) -> Slope:
 def fuse(network: nn.Module, flow: Flow) -> Surgery:
     """Change the classes of norms and activations of `network`, in place; `flow` is its traced data flow.
 
-    Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`, and never a batch norm.
+    Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`, and batch norms never do.
     """
     norms, activations, pairs = [], [], []
     for name, module in network.named_modules():
         if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and become(module, _Following):
             activations.append(name)
-        if type(module) not in _NORMS:
+        if type(module) not in _NORMS or (isinstance(module, _BATCH) and not _on_cpu(module)):
             continue
         calls = flow.calls_of(name)
         become(module, _KeptBatch if isinstance(module, _BATCH) else _Kept)
@@ -175,6 +178,10 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
         if module.hasten_defers:
             pairs.append(name)
     return Surgery(pairs=tuple(pairs), norms=tuple(norms), activations=tuple(activations))
+
+
+def _on_cpu(module: nn.Module) -> bool:
+    return all(value.device.type == "cpu" for value in (*module.parameters(), *module.buffers()))
 
 
 def fused_norms(network: nn.Module, on: bool) -> int:
@@ -192,7 +199,7 @@ def fused_norms(network: nn.Module, on: bool) -> int:
 
 def unfuse(module: nn.Module) -> None:
     """Undo `fuse` on one module."""
-    if isinstance(module, _Kept | _Following):
+    if isinstance(module, _Kept | _KeptBatch | _Following):
         original(module)
         for name in ("hasten_defers", "hasten_kernels"):
             module.__dict__.pop(name, None)
