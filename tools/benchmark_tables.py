@@ -74,6 +74,10 @@ class Book:
         here = [each for each in results if each.machine == MACHINE]
         self.newest = {each.bench: each for each in [*results, *here]}
 
+    def on(self, machine: str) -> Book:
+        """The results of another machine alone."""
+        return Book([each for each in self.results if each.machine == machine])
+
     def content(self, bench: str) -> dict[str, Any]:
         if bench not in self.newest:
             raise ValueError(f"no result of '{bench}' is committed; there are {', '.join(sorted(self.newest))}")

@@ -34,7 +34,7 @@ _INSTRUCTIONS = {
 }
 """Flags by torch's name of the processor's capability; others compile for any processor of the architecture."""
 _SECONDS = 120
-"""Timeout of the compiler, which takes 3 s."""
+"""Timeout of the compiler, which takes 2 s."""
 _FAILURES = {1: (MemoryError, "no memory for sums"), 2: (IndexError, "a label is none of the classes")}
 """Errors by what a function returns."""
 

@@ -1,7 +1,4 @@
-"""leaky_relu, ReLU and PReLU on a CPU, in place on a norm's output, and their derivatives.
-
-torch's own gradient of a PReLU's slope is taken element by element on a CPU; here it is one sum.
-"""
+"""PReLU on a CPU. torch takes the gradient of its slope element by element; here it is one sum."""
 
 from __future__ import annotations
 
@@ -14,48 +11,6 @@ from torch.nn import functional
 
 Slope = Tensor | float | None
 """The negative slope, one number or one per channel; None for no activation."""
-
-_aten = torch.ops.aten
-
-
-def activate_(normed: Tensor, slope: Slope) -> Tensor:
-    """The activation of (B, C, ...), in its memory where there is one slope."""
-    if slope is None:
-        return normed
-    if isinstance(slope, Tensor) and slope.numel() > 1:
-        return functional.prelu(normed, slope.to(normed.dtype))
-    factor = float(slope)
-    return functional.relu_(normed) if factor == 0 else functional.leaky_relu_(normed, factor)
-
-
-def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
-    """The gradient (B, C, ...) before the activation from that after it, of one shape with `normed`.
-
-    Only the sign of `normed` is used.
-    """
-    if slope is None:
-        return gradient
-    if isinstance(slope, Tensor) and slope.numel() > 1:
-        return torch.where(normed > 0, gradient, gradient * per_channel(slope.to(gradient.dtype), normed))
-    factor = float(slope)
-    result: Tensor
-    if factor == 0:
-        result = _aten.threshold_backward(gradient, normed, 0)
-    else:
-        result = _aten.leaky_relu_backward(gradient, normed, factor, False)
-    return result
-
-
-def gradient_of_slope(gradient: Tensor, normed: Tensor, slope: Tensor) -> Tensor:
-    """The gradient of a slope of one element, or (C,), in its type and shape.
-
-    gradient: of the activation's output, (B, C, ...); normed: its input, in the same shape.
-    """
-    exact = torch.promote_types(normed.dtype, torch.float32)
-    product = normed.clamp(max=0).mul_(gradient)
-    if slope.numel() == 1:
-        return product.sum(dtype=exact).to(slope.dtype).reshape(slope.shape)
-    return product.sum([0, *range(2, normed.ndim)], dtype=exact).to(slope.dtype)
 
 
 def per_channel(values: Tensor, image: Tensor) -> Tensor:
@@ -75,8 +30,15 @@ class _PReLU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         image, slope = ctx.saved_tensors
-        through = gradient_before(gradient, image, slope) if ctx.needs_input_grad[0] else None
-        return through, gradient_of_slope(gradient, image, slope) if ctx.needs_input_grad[1] else None
+        to_image = to_slope = None
+        if ctx.needs_input_grad[0]:
+            to_image = torch.where(image > 0, gradient, gradient * per_channel(slope.to(gradient.dtype), image))
+        if ctx.needs_input_grad[1]:
+            product = image.clamp(max=0).mul_(gradient)
+            dims = list(range(image.ndim)) if slope.numel() == 1 else [0, *range(2, image.ndim)]
+            exact = product.sum(dims, dtype=torch.promote_types(image.dtype, torch.float32))
+            to_slope = exact.to(slope.dtype).reshape(slope.shape)
+        return to_image, to_slope
 
 
 def prelu(image: Tensor, slope: Tensor) -> Tensor:

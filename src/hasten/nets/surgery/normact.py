@@ -1,8 +1,8 @@
 """Norm, dropout and activation as one differentiable operation that keeps the memory format.
 
-The operation for a GPU is in `normact_triton`, the fast one for a CPU in `normact_cpu`; torch's operations below are
-for what those don't take, such as float64. Between forward and backward only the image is kept, which is the output of
-the convolution before.
+The operation for a GPU is in `normact_triton`, that for a CPU in `normact_cpu`; torch's operations run for what those
+don't take, such as float64. Between forward and backward only the image is kept, which is the output of the
+convolution before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from hasten.kernels.use import kernels_take
-from hasten.nets.surgery.activate import Slope, activate_, gradient_before, gradient_of_slope
+from hasten.nets.surgery.activate import Slope
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
 from hasten.nets.surgery.normact_cpu import (
     Affine,
@@ -26,8 +26,6 @@ from hasten.nets.surgery.normact_cpu import (
     cpu_norm_act,
     cpu_norm_act_backward,
 )
-
-_aten = torch.ops.aten
 
 
 class _CpuNormAct(torch.autograd.Function):
@@ -78,53 +76,6 @@ def _seed(dropout: float) -> int:
     return int(torch.randint(1 << 62, ()).item()) if dropout else 0
 
 
-class _GroupNormAct(torch.autograd.Function):
-    """torch's group norm and activation, on a contiguous copy where the image is channels-last."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, image: Tensor, weight: Tensor | None, bias: Tensor | None, slope: Slope, groups: int, eps: float
-    ) -> Tensor:
-        layout, image = layout_of(image), image.contiguous()
-        normed, mean, rstd = _aten.native_group_norm(image, *_affine(image, weight, bias), *_sizes(image, groups), eps)
-        learned = slope if isinstance(slope, Tensor) else None
-        ctx.save_for_backward(image, weight, bias, learned, mean, rstd)
-        ctx.slope = None if learned is not None else slope
-        ctx.groups, ctx.eps, ctx.layout = groups, eps, layout
-        return activate_(normed, slope).contiguous(memory_format=layout)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        image, weight, bias, learned, mean, rstd = ctx.saved_tensors
-        slope, gradient, to_slope = learned if learned is not None else ctx.slope, gradient.contiguous(), None
-        sizes, affine = _sizes(image, ctx.groups), _affine(image, weight, bias)
-        if slope is not None:
-            normed = _aten.native_group_norm(image, *affine, *sizes, ctx.eps)[0]
-            if ctx.needs_input_grad[3]:
-                to_slope = gradient_of_slope(gradient, normed, slope)
-            gradient = gradient_before(gradient, normed, slope)
-        mask = list(ctx.needs_input_grad[:3])
-        grads = _aten.native_group_norm_backward(gradient, image, mean, rstd, affine[0], *sizes, mask)
-        to_image = grads[0].contiguous(memory_format=ctx.layout) if grads[0] is not None else None
-        return to_image, _like(grads[1], weight), _like(grads[2], bias), to_slope, None, None
-
-
-def _sizes(image: Tensor, groups: int) -> tuple[int, int, int, int]:
-    return *image.shape[:2], image[0, 0].numel(), groups
-
-
-def _affine(image: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weight and bias in the type of the statistics, which torch keeps short for a short image that has neither."""
-    exact = torch.promote_types(image.dtype, torch.float32)
-    scale = weight.to(exact) if weight is not None else image.new_ones(image.shape[1], dtype=exact)
-    return scale, bias.to(exact) if bias is not None else image.new_zeros(image.shape[1], dtype=exact)
-
-
-def _like(gradient: Tensor | None, value: Tensor | None) -> Tensor | None:
-    return gradient.to(value.dtype) if gradient is not None and value is not None else None
-
-
 def group_norm_act(
     image: Tensor,
     groups: int,
@@ -146,15 +97,17 @@ def group_norm_act(
         norm = Norm(groups=groups, eps=eps, dropout=dropout, seed=_seed(dropout))
         output: Tensor = _CpuNormAct.apply(image, weight, bias, slope, norm, None)[0]
         return output
-    if dropout:
-        normed = functional.dropout(group_norm_act(image, groups, weight, bias, None, eps), dropout)
-        return normed if slope is None else _activated(normed, slope)
     if image.is_cuda:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
-        return triton_norm_act(image, groups, weight, bias, slope, eps)
-    output = _GroupNormAct.apply(image, weight, bias, slope, groups, eps)
-    return output
+        normed = triton_norm_act(image, groups, weight, bias, None if dropout else slope, eps)
+        if not dropout:
+            return normed
+    else:
+        normed = functional.group_norm(image.contiguous(), groups, weight, bias, eps)
+        normed = normed.contiguous(memory_format=layout_of(image))
+    normed = functional.dropout(normed, dropout) if dropout else normed
+    return normed if slope is None else _activated(normed, slope)
 
 
 def _activated(image: Tensor, slope: Tensor | float) -> Tensor:

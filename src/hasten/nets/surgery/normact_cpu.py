@@ -59,7 +59,7 @@ class Norm:
 def cpu_kernel_takes(image: Tensor) -> bool:
     """Whether the C++ functions may run now on this tensor, (B, C, H, W) or (B, C, D, H, W).
 
-    The first call builds them, in 3 s.
+    The first call builds them, in 2 s.
     """
     plain = type(image) is Tensor and image.device.type == "cpu" and image.numel() > 0
     return plain and image.dtype in DTYPES and cpu_kernels().functions is not None
