@@ -32,7 +32,9 @@ class _PReLU(torch.autograd.Function):
         image, slope = ctx.saved_tensors
         to_image = to_slope = None
         if ctx.needs_input_grad[0]:
-            to_image = torch.where(image > 0, gradient, gradient * per_channel(slope.to(gradient.dtype), image))
+            factor = slope.to(gradient.dtype)
+            scaled = gradient * (factor if slope.numel() == 1 else per_channel(factor, image))
+            to_image = torch.where(image > 0, gradient, scaled)
         if ctx.needs_input_grad[1]:
             product = image.clamp(max=0).mul_(gradient)
             dims = list(range(image.ndim)) if slope.numel() == 1 else [0, *range(2, image.ndim)]

@@ -125,7 +125,7 @@ def batch_norm_act(
 ) -> tuple[Tensor, Statistics]:
     """prelu(dropout(batch_norm(image))) and the statistics: the batch's, or those that are given.
 
-    image: what `cpu_kernel_takes`; the other arguments as for `group_norm_act`. Differentiable once.
+    image: (B, C, ...) that `cpu_kernel_takes`; the other arguments as for `group_norm_act`. Differentiable once.
     """
     norm = Norm(groups=0, eps=eps, fixed=given is not None, dropout=dropout, seed=_seed(dropout))
     output, *statistics = _CpuNormAct.apply(image, weight, bias, slope, norm, given)

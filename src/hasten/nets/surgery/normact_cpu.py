@@ -16,7 +16,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class _Settings(ctypes.Structure):
-    """As in `normact.cpp`."""
+    """`Settings` of `normact.cpp`."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("samples", "channels", "voxels", "groups", "slopes", "seed")),
@@ -45,7 +45,7 @@ class Norm:
     """The norm of a call, and the dropout between it and the activation."""
 
     groups: int
-    """Of the channels; 0 for a batch norm."""
+    """Groups of the channels; 0 for a batch norm."""
     eps: float
     """Added to each variance."""
     fixed: bool = False
@@ -53,7 +53,7 @@ class Norm:
     dropout: float = 0.0
     """The share of zeros, below 1."""
     seed: int = 0
-    """Of the dropout's draws."""
+    """Seed of the dropout's draws."""
 
 
 def cpu_kernel_takes(image: Tensor) -> bool:
@@ -86,7 +86,8 @@ def cpu_norm_act_backward(
 ) -> tuple[Tensor | None, Affine]:
     """Gradients of the image and of `affine`; arguments as those and the results of `cpu_norm_act`.
 
-    gradient: of the output, in the image's type, shape and memory format. of_image: whether that gradient is wanted.
+    gradient: of the output, (B, C, ...) in the image's type and memory format. of_image: whether that of the image is
+    wanted.
     """
     to_image = torch.empty_like(image) if of_image else None
     to_weight, to_bias = (torch.empty(image.shape[1], dtype=torch.float32) for _ in range(2))
