@@ -133,6 +133,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
 
 
+def last_line(error: BaseException) -> str:
+    """The last line of an error's text, which of a compiler's is the message; the name of its class if it is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
 def first_line(text: object) -> str:
     """The first line of a text, or of an error's; the name of its class where that is empty."""
     return next(iter(str(text).strip().splitlines()), type(text).__name__)

@@ -21,6 +21,7 @@ SETTINGS = (
     "network.channels=[4,8]", "sample.batch_size=2", "sample.compile=false", "prepare.spacing=[0,0,0]",
     "train.steps=20", "train.validate_every=20", "train.checkpoint_every=20", "train.device=cpu",
     "train.precision=fp32", "train.compile=false", "train.channels_last=false", "train.target=null",
+    "train.seed=1",  # with seed 0 a value is so near a PReLU's kink that AVX-512 and AVX2 see it on different sides
     "observe.trackers=[]", "observe.monitor_every=0",
 )  # fmt: skip
 SHAPED = {
@@ -41,6 +42,4 @@ def losses(name: str, folder: Path) -> list[float]:
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_are_those_that_were_kept(name: str, tmp_path: Path) -> None:
     # Without AVX they differ by 1e-6; a weight decay of 0 changes them by 1e-4 to 1e-3.
-    # A processor with wider vectors rounds otherwise, and a value near the kink of an activation may change sides: with
-    # AVX-512 losses differ from those of AVX2 by up to 9e-4 in step 17.
-    assert losses(name, tmp_path) == pytest.approx(json.loads(FILE.read_text())[name], rel=3e-3)
+    assert losses(name, tmp_path) == pytest.approx(json.loads(FILE.read_text())[name], rel=1e-4)

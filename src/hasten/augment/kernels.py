@@ -35,7 +35,8 @@ from hasten.augment.store import Store
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import sweep, temporary_for
 from hasten.config.schema import CacheConfig
-from hasten.observe.env import cxx_compiler, usable_cores
+from hasten.files import last_line
+from hasten.observe.env import required_cxx_compiler, usable_cores
 from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
     missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
     try:
         if missing:
-            if cxx_compiler() is None:
-                raise OSError("there is no C++ compiler (g++, or the one that CXX names)")
+            required_cxx_compiler()
             where.mkdir(parents=True, exist_ok=True)
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:
@@ -82,7 +82,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
             else:
                 reads[place] = _read(opened(path))
     except (OSError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        reason = last_line(error)
         log.warning("the augmentation runs uncompiled: %s", reason)
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
     seconds = time.perf_counter() - begin

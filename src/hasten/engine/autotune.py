@@ -44,9 +44,10 @@ from hasten.nets.build import divisor
 from hasten.nets.custom_network import decides_by_values, small_side
 from hasten.nets.freeze import freeze_parameters
 from hasten.nets.recompute.apply import recompute
+from hasten.nets.size import small_image
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
-from hasten.nets.surgery.operate import operate
+from hasten.nets.surgery.operate import operate, operate_built
 from hasten.observe.clock import Clock
 from hasten.observe.env import cpu_has_bf16
 
@@ -82,9 +83,7 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
     if is_own(planned.config.network):
         surgery = _operated_custom(planned, network)
     else:
-        # MONAI's blocks with an instance norm are recognised by type; tracing a forward pass takes a second.
-        surgery = operate(network)
-        surgery = surgery if surgery.fused else operate(network, example_of(planned, small=True))
+        surgery = operate_built(network, lambda: example_of(planned, small=True))
     freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
     return network, surgery
 
@@ -249,11 +248,9 @@ def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
     """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two for its norms."""
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
-    sides = list(patch)
-    if small and is_own(planned.config.network):
-        sides = list(map(small_side, patch, unit))
-    elif small:
-        sides = [min(side, 2 * by) for side, by in zip(patch, unit, strict=True)]
+    if small and not is_own(planned.config.network):
+        return small_image(patch, unit, channels, dims).to(planned.device)
+    sides = list(map(small_side, patch, unit)) if small else list(patch)
     # Two, as a batch norm has but one value of each where the coarsest features are a single voxel.
     image = torch.randn(2 if small else 1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
     return image.to(planned.device)

@@ -16,7 +16,7 @@ from hasten.cases.regions import Region, paint, resolve_regions
 from hasten.config.load import from_dict
 from hasten.config.networks import is_own
 from hasten.config.schema import PrepareConfig, RunConfig
-from hasten.config.settled import PlannedRun, planned_run, undecided
+from hasten.config.settled import planned_run, undecided
 from hasten.engine.custom_network import model_network
 from hasten.engine.ensemble import Ensemble, Member, joined
 from hasten.engine.foreground import foreground_size, size_warning, spacing_warning
@@ -27,7 +27,8 @@ from hasten.engine.step import memory_format
 from hasten.engine.window_batch import measured_batch
 from hasten.engine.window_graph import GraphedNetwork
 from hasten.nets.build import divisor
-from hasten.nets.surgery.operate import operate
+from hasten.nets.size import small_image
+from hasten.nets.surgery.operate import operate_built
 from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry, PreparedCase
@@ -111,7 +112,8 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
     )
     network = model_network(content, config, where=where, trust_changed_code=trust_changed_code).to(target)
     if target.type == "cpu" and not is_own(config.network):
-        _operate(network, config, len(content["channels"]), dims)
+        shape = (config.sample.patch, divisor(config.network), len(content["channels"]), dims)
+        operate_built(network, lambda: small_image(*shape), biases=False)  # as in training, which chose the layout
     layout = memory_format(dims, bool(config.train.channels_last))
     return Model(
         network=network.to(memory_format=layout).eval(),  # type: ignore[call-overload]
@@ -127,14 +129,6 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
         foreground=content.get("foreground", {}),
         spacing=content.get("spacing", {}),
     )
-
-
-def _operate(network: nn.Module, config: PlannedRun, channels: int, dims: int) -> None:
-    """Compute norms with their activations, in the memory format that the training chose with such norms."""
-    if operate(network).fused:
-        return
-    sides = [min(side, 2 * unit) for side, unit in zip(config.sample.patch, divisor(config.network), strict=True)]
-    operate(network, torch.zeros(2, channels, *sides[3 - dims :]), biases=False)
 
 
 def _on_device(config: RunConfig) -> RunConfig:

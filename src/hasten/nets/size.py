@@ -1,4 +1,4 @@
-"""Counts a network's parameters, and the floating-point operations of one forward pass."""
+"""Counts a network's parameters, and the floating-point operations of one forward pass; its smallest image."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 _CONVS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def small_image(patch: Sequence[int], divisor: Sequence[int], channels: int, dims: int) -> Tensor:
+    """The smallest image (2, C, *S) with several values for each norm, of a network that Hasten builds.
+
+    patch, divisor: (D, H, W), as the run's patch and what its sides are a multiple of.
+    """
+    sides = [min(side, 2 * unit) for side, unit in zip(patch, divisor, strict=True)]
+    # Two, as a batch norm has but one value of each where the coarsest features are a single voxel.
+    return torch.randn(2, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
 
 
 def count_parameters(network: nn.Module) -> int:

@@ -137,6 +137,14 @@ def cxx_compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))
 
 
+def required_cxx_compiler() -> str:
+    """`cxx_compiler`. Raises OSError where there is none."""
+    compiler = cxx_compiler()
+    if compiler is None:
+        raise OSError("there is no C++ compiler (g++, or the one that CXX names)")
+    return compiler
+
+
 def _first_line(*command: str) -> str | None:
     """First line that a command prints, "" if nothing; None if it is missing or fails."""
     if shutil.which(command[0]) is None:

@@ -20,7 +20,8 @@ from torch import Tensor
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import temporary_for
 from hasten.config.schema import CacheConfig
-from hasten.observe.env import cxx_compiler
+from hasten.files import last_line
+from hasten.observe.env import required_cxx_compiler
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def cpu_kernels() -> CpuKernels:
     try:
         functions = ctypes.CDLL(str(_built(cache_dir(CacheConfig()) / "kernels")))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        reason = last_line(error)
         log.warning("norms and losses run as torch's operations: %s", reason)
         return CpuKernels(None, f"torch's operations run: {reason}")
     return CpuKernels(functions, f"compiled functions, opened or built in {time.perf_counter() - begin:.1f} s")
@@ -73,9 +74,7 @@ def call(name: str, settings: ctypes.Structure, tensors: Sequence[Tensor | None]
 
 def _built(folder: Path) -> Path:
     """Path of the library in this folder. Raises OSError and the errors of `subprocess`."""
-    compiler = cxx_compiler()
-    if compiler is None:
-        raise OSError("there is no C++ compiler (g++, or the one that CXX names)")
+    compiler = required_cxx_compiler()
     flags = (*_FLAGS, *_INSTRUCTIONS.get(torch.backends.cpu.get_cpu_capability(), ()))
     digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags)).encode())
     for source in (*_SOURCES, _HEADER):
