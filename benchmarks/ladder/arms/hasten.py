@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.ladder.record import ArmArguments, Record, arm_parser, mean_use, to_arguments
 from benchmarks.ladder.rungs import RUNGS
-from hasten.observe.clock import process_start_seconds
+from hasten.observe.clock import process_start, process_start_seconds
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
@@ -95,7 +95,7 @@ def train_and_record(record: Record, config: RunConfig, run: Path) -> None:
 
     torch.set_num_threads(record.given.threads)
     record.seconds["import"] = process_start_seconds()
-    summary = train(config, run, progress=Progress())
+    summary = train(config, run, progress=Progress(), started=process_start())
     fill_record(record, run, summary)
     record.write()
     if record.given.weights is not None:

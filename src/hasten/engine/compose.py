@@ -122,7 +122,7 @@ def compose_run(
         if surgery is not None:
             engaged["surgery"] = Switch(surgery.fused + surgery.biases > 0, str(surgery))
             if planned.device.type == "cpu":
-                engaged["compiled norms and losses"] = Switch(cpu_kernels().functions is not None, cpu_kernels().why)
+                engaged["compiled CPU functions"] = Switch(cpu_kernels().functions is not None, cpu_kernels().why)
     planned = with_head(planned, network, start)  # which layers train first on loaded weights
     dims, device = planned.case_set.spatial_dims, planned.device
     layout = memory_format(dims, variant_of(planned.config.train).channels_last)  # the optimizer's moments get it too

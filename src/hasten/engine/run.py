@@ -37,6 +37,7 @@ from hasten.engine.run_plan import pick_device, plan_to_dict
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import about_cases, write_examples, write_summary
 from hasten.engine.validate import CaseEvaluator
+from hasten.nets.cpu.kernels import build_ahead
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
@@ -107,6 +108,8 @@ def train(
     config = with_code(config, network=network, weights=weights, loss=loss)
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
+    if device.type == "cpu":
+        build_ahead()
     with process_group(world, config.distribute, device):
         strategy = build_strategy(config.distribute, world)
         try:

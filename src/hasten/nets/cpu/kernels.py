@@ -8,9 +8,12 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Sequence
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +28,11 @@ from hasten.observe.env import required_cxx_compiler
 
 log = logging.getLogger(__name__)
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("normact.cpp", "soft_counts.cpp"))
+_SOURCES = {Path(__file__).with_name(name): flag for name, flag in
+            {"normact.cpp": "-O2", "soft_counts.cpp": "-O2", "thin.cpp": "-O3"}.items()}  # fmt: skip
+"""Sources, each with the least optimisation that makes it as fast as it gets: that takes the compiler the least time."""
 _HEADER = Path(__file__).with_name("vectors.h")
-_FLAGS = ("-O2", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast",
+_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast",
           "-Wno-psabi")  # fmt: skip
 _INSTRUCTIONS = {
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"),
@@ -36,6 +41,7 @@ _INSTRUCTIONS = {
 """Flags by torch's name of the processor's capability; others compile for any processor of the architecture."""
 _SECONDS = 120
 """Timeout of the compiler, which takes 2 s."""
+_LOCK = threading.Lock()
 _FAILURES = {1: (MemoryError, "no memory for sums"), 2: (IndexError, "a label is none of the classes")}
 """Errors by what a function returns."""
 
@@ -47,15 +53,25 @@ class CpuKernels(NamedTuple):
     why: str
 
 
-@cache
 def cpu_kernels() -> CpuKernels:
     """The compiled functions, built if the cache folder lacks them; none, after a warning, if they can't be built."""
+    with _LOCK:  # a thread of `build_ahead` may be at it
+        return _opened()
+
+
+def build_ahead() -> None:
+    """Begin to open or build the functions, beside whatever the caller does next."""
+    threading.Thread(target=cpu_kernels, name="cpu-kernels").start()
+
+
+@cache
+def _opened() -> CpuKernels:
     begin = time.perf_counter()
     try:
         functions = ctypes.CDLL(str(_built(cache_dir(CacheConfig()) / "kernels")))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = last_line(error)
-        log.warning("norms and losses run as torch's operations: %s", reason)
+        log.warning("norms, losses and thin convolutions run as torch's operations: %s", reason)
         return CpuKernels(None, f"torch's operations run: {reason}")
     return CpuKernels(functions, f"compiled functions, opened or built in {time.perf_counter() - begin:.1f} s")
 
@@ -76,7 +92,7 @@ def _built(folder: Path) -> Path:
     """Path of the library in this folder. Raises OSError and the errors of `subprocess`."""
     compiler = required_cxx_compiler()
     flags = (*_FLAGS, *_INSTRUCTIONS.get(torch.backends.cpu.get_cpu_capability(), ()))
-    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags)).encode())
+    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags, [*_SOURCES.values()])).encode())
     for source in (*_SOURCES, _HEADER):
         digest.update(source.read_bytes())
     path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
@@ -84,12 +100,20 @@ def _built(folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     temporary = temporary_for(path)
-    command = (compiler, *flags, *map(os.fsdecode, _SOURCES), "-o", os.fsdecode(temporary))
     try:
-        process = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-        if process.returncode:
-            raise OSError(process.stderr.decode(errors="replace").strip() or f"{compiler} ended with an error")
+        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as threads:
+            objects = {source: os.path.join(scratch, f"{source.stem}.o") for source in _SOURCES}
+            each = ((*flags, level, "-c", os.fsdecode(source), "-o", objects[source]) for source, level in _SOURCES.items())
+            list(threads.map(partial(_compile, compiler), each))
+            _compile(compiler, (*flags, "-shared", *objects.values(), "-o", os.fsdecode(temporary)))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def _compile(compiler: str, arguments: Sequence[str]) -> None:
+    """Raises OSError with what the compiler says, and the errors of `subprocess`."""
+    process = subprocess.run((compiler, *arguments), capture_output=True, timeout=_SECONDS, check=False)
+    if process.returncode:
+        raise OSError(process.stderr.decode(errors="replace").strip() or f"{compiler} ended with an error")

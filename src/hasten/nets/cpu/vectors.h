@@ -51,6 +51,26 @@ template <class T> inline void store(T *to, Vec values, int64_t count) {
     memcpy(to, padded, count * sizeof(T));
 }
 
+inline float single(float value) { return value; }
+inline float single(BFloat16 value) {
+    const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+template <class T> inline T rounded(float value);
+template <> inline float rounded<float>(float value) { return value; }
+template <> inline BFloat16 rounded<BFloat16>(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return {static_cast<uint16_t>(value == value ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0)};
+}
+inline float total(Vec values) {
+    float sum = 0;
+    for (int64_t lane = 0; lane < kWidth; ++lane) sum += values[lane];
+    return sum;
+}
+
 inline Vec larger(Vec one, Vec other) { return one > other ? one : other; }
 
 // e^x to 1e-7 of it, 0 below -87; Cephes' polynomial.

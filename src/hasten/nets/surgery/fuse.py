@@ -36,6 +36,8 @@ class Surgery:
     """Norms that keep the memory format of their input, those of `pairs` included."""
     activations: tuple[str, ...] = ()
     """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
+    thin: tuple[str, ...] = ()
+    """Convolutions to a few channels, which C++ functions compute on a CPU."""
 
     @property
     def fused(self) -> int:
@@ -49,6 +51,7 @@ class Surgery:
         return (
             f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
             f"{self.biases} layers add no bias, as the norm behind them would take it away again"
+            + f", {len(self.thin)} convolutions have a C++ function for few channels" * bool(self.thin)
         )
 
 

@@ -15,10 +15,11 @@ from hasten.nets.surgery.fuse import Surgery, unfuse
 from hasten.nets.surgery.fuse import fuse as fuse_norms
 from hasten.nets.surgery.normact import NormAct
 from hasten.nets.surgery.reclass import original
+from hasten.nets.surgery.thin import not_thin, thin_layers
 
 
 def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True) -> Surgery:
-    """Fuse norms with activations and leave out biases that cancel, in place.
+    """Fuse norms with activations, leave out biases that cancel and compute thin layers in C++ on a CPU, in place.
 
     probe: an input as in training, on the network's device: copies of the network run it a few times, to trace the
     data flow. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
@@ -30,9 +31,8 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
         return _known_blocks(network)
     flow = see_flow(network, probe)
     unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
-    if not fuse:
-        return Surgery(unbiased=unbiased)
-    return replace(fuse_norms(network, flow), unbiased=unbiased)
+    surgery = fuse_norms(network, flow) if fuse else Surgery()
+    return replace(surgery, unbiased=unbiased, thin=thin_layers(network) if fuse else ())
 
 
 def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: bool = True) -> Surgery:
@@ -47,6 +47,7 @@ def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: b
 def undo(network: nn.Module) -> None:
     """Restore the classes of modules that `operate` changed with a probe, and train their biases again."""
     for module in network.modules():
+        not_thin(module)
         unfuse(module)
         if is_unbiased(module):
             original(module)
@@ -71,4 +72,4 @@ def _known_blocks(network: nn.Module) -> Surgery:
             if bias is not None and to_unbiased(layer):
                 bias.requires_grad_(False)
                 unbiased.append(start + first)
-    return Surgery(tuple(fused), tuple(unbiased), tuple(fused))
+    return Surgery(tuple(fused), tuple(unbiased), tuple(fused), thin=thin_layers(network))

@@ -1,0 +1,158 @@
+"""Convolutions to and between a few channels, in channels-last on a CPU, as C++ functions: `nets/cpu/thin.cpp`.
+
+The last layers of a UNet have a channel for each class and the image's resolution. oneDNN computes such a convolution
+as if it had 16 channels; of the step of a small network that was a fifth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from hasten.nets.cpu.kernels import call, cpu_kernels
+from hasten.nets.surgery.bias import is_unbiased
+from hasten.nets.surgery.layout import layout_of, on_cpu_only
+from hasten.nets.surgery.reclass import Mixed, become, original
+
+_MOST = 4
+"""Channels of a thin output; `kMost` of `thin.cpp`."""
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class _Size(ctypes.Structure):
+    """`Thin` of `thin.cpp`."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("samples", "inputs", "outputs", "depth", "height", "width", "taps")),
+        *((name, ctypes.c_int32) for name in ("bfloat16", "threads")),
+    )
+
+
+def _size_of(image: Tensor, outputs: int) -> _Size:
+    sides = (1,) * (5 - image.ndim) + image.shape[2:]
+    return _Size(
+        samples=image.shape[0], inputs=image.shape[1], outputs=outputs, depth=sides[0], height=sides[1], width=sides[2],
+        taps=3 if image.ndim == 5 else 1, bfloat16=image.dtype == torch.bfloat16, threads=torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _convolved(image: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
+    """(B, K, *S) of an image (B, C, *S) and filters (C, *taps, K), in the image's type."""
+    filters = filters.transpose(-3, -2).float().contiguous()
+    output = _empty(image, filters.shape[-1], image.shape[2:])
+    call("thin_conv", _size_of(image, filters.shape[-1]), (image, filters, bias, output))
+    return output
+
+
+class _ThinConv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(image, weight)
+        return _convolved(image, weight.movedim(0, -1), bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        image, weight = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=_last(image))
+        to_image = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            axes = tuple(range(2, weight.ndim))
+            to_image = _convolved(gradient, weight.flip(axes).movedim(1, -1), None)
+        if any(ctx.needs_input_grad[1:]):
+            filters = torch.empty_like(weight.movedim(0, -1), memory_format=torch.contiguous_format)
+            to_bias = weight.new_empty(len(weight))
+            call("thin_conv_filter", _size_of(image, len(weight)), (gradient, image, filters, to_bias))
+            to_weight = filters.movedim(-1, 0)
+        return to_image, to_weight, to_bias if ctx.needs_input_grad[2] else None
+
+
+class _ThinTransposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(image, weight)
+        output = _empty(image, weight.shape[1], [2 * side for side in image.shape[2:]])
+        size = _size_of(image, weight.shape[1])
+        call("thin_transposed", size, (image, weight.float().contiguous(), bias, output))
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        image, weight = ctx.saved_tensors
+        dims = image.ndim - 2
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
+        twos, ones = [2] * dims, [1] * dims
+        to_image, to_weight, _ = torch.ops.aten.convolution_backward(
+            gradient.contiguous(memory_format=_last(image)), image, weight.to(image.dtype), None, twos, ones, ones,
+            True, ones, 1, wanted,
+        )  # fmt: skip
+        to_bias = gradient.float().sum((0, *range(2, gradient.ndim))) if ctx.needs_input_grad[2] else None
+        return to_image, None if to_weight is None else to_weight.to(weight.dtype), to_bias
+
+
+def _empty(image: Tensor, channels: int, sides: Sequence[int]) -> Tensor:
+    shape = (len(image), channels, *sides)
+    return torch.empty(shape, dtype=image.dtype, memory_format=_last(image))
+
+
+def _last(image: Tensor) -> torch.memory_format:
+    return torch.channels_last_3d if image.ndim == 5 else torch.channels_last
+
+
+class _Thin(Mixed):
+    def forward(self: Any, image: Tensor, *more: Any) -> Tensor:
+        bias = None if is_unbiased(self) else self.bias
+        ready = None if more else _ready(image, self.weight, bias)
+        if ready is None:
+            output: Tensor = super().forward(image, *more)  # type: ignore[misc]
+            return output
+        function = _ThinTransposed if self.transposed else _ThinConv
+        result: Tensor = function.apply(ready, self.weight, bias)
+        return result
+
+
+def _ready(image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The image as the C++ functions take it; None where they can't."""
+    if type(image) is not Tensor or image.ndim != weight.ndim or not on_cpu_only(image, weight, bias):
+        return None
+    if torch.is_autocast_enabled("cpu") and image.dtype in _DTYPES:
+        image = image.to(torch.get_autocast_dtype("cpu"))
+    takes = image.dtype in _DTYPES and weight.dtype == torch.float32 and image.numel() > 0
+    takes = takes and layout_of(image) is not torch.contiguous_format and cpu_kernels().functions is not None
+    return image if takes else None
+
+
+def thin_layers(network: nn.Module) -> tuple[str, ...]:
+    """Let the C++ functions compute the layers that they can, in place; returns their names.
+
+    They run on a CPU in channels-last, in float32 and bf16; anywhere else such a layer is torch's own.
+    """
+    for layer in network.modules():
+        if _is_thin(layer):
+            become(layer, _Thin)
+    return tuple(name for name, layer in network.named_modules() if isinstance(layer, _Thin))
+
+
+def _is_thin(layer: nn.Module) -> bool:
+    kinds = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    if not isinstance(layer, kinds) or not (is_unbiased(layer) or type(layer) in kinds):
+        return False
+    if layer.out_channels > _MOST or layer.weight.device.type != "cpu":
+        return False
+    shape = {"kernel_size": 3, "padding": 1, "dilation": 1, "stride": 2 if layer.transposed else 1}
+    shape["output_padding"] = int(layer.transposed)
+    same = all(set(getattr(layer, name)) == {value} for name, value in shape.items())
+    fits = layer.in_channels <= _MOST or layer.transposed
+    return same and fits and layer.groups == 1 and layer.padding_mode == "zeros"
+
+
+def not_thin(layer: nn.Module) -> None:
+    """Undo `thin_layers` on one module."""
+    if isinstance(layer, _Thin):
+        original(layer)
