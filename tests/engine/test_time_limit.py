@@ -30,6 +30,7 @@ class Simulated:
     estimate: float = 8.0
     has_target: bool = False
     budget: str | None = None
+    validate_from: float = 0.0
     now: float = 0.0
     steps: int = 0
     validations: int = 0
@@ -38,8 +39,9 @@ class Simulated:
         self.now, trained = self.start_s, 0.0
         paced = PacedSchedule(schedule=Schedule(steps=STEPS, peak=1.0), steps=STEPS)
         train = SimpleNamespace(
-            max_seconds=self.seconds, validate_every=EVERY, target=0.9 if self.has_target else None, budget=self.budget
-        )
+            max_seconds=self.seconds, validate_every=EVERY, validate_from=self.validate_from,
+            target=0.9 if self.has_target else None, budget=self.budget,
+        )  # fmt: skip
         step = SimpleNamespace(strategy=alone(), device=torch.device("cpu"))
         parts: Any = SimpleNamespace(train=train, step=step, paced=paced, validated=torch.nn.Identity())
         evaluator: Any = SimpleNamespace(repeated=0.1, expected_seconds=lambda network: self.estimate)
@@ -50,7 +52,7 @@ class Simulated:
             self.now, trained, self.steps = self.now + spent, trained + spent, self.steps + 1
             limit.after_step(self.steps, trained)
             ends = limit.over or paced.done(self.steps)
-            if ends or (paced.reaches(self.steps, EVERY) and limit.allows_validation(trained)):
+            if ends or (paced.reaches(self.steps, EVERY, self.validate_from) and limit.allows_validation(trained)):
                 if limit.expired():
                     break
                 self.now += self.validation_s
@@ -99,6 +101,14 @@ def test_the_time_is_used() -> None:
     assert 110 < run.now <= 120
     assert paced.position(run.steps) > 0.95 * STEPS
     assert paced(run.steps - 1) < 0.05
+
+
+def test_the_time_of_validations_that_are_left_out_is_trained() -> None:
+    """Of 30 validations the first 14 are left out; the limit leaves no time for all of them."""
+    run = Simulated(seconds=10.0 + STEPS * 0.1 + 17 * 4.0 + 5.0, step_s=[0.1], validate_from=0.5)
+    paced = run.run()
+    assert (run.steps, run.validations) == (STEPS, 16)
+    assert paced.pace == 1.0
 
 
 def test_a_machine_that_slows_down_half_way() -> None:

@@ -161,6 +161,7 @@ def test_a_schedule_that_nothing_hurries_is_the_schedule_itself(kind: Any, steps
         assert paced(step - 1) == schedule(step - 1)
         paced.finish_in(10 * steps, index=step)
         assert paced.reaches(step, 7) == (step % 7 == 0 or step == steps)
+        assert paced.reaches(step, 7, 0.4) == ((step % 7 == 0 and step >= 0.4 * steps) or step == steps)
         assert paced.done(step) == (step == steps)
         assert paced.end(step) == steps
 

@@ -205,7 +205,7 @@ def check_train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
     yield from check_size("train.activations", train.activations, word="all")
     yield from _budget(train)
     yield from above_zero(train, "train", "learning_rate", "max_seconds")
-    for name in ("warmup_fraction", "ema", "momentum"):
+    for name in ("warmup_fraction", "ema", "momentum", "validate_from"):
         value = getattr(train, name)
         if not 0 <= value < 1:
             yield wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)

@@ -79,6 +79,7 @@ RUN_RULES: Rules = {
     "train.budget": Rule("fixed", "the network was chosen for it; train.max_seconds gives the run more time"),
     "train.max_seconds": Rule("training", "counts the whole run; the rest of the schedule ends in it"),
     "train.validate_every": Rule("training", auto=True),
+    "train.validate_from": _TRAINING,
     "infer.batch_size": _MACHINE,
     "infer.sums_on_host": _MACHINE,
     "infer.*": Rule("training", "scores of validations before and after can't be compared", auto=True),

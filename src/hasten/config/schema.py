@@ -289,6 +289,8 @@ class TrainConfig:
     """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
     validate_every: int | None = None
     """Steps between validations."""
+    validate_from: float = 0.0
+    """Share of the steps before the first validation: early ones take time and are rarely the best."""
     checkpoint_every: int | None = None
     """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
     keep_checkpoints: int = 1

@@ -178,7 +178,7 @@ class Loop:
                 self.async_validation.poll()
             self.limit.after_step(step, self.trained_s())
             paced, ends = self.components.paced, self.limit.over or self.components.paced.done(step)
-            if ends or paced.reaches(step, self.train.validate_every):
+            if ends or paced.reaches(step, self.train.validate_every, self.train.validate_from):
                 self._validate(step, ends=ends)
             self.stop_signal = self.stop.agreed()
             if self.status == "finished":

@@ -38,7 +38,7 @@ class TimeLimit:
         """time_s: seconds of the run so far. reserve_s: those that the caller needs after the last validation."""
         train, strategy = components.train, components.step.strategy
         self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, components.paced
-        self.budget = train.budget
+        self.budget, self.validate_from = train.budget, train.validate_from
         self.time_s, self.reserve_s, self.repeated = time_s, reserve_s, evaluator.repeated
         self.world, self.device = strategy.world, components.step.device
         self.validation_s = 0.0
@@ -105,8 +105,9 @@ class TimeLimit:
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
         remaining_s = self.left_s - self.closing_s - _LAST_VALIDATION * self.validation_s
-        every = self.validate_every
-        before_last = math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
+        every, start = self.validate_every, self.validate_from * self.paced.steps
+        passed = max(int(self.paced.position(step) // every), math.ceil(start / every) - 1)
+        before_last = math.ceil(self.paced.steps / every) - 1 - passed
         validations = before_last * self.validation_s
         self._all_fits = remaining_s - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
         remaining_s -= validations if self._all_fits else min(validations, self._share * max(0.0, remaining_s))

@@ -149,9 +149,14 @@ class PacedSchedule:
         self.start_at(index, self.position(index))
         self.pace = max(1.0, (self.steps - self._position) / max(1, steps))
 
-    def reaches(self, step: int, every: int) -> bool:
-        """Whether the `step`-th step (1-based) reaches a multiple of `every` steps of the schedule, or its end."""
-        return self.position(step) // every > self.position(step - 1) // every or self.done(step)
+    def reaches(self, step: int, every: int, start: float = 0.0) -> bool:
+        """Whether the `step`-th step (1-based) reaches a multiple of `every` steps of the schedule, or its end.
+
+        start: share of the schedule before which multiples do not count.
+        """
+        multiple = self.position(step) // every
+        counts = multiple * every >= start * self.steps
+        return (counts and multiple > self.position(step - 1) // every) or self.done(step)
 
     def done(self, step: int) -> bool:
         """Whether the schedule is complete after `step` steps."""

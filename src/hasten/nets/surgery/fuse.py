@@ -51,7 +51,8 @@ class Surgery:
         return (
             f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
             f"{self.biases} layers add no bias, as the norm behind them would take it away again"
-            + f", {len(self.thin)} convolutions have a C++ function for few channels" * bool(self.thin)
+            + f", {len(self.thin)} convolutions have a C++ function for few channels"
+            * bool(self.thin)
         )
 
 

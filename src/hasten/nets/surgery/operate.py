@@ -47,9 +47,10 @@ def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: b
 def undo(network: nn.Module) -> None:
     """Restore the classes of modules that `operate` changed with a probe, and train their biases again."""
     for module in network.modules():
-        not_thin(module)
+        unbiased = is_unbiased(module)
         unfuse(module)
-        if is_unbiased(module):
+        not_thin(module)
+        if unbiased:
             original(module)
             bias = module._parameters["bias"]
             assert bias is not None

@@ -108,7 +108,7 @@ def _last(image: Tensor) -> torch.memory_format:
 class _Thin(Mixed):
     def forward(self: Any, image: Tensor, *more: Any) -> Tensor:
         bias = None if is_unbiased(self) else self.bias
-        ready = None if more else _ready(image, self.weight, bias)
+        ready = None if more or image.shape[1:2] != (self.in_channels,) else _ready(image, self.weight, bias)
         if ready is None:
             output: Tensor = super().forward(image, *more)  # type: ignore[misc]
             return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,9 @@ def measure_rare(components: RunComponents, folder: Path, *, cases: int, step_s:
     return Rare(
         validation_s=validated_s * scale,
         timed_cases=timed,
-        # At regular intervals, and at the end.
-        validations=-(-train.steps // train.validate_every),
+        # At regular intervals from the first on, and at the end.
+        validations=-(-train.steps // train.validate_every)
+        - max(0, math.ceil(train.validate_from * train.steps / train.validate_every) - 1),
         checkpoint_s=stands,
         write_s=writes,
         checkpoints=-(-train.steps // train.checkpoint_every),
