@@ -73,4 +73,4 @@ def _known_blocks(network: nn.Module) -> Surgery:
             if bias is not None and to_unbiased(layer):
                 bias.requires_grad_(False)
                 unbiased.append(start + first)
-    return Surgery(tuple(fused), tuple(unbiased), tuple(fused), thin=thin_layers(network))
+    return Surgery(tuple(fused), tuple(unbiased), tuple(fused), thin=thin_layers(network) if fused else ())
