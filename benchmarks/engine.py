@@ -54,6 +54,22 @@ def norms(given: argparse.Namespace) -> Part:
     return claims, {f"{name}_ms": values for name, values in times.items()}, {}
 
 
+def thin(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.thin import ARMS, LAYERS, NETWORK, thin_times
+    from hasten.observe.env import cpu_has_bf16
+
+    precisions = [each for each in given.precisions if each == "fp32" or cpu_has_bf16()]
+    times = thin_times(given.rounds, precisions)
+    claims = []
+    for name in (*LAYERS, NETWORK, f"{NETWORK}, forward"):
+        for precision in precisions:
+            best = min((times[f"{name}/{precision}/{arm}"] for arm in ARMS[:2]), key=statistics.median)
+            ratio = median_ratio(best, times[f"{name}/{precision}/hasten"])
+            what = f"{name}, {precision}: torch's convolutions, in their faster format, over Hasten's"
+            claims.append(Claim.at_least(what, ratio, 1.0))
+    return claims, {f"{name}_ms": values for name, values in times.items()}, {}
+
+
 def optimizers(given: argparse.Namespace) -> Part:
     from benchmarks.engines.optimizers import optimizer_times, ratios
 
@@ -112,7 +128,7 @@ def ablation(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "steps": steps, "norms": norms, "optimizers": optimizers, "overhead": overhead, "sliding": sliding,
+    "steps": steps, "norms": norms, "thin": thin, "optimizers": optimizers, "overhead": overhead, "sliding": sliding,
     "memory": memory, "ablation": ablation,
 }  # fmt: skip
 

@@ -13,7 +13,9 @@ from hasten.cli.folds import check_options, refuse_fraction, train_all
 from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
+from hasten.nets.cpu.build import build_ahead
 from hasten.observe.clock import process_start, process_start_seconds
+from hasten.observe.env import driver_version
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
@@ -58,6 +60,8 @@ def train(
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
     if folds is not None:
         refuse_fraction(source, overrides or [])
+    if config.kind == "segmentation" and driver_version() is None:
+        build_ahead()  # beside the imports, which take about as long
     with _progress_shown(world, quiet=quiet) as progress:
         lines = (
             train_all(config, out, folds, progress)

@@ -37,7 +37,7 @@ from hasten.engine.run_plan import pick_device, plan_to_dict
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import about_cases, write_examples, write_summary
 from hasten.engine.validate import CaseEvaluator
-from hasten.nets.cpu.kernels import build_ahead
+from hasten.nets.cpu.build import build_ahead
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock

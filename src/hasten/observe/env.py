@@ -111,9 +111,14 @@ def cpu_model() -> str:
 
 def cpu_has_bf16() -> bool:
     """Whether the processor multiplies bf16 itself; without it torch emulates bf16, many times slower than float32."""
+    return not cpu_flags().isdisjoint(("avx512_bf16", "amx_bf16"))
+
+
+def cpu_flags() -> set[str]:
+    """Names of the processor's features, as Linux lists them; empty for another system's."""
     info = Path("/proc/cpuinfo")
-    flags = info.read_text(errors="replace") if info.is_file() else ""
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
 
 
 def driver_version() -> str | None:

@@ -47,10 +47,9 @@ def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: b
 def undo(network: nn.Module) -> None:
     """Restore the classes of modules that `operate` changed with a probe, and train their biases again."""
     for module in network.modules():
-        unbiased = is_unbiased(module)
-        unfuse(module)
         not_thin(module)
-        if unbiased:
+        unfuse(module)
+        if is_unbiased(module):
             original(module)
             bias = module._parameters["bias"]
             assert bias is not None

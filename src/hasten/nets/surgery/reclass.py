@@ -34,6 +34,14 @@ def original(module: nn.Module) -> None:
     module.__class__ = _parts(type(module))[0]
 
 
+def remove(module: nn.Module, mixin: type[Mixed]) -> None:
+    """Take one mixin away from the module's class, in place; the others stay."""
+    kind, *mixins = _parts(type(module))
+    for each in mixins:
+        kind = kind if each is mixin else _mixed(each, kind)
+    module.__class__ = kind
+
+
 @cache
 def _mixed(mixin: Any, base: Any) -> Any:
     name = mixin.__name__.lstrip("_") + base.__name__

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from hasten.nets.cpu.kernels import call, cpu_kernels
 from hasten.nets.surgery.bias import is_unbiased
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
-from hasten.nets.surgery.reclass import Mixed, become, original
+from hasten.nets.surgery.reclass import Mixed, become, remove
 
 _MOST = 4
 """Channels of a thin output; `kMost` of `thin.cpp`."""
@@ -154,5 +154,4 @@ def _is_thin(layer: nn.Module) -> bool:
 
 def not_thin(layer: nn.Module) -> None:
     """Undo `thin_layers` on one module."""
-    if isinstance(layer, _Thin):
-        original(layer)
+    remove(layer, _Thin)

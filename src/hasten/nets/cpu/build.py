@@ -1,0 +1,97 @@
+"""Builds the C++ functions for networks on a CPU; without torch, so that it can begin beside the imports."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from hasten.cache.key import cache_dir
+from hasten.cache.publish import temporary_for
+from hasten.config.schema import CacheConfig
+from hasten.observe.env import cpu_flags, required_cxx_compiler
+
+_FOLDER = Path(__file__).parent
+_LEVELS = {"normact": "-O2", "soft_counts": "-O2", "thin": "-O3"}
+"""Optimisation of each source: -O3 compiles for twice as long, and makes the third one twice as fast."""
+_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast", "-Wno-psabi")
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma")
+_AVX2 = ("avx2", "fma")
+_SECONDS = 120
+"""Timeout of the compiler, which takes 3 s."""
+_LOCK = threading.Lock()
+
+
+def library() -> Path:
+    """Path of the shared library, built if the cache folder lacks it.
+
+    Raises OSError, and the errors of `subprocess`, where it can't be built, and ValueError for a wrong cache folder.
+    """
+    with _LOCK:  # a thread of `build_ahead` may be at it
+        return _built()
+
+
+def build_ahead() -> None:
+    """Begin to build the library if there is none, beside whatever the caller does next. `library` has the errors."""
+    threading.Thread(target=_try, name="cpu-kernels").start()
+
+
+def _try() -> None:
+    try:
+        library()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return  # not kept by the cache, so that `library` raises it again
+
+
+@cache
+def _built() -> Path:
+    folder = cache_dir(CacheConfig()) / "kernels"
+    compiler = required_cxx_compiler()
+    flags = (*_FLAGS, *_instructions())
+    digest = hashlib.sha256(repr((os.uname().machine, sys.platform, compiler, flags, _LEVELS)).encode())
+    for source in (*(f"{name}.cpp" for name in _LEVELS), "vectors.h"):
+        digest.update((_FOLDER / source).read_bytes())
+    path = folder / f"cpu-{digest.hexdigest()[:24]}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_for(path)
+    try:
+        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as threads:
+            compiling = {}
+            for name, level in _LEVELS.items():
+                target = os.fsdecode(Path(scratch, f"{name}.o"))
+                arguments = (*flags, level, "-c", os.fsdecode(_FOLDER / f"{name}.cpp"), "-o", target)
+                compiling[target] = threads.submit(_compile, compiler, arguments)
+            for each in compiling.values():
+                each.result()
+            _compile(compiler, (*flags, "-shared", *compiling, "-o", os.fsdecode(temporary)))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _compile(compiler: str, arguments: Sequence[str]) -> None:
+    """Raises OSError with what the compiler says, and the errors of `subprocess`."""
+    # The process that waits for it may have better things to do first, such as imports.
+    lowered = ("nice", "-n", "10") if shutil.which("nice") else ()
+    process = subprocess.run((*lowered, compiler, *arguments), capture_output=True, timeout=_SECONDS, check=False)
+    if process.returncode:
+        raise OSError(process.stderr.decode(errors="replace").strip() or f"{compiler} ended with an error")
+
+
+def _instructions() -> tuple[str, ...]:
+    """Flags for the widest vectors of this processor; none for another architecture's."""
+    flags = cpu_flags()
+    if flags.issuperset(_AVX512):
+        return (*(f"-m{name}" for name in _AVX512), "-mprefer-vector-width=512")
+    return tuple(f"-m{name}" for name in _AVX2) if flags.issuperset(_AVX2) else ()
