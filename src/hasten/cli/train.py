@@ -13,9 +13,7 @@ from hasten.cli.folds import check_options, refuse_fraction, train_all
 from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
-from hasten.nets.cpu.build import build_ahead
 from hasten.observe.clock import process_start, process_start_seconds
-from hasten.observe.env import driver_version
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
@@ -60,8 +58,8 @@ def train(
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
     if folds is not None:
         refuse_fraction(source, overrides or [])
-    if config.kind == "segmentation" and driver_version() is None:
-        build_ahead()  # beside the imports, which take about as long
+    if config.kind == "segmentation":
+        _build_ahead()
     with _progress_shown(world, quiet=quiet) as progress:
         lines = (
             train_all(config, out, folds, progress)
@@ -70,6 +68,15 @@ def train(
         )
     if lines:
         echo("\n".join(lines))
+
+
+def _build_ahead() -> None:
+    """Begin to compile the functions for a CPU, beside the imports, which take about as long."""
+    from hasten.nets.cpu.build import build_ahead
+    from hasten.observe.env import driver_version
+
+    if driver_version() is None:
+        build_ahead()
 
 
 @contextmanager
