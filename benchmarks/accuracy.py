@@ -69,17 +69,21 @@ CANDIDATES = {
     "schedule-free AdamW, a quarter of it": "train.schedule=constant train.ema=0 train.learning_rate=0.002",
 }
 """Overrides by name, some of them for code of `benchmarks.ours.candidates` that Hasten does not have."""
+_WHOLE = "sample.patch=[40,56,40] sample.batch_size=2"
+"""Patches that hold a case, and a step of about as many voxels as the recipe's."""
 RECIPE = {
-    "500 steps": "train.steps=500 sample.stages=[]",
-    "440 steps": "train.steps=440 sample.stages=[]",
-    "440 steps, small patches at first": "train.steps=440 sample.stages=[[0.4,0.5]]",
-    "440 steps, small patches at first, in two stages": "train.steps=440 sample.stages=[[0.3,0.5],[0.6,0.75]]",
-    "340 steps, small patches at first, in two stages": "train.steps=340 sample.stages=[[0.3,0.5],[0.6,0.75]]",
-    "340 steps": "train.steps=340 sample.stages=[]",
-    "250 steps, small patches at first, in two stages": "train.steps=250 sample.stages=[[0.3,0.5],[0.6,0.75]]",
-    "500 steps, small patches at first, in two stages": "train.steps=500 sample.stages=[[0.3,0.5],[0.6,0.75]]",
+    "500 steps": f"{_WHOLE} train.steps=500 sample.stages=[]",
+    "440 steps": f"{_WHOLE} train.steps=440 sample.stages=[]",
+    "440 steps, small patches at first": f"{_WHOLE} train.steps=440 sample.stages=[[0.4,0.5]]",
+    "440 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=440",
+    "340 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=340",
+    "340 steps": f"{_WHOLE} train.steps=340 sample.stages=[]",
+    "250 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=250",
+    "500 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=500",
+    "300 steps of the recipe's crops": "train.steps=300",
+    "700 steps of the recipe's crops": "train.steps=700",
 }
-"""Overrides of the recipe by name. Its steps are float32, which every processor has."""
+"""Overrides by name of the recipe, which has small patches in two stages, in float32, which every processor has."""
 FIXED = (f"train.precision={'bf16' if cpu_has_bf16() else 'fp32'}", "train.channels_last=true")
 """Of `learning` and `candidates`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "network.channels=[4,8]", "infer.patch=[16,16,16]",
