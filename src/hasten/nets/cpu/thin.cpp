@@ -48,7 +48,11 @@ void write(const Thin &size, const float *from, int64_t count, void *image, int6
 inline int64_t rounded_up(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
 // Keeps a value in a register: else the compiler reads it from memory again for each use.
-inline void keep(Vec &value) { asm("" : "+x"(value)); }
+inline void keep([[maybe_unused]] Vec &value) {
+#ifdef __AVX__
+    asm("" : "+x"(value));
+#endif
+}
 
 // Planes of an image as float32, channel by channel: the last few that were asked for. Zeros surround each plane.
 class Planes {
@@ -59,7 +63,7 @@ class Planes {
           kept_(kept), border_(border), values_(channels * (size.height + 2 + kRows) * row) {
         memory_ = static_cast<float *>(aligned_alloc(64, rounded_up(values_ * (kept + 1) * sizeof(float), 64)));
         if (memory_) memset(memory_, 0, values_ * (kept + 1) * sizeof(float));
-        for (int64_t slot = 0; slot < kept; ++slot) held_[slot] = -1;
+        for (int64_t slot = 0; slot < kept; ++slot) loaded_[slot] = -1;
     }
     ~Planes() { free(memory_); }
     explicit operator bool() const { return memory_; }
@@ -68,8 +72,8 @@ class Planes {
         if (z < 0 || z >= size_.depth) return memory_ + values_ * kept_;
         const int64_t number = sample * size_.depth + z, slot = number % kept_;
         float *to = memory_ + values_ * slot;
-        if (held_[slot] == number) return to;
-        held_[slot] = number;
+        if (loaded_[slot] == number) return to;
+        loaded_[slot] = number;
         for (int64_t y = 0; y < size_.height; ++y)
             for (int64_t c = 0; c < channels_; ++c)
                 read(size_, image_, (number * size_.height + y) * size_.width * channels_ + c, size_.width, channels_,
@@ -84,7 +88,7 @@ class Planes {
   private:
     const Thin &size_;
     const void *image_;
-    int64_t channels_, kept_, border_, values_, held_[3];
+    int64_t channels_, kept_, border_, values_, loaded_[3];
     float *memory_;
 };
 
