@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -73,7 +72,7 @@ def _call(network: Any, image: Any, arm: str, precision: str, *, backward: bool)
     import torch
 
     layout = torch.contiguous_format if arm.endswith("contiguous") else torch.channels_last_3d
-    network = copy.deepcopy(network).to(memory_format=layout)
+    network.to(memory_format=layout)
     image = image.contiguous(memory_format=layout).requires_grad_(image.shape[1] > 1)
     return partial(_pass, network, image, precision, backward=backward)
 

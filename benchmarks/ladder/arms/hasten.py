@@ -89,10 +89,8 @@ def _config(given: ArmArguments, terms: dict[str, dict[str, Any]]) -> RunConfig:
 
 def train_and_record(record: Record, config: RunConfig, run: Path) -> None:
     from hasten.nets.cpu.build import build_ahead
-    from hasten.observe.env import driver_version
 
-    if driver_version() is None:
-        build_ahead()  # as `hasten train` does
+    build_ahead()  # as `hasten train` does
     import torch
 
     from hasten.engine.run import train

@@ -59,7 +59,9 @@ def train(
     if folds is not None:
         refuse_fraction(source, overrides or [])
     if config.kind == "segmentation":
-        _build_ahead()
+        from hasten.nets.cpu.build import build_ahead
+
+        build_ahead()  # beside the imports, which take about as long
     with _progress_shown(world, quiet=quiet) as progress:
         lines = (
             train_all(config, out, folds, progress)
@@ -68,15 +70,6 @@ def train(
         )
     if lines:
         echo("\n".join(lines))
-
-
-def _build_ahead() -> None:
-    """Begin to compile the functions for a CPU, beside the imports, which take about as long."""
-    from hasten.nets.cpu.build import build_ahead
-    from hasten.observe.env import driver_version
-
-    if driver_version() is None:
-        build_ahead()
 
 
 @contextmanager

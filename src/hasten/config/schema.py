@@ -119,7 +119,7 @@ class SampleConfig:
     affine_prob: float = 0.5
     """Probability of rotation, scaling and shear, which are applied in one interpolation."""
     rotate_deg: Spacing | None = None
-    """Largest rotation about each axis in degrees, of U(-a, a); 2-D uses the first. None: 15, in long budgets 30."""
+    """Largest rotation about each axis in degrees, from U(-a, a); 2-D uses the first. None: 15; 30 in long budgets."""
     scale_range: Range | None = None
     """Zoom factor; above 1 enlarges the anatomy. None: 0.85 to 1.2, but 0.7 to 1.4 in long runs with `train.budget`."""
     shear: float = 0.0
@@ -379,7 +379,7 @@ class DistributeConfig:
     exchange_every: int = 0
     """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
     exchange: Literal["file", "send"] = "file"
-    """Source of the redistributed cases: `file`, the cache of each host, which has all; `send`, their processes."""
+    """Source of redistributed cases: `file`, each host's cache, which has all; `send`, the processes that have them."""
     timeout_s: float = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 

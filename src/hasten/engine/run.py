@@ -108,8 +108,7 @@ def train(
     config = with_code(config, network=network, weights=weights, loss=loss)
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
-    if device.type == "cpu":
-        build_ahead()
+    build_ahead()
     with process_group(world, config.distribute, device):
         strategy = build_strategy(config.distribute, world)
         try:

@@ -14,6 +14,7 @@ import torch
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock
+from hasten.optim.schedule import multiples_before
 
 _CLOSING_S = 1.0
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
@@ -105,8 +106,9 @@ class TimeLimit:
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
         remaining_s = self.left_s - self.closing_s - _LAST_VALIDATION * self.validation_s
-        every, start = self.validate_every, self.validate_from * self.paced.steps
-        passed = max(int(self.paced.position(step) // every), math.ceil(start / every) - 1)
+        every = self.validate_every
+        left_out = multiples_before(self.validate_from, self.paced.steps, every)
+        passed = max(int(self.paced.position(step) // every), left_out)
         before_last = math.ceil(self.paced.steps / every) - 1 - passed
         validations = before_last * self.validation_s
         self._all_fits = remaining_s - validations >= self._step_s * (self.paced.steps - self.paced.position(step))

@@ -167,6 +167,11 @@ class PacedSchedule:
         return step + max(0, math.ceil((self.steps - self.position(step)) / self.pace - 1e-6))
 
 
+def multiples_before(share: float, steps: int, every: int) -> int:
+    """How many multiples of `every` steps lie below this share of `steps`."""
+    return max(0, math.ceil(share * steps / every) - 1)
+
+
 def scaled_rate(rate: float, batch_size: int, reference_batch: int) -> float:
     """The linear scaling rule: a rate that was good at `reference_batch`, for batches of `batch_size`.
 

@@ -11,13 +11,14 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import temporary_for
 from hasten.config.schema import CacheConfig
-from hasten.observe.env import cpu_flags, required_cxx_compiler
+from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
 
 _FOLDER = Path(__file__).parent
 _LEVELS = {"normact": "-O2", "soft_counts": "-O2", "thin": "-O3"}
@@ -40,15 +41,14 @@ def library() -> Path:
 
 
 def build_ahead() -> None:
-    """Begin to build the library if there is none, beside whatever the caller does next. `library` has the errors."""
-    threading.Thread(target=_try, name="cpu-kernels").start()
+    """Begin to build the library if there is none, beside whatever the caller does next; not where there are GPUs."""
+    threading.Thread(target=_build_for_cpu, name="cpu-kernels").start()
 
 
-def _try() -> None:
-    try:
-        library()
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return  # not kept by the cache, so that `library` raises it again
+def _build_for_cpu() -> None:
+    with suppress(OSError, ValueError, subprocess.SubprocessError):  # `library` raises them again
+        if driver_version() is None:
+            library()
 
 
 @cache

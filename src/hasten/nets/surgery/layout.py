@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def channels_last_of(image: Tensor) -> torch.memory_format:
+    """Channels-last for an image (B, C, H, W) or (B, C, D, H, W)."""
+    return torch.channels_last_3d if image.ndim == 5 else torch.channels_last
+
+
 def layout_of(image: Tensor) -> torch.memory_format:
     """Channels-last only where that is not contiguous at the same time.
 
@@ -13,7 +18,7 @@ def layout_of(image: Tensor) -> torch.memory_format:
     """
     if image.ndim not in (4, 5):
         return torch.contiguous_format
-    last = torch.channels_last_3d if image.ndim == 5 else torch.channels_last
+    last = channels_last_of(image)
     return last if image.is_contiguous(memory_format=last) and not image.is_contiguous() else torch.contiguous_format
 
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hasten.nets.cpu.kernels import call, cpu_kernels
+from hasten.nets.cpu.kernels import call
 from hasten.nets.surgery.bias import is_unbiased
-from hasten.nets.surgery.layout import layout_of, on_cpu_only
+from hasten.nets.surgery.layout import channels_last_of, layout_of, on_cpu_only
+from hasten.nets.surgery.normact_cpu import DTYPES, cpu_kernel_takes
 from hasten.nets.surgery.reclass import Mixed, become, remove
 
 _MOST = 4
 """Channels of a thin output; `kMost` of `thin.cpp`."""
-_DTYPES = (torch.float32, torch.bfloat16)
 
 
 class _Size(ctypes.Structure):
@@ -43,7 +43,7 @@ def _size_of(image: Tensor, outputs: int) -> _Size:
 
 def _convolved(image: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
     """(B, K, *S) of an image (B, C, *S) and filters (C, *taps, K), in the image's type."""
-    filters = filters.transpose(-3, -2).float().contiguous()
+    filters = filters.transpose(-3, -2).contiguous()
     output = _empty(image, filters.shape[-1], image.shape[2:])
     call("thin_conv", _size_of(image, filters.shape[-1]), (image, filters, bias, output))
     return output
@@ -59,7 +59,7 @@ class _ThinConv(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         image, weight = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=_last(image))
+        gradient = gradient.contiguous(memory_format=channels_last_of(image))
         to_image = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
             axes = tuple(range(2, weight.ndim))
@@ -78,7 +78,7 @@ class _ThinTransposed(torch.autograd.Function):
         ctx.save_for_backward(image, weight)
         output = _empty(image, weight.shape[1], [2 * side for side in image.shape[2:]])
         size = _size_of(image, weight.shape[1])
-        call("thin_transposed", size, (image, weight.float().contiguous(), bias, output))
+        call("thin_transposed", size, (image, weight.contiguous(), bias, output))
         return output
 
     @staticmethod
@@ -88,8 +88,9 @@ class _ThinTransposed(torch.autograd.Function):
         dims = image.ndim - 2
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
         twos, ones = [2] * dims, [1] * dims
+        gradient = gradient.contiguous(memory_format=channels_last_of(image))
         to_image, to_weight, _ = torch.ops.aten.convolution_backward(
-            gradient.contiguous(memory_format=_last(image)), image, weight.to(image.dtype), None, twos, ones, ones,
+            gradient, image, weight.to(image.dtype), None, twos, ones, ones,
             True, ones, 1, wanted,
         )  # fmt: skip
         to_bias = gradient.float().sum((0, *range(2, gradient.ndim))) if ctx.needs_input_grad[2] else None
@@ -98,11 +99,7 @@ class _ThinTransposed(torch.autograd.Function):
 
 def _empty(image: Tensor, channels: int, sides: Sequence[int]) -> Tensor:
     shape = (len(image), channels, *sides)
-    return torch.empty(shape, dtype=image.dtype, memory_format=_last(image))
-
-
-def _last(image: Tensor) -> torch.memory_format:
-    return torch.channels_last_3d if image.ndim == 5 else torch.channels_last
+    return torch.empty(shape, dtype=image.dtype, memory_format=channels_last_of(image))
 
 
 class _Thin(Mixed):
@@ -119,12 +116,12 @@ class _Thin(Mixed):
 
 def _ready(image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     """The image as the C++ functions take it; None where they can't."""
-    if type(image) is not Tensor or image.ndim != weight.ndim or not on_cpu_only(image, weight, bias):
+    fits = image.ndim == weight.ndim and weight.dtype == torch.float32
+    if not (fits and on_cpu_only(image, weight, bias) and cpu_kernel_takes(image)):
         return None
-    if torch.is_autocast_enabled("cpu") and image.dtype in _DTYPES:
+    if torch.is_autocast_enabled("cpu"):
         image = image.to(torch.get_autocast_dtype("cpu"))
-    takes = image.dtype in _DTYPES and weight.dtype == torch.float32 and image.numel() > 0
-    takes = takes and layout_of(image) is not torch.contiguous_format and cpu_kernels().functions is not None
+    takes = image.dtype in DTYPES and layout_of(image) is not torch.contiguous_format
     return image if takes else None
 
 

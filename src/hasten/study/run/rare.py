@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from hasten.engine.components import RunComponents
 from hasten.engine.saver import Saver
 from hasten.engine.state import training_state
 from hasten.engine.validate import validate
+from hasten.optim.schedule import multiples_before
 from hasten.study.environment.rates import synchronize
 
 
@@ -56,7 +56,7 @@ def measure_rare(components: RunComponents, folder: Path, *, cases: int, step_s:
         timed_cases=timed,
         # At regular intervals from the first on, and at the end.
         validations=-(-train.steps // train.validate_every)
-        - max(0, math.ceil(train.validate_from * train.steps / train.validate_every) - 1),
+        - multiples_before(train.validate_from, train.steps, train.validate_every),
         checkpoint_s=stands,
         write_s=writes,
         checkpoints=-(-train.steps // train.checkpoint_every),
