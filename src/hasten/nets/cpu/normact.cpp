@@ -208,12 +208,7 @@ int forward(const T *image, T *output, float *mean, float *var, const float *wei
 #pragma omp parallel num_threads(layout.threads)
     {
         Lanes lanes(layout, 3);
-        if (!lanes) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
+        if (all_have(static_cast<bool>(lanes), failed)) {
             if (!layout.fixed) {
 #pragma omp for
                 for (int64_t piece = 0; piece < layout.total; ++piece)
@@ -290,12 +285,7 @@ int backward(const T *gradient, const T *image, const float *mean, const float *
 #pragma omp parallel num_threads(layout.threads)
     {
         Lanes lanes(layout, 8);
-        if (!lanes) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
+        if (all_have(static_cast<bool>(lanes), failed)) {
             auto set = [&](int64_t lane, int64_t channel, int64_t group) {
                 const double spread = 1 / std::sqrt(var[group] + layout.eps);
                 lanes[scale][lane] = static_cast<float>(spread);

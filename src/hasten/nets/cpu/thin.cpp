@@ -111,12 +111,7 @@ int convolve(const Thin &size, const void *image, const float *weight, const flo
     {
         Planes planes(size, image, size.inputs, size.taps, 1);
         float *lines = static_cast<float *>(calloc(kRows * K * planes.row, sizeof(float)));
-        if (!planes || !lines) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
+        if (all_have(planes && lines, failed)) {
 #pragma omp for schedule(static)
             for (int64_t task = 0; task < size.samples * size.depth; ++task) {
                 const float *near[3];
@@ -155,16 +150,11 @@ template <int K> int to_filter(const Thin &size, const void *gradient, const voi
 #pragma omp parallel num_threads(size.threads)
     {
         Planes planes(size, image, size.inputs, size.taps, 1), gradients(size, gradient, K, 1, 0);
-        if (!planes || !gradients) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
+        if (all_have(planes && gradients, failed)) {
 #pragma omp for schedule(static)
             for (int64_t task = 0; task < all; ++task) {
                 const int64_t sample = task / size.depth, z = task % size.depth;
-                const float *given = gradients.at(sample, z);
+                const float *upstream = gradients.at(sample, z);
                 float *part = parts + task * (count + K);
                 for (int64_t c = 0; c < size.inputs; ++c)
                     for (int64_t dz = 0; dz < size.taps; ++dz)
@@ -177,7 +167,7 @@ template <int K> int to_filter(const Thin &size, const void *gradient, const voi
                                     Vec values[3];
                                     for (int dx = 0; dx < 3; ++dx) keep(values[dx] = load(from + x + dx));
                                     for (int k = 0; k < K; ++k) {
-                                        Vec along = load(given + gradients.start(k, y + 1) + x);
+                                        Vec along = load(upstream + gradients.start(k, y + 1) + x);
                                         keep(along);
                                         for (int dx = 0; dx < 3; ++dx) sums[dx][k] += along * values[dx];
                                     }
@@ -189,8 +179,8 @@ template <int K> int to_filter(const Thin &size, const void *gradient, const voi
                 for (int k = 0; k < K; ++k) {
                     Vec sum = {};
                     for (int64_t y = 0; y < size.height; ++y)
-                        for (int64_t x = 0; x < size.width; x += kWidth) 
-                            sum += load(given + gradients.start(k, y + 1) + x);
+                        for (int64_t x = 0; x < size.width; x += kWidth)
+                            sum += load(upstream + gradients.start(k, y + 1) + x);
                     *part++ = total(sum);
                 }
             }
@@ -244,12 +234,7 @@ int transpose(const Thin &size, const void *image, const float *weight, const fl
     {
         float *row = static_cast<float *>(calloc(width * inputs, sizeof(float)));
         float *lines = static_cast<float *>(malloc((2 * size.height + 1) * length * sizeof(float)));
-        if (!row || !lines) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
+        if (all_have(row && lines, failed)) {
 #pragma omp for schedule(static)
             for (int64_t task = 0; task < size.samples * depth; ++task) {
                 for (int64_t k = 0; k < (2 * size.height + 1) * length; ++k) lines[k] = bias ? bias[k % K] : 0.0f;

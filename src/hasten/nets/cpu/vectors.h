@@ -1,4 +1,5 @@
-// Some float32 values as one vector, read from and written to float32 or bfloat16 memory.
+// What the functions share: some float32 values as one vector, read from and written to float32 or bfloat16 memory; and
+// whether all threads have their memory.
 
 #pragma once
 
@@ -108,6 +109,16 @@ inline Vec logarithm(Vec x) {
     result = result * part + 3.3333331174e-1f;
     result = result * part * square + exponent * -2.12194440e-4f - square * 0.5f;
     return part + result + exponent * 0.693359375f;
+}
+
+// For all threads of a parallel region: whether each has its memory. Else `failed`, which they share, is 1.
+inline bool all_have(bool memory, int &failed) {
+    if (!memory) {
+#pragma omp atomic write
+        failed = 1;
+    }
+#pragma omp barrier
+    return !failed;
 }
 
 } // namespace
