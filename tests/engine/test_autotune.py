@@ -323,21 +323,52 @@ def test_short_runs_capture_nothing(
     assert tried or "runs of 200 or more" in engaged["CUDA graph"].why
 
 
-def test_a_short_run_on_a_gpu_compares_nothing(
-    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shapes = []
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the images with which the usual variant is checked; it always is sound and takes 0.5 s."""
+    made = []
 
     def usual(network: nn.Module, probe: Probe, reference: Variant, usual: Variant, **_: Any) -> VariantTimes:
-        shapes.append(probe.shape)
+        made.append(tuple(probe.shape))
         assert str(reference) == "fp32"
         return VariantTimes({str(usual): 0.5}, usual)
 
     monkeypatch.setattr(autotune, "usual_variant", usual)
+    return made
+
+
+def test_a_short_run_on_a_gpu_compares_nothing(
+    tmp_path: Path, asked: list[tuple[Any, ...]], shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(autotune, "triton_works", lambda device: True)
     result, engaged, seconds = settle_variant(planned(tmp_path, device="cuda"), nn.Identity())
     assert asked == []
     assert shapes == [(4, 2, 16, 16, 16)]
     assert seconds == 0.5
     assert result.config.train.fused_kernels
-    assert "too short a run" in engaged["fused kernels"].why
+    assert "usually the fastest on such a GPU" in engaged["fused kernels"].why
+
+
+@pytest.mark.parametrize(
+    ("settings", "compiled", "compares"),
+    [
+        ({"steps": 500}, True, False),
+        ({"steps": 501}, True, True),
+        ({"steps": 500}, False, True),
+        ({"steps": 500, "precision": "bf16"}, True, True),
+        ({"steps": 500, "precision": "fp32"}, True, True),
+        ({"steps": 500, "channels_last": False}, True, True),
+    ],
+)
+def test_a_short_run_on_a_processor_compares_nothing(
+    tmp_path: Path, asked: list[tuple[Any, ...]], shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any], compiled: bool, compares: bool,
+) -> None:  # fmt: skip
+    kernels = SimpleNamespace(functions="functions" if compiled else None)
+    monkeypatch.setattr(autotune, "cpu_kernels", lambda: kernels)
+    result, engaged, seconds = settle_variant(planned(tmp_path, **settings), nn.Identity())
+    assert (len(asked) == 1, shapes == [(4, 2, 16, 16, 16)]) == (compares, not compares)
+    if not compares:
+        assert (result.config.train.precision, result.config.train.channels_last) == ("bf16", True)
+        assert seconds == 0.5
+        assert "usually the fastest on such a processor" in engaged["channels-last"].why

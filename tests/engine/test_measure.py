@@ -395,7 +395,7 @@ def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pyt
 def test_a_short_run_takes_the_usual_variant_if_it_computes_the_same(clock: Clock) -> None:
     result = usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=100, limit_s=12.5)
     assert result == VariantTimes({str(BOTH): 0.125}, BOTH)
-    assert clock.passes == 3
+    assert clock.passes == 4
 
 
 def test_a_long_run_does_not(clock: Clock) -> None:
@@ -405,6 +405,11 @@ def test_a_long_run_does_not(clock: Clock) -> None:
 def test_nor_does_one_where_it_computes_something_else(clock: Clock) -> None:
     wrong = fake(clock, EVEN, output={BOTH: 1.5})
     assert usual_variant(wrong, probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None
+
+
+def test_nor_one_where_the_reference_is_faster(clock: Clock) -> None:
+    slow = fake(clock, constant(plain=0.5, last=0.375, short=0.25, both=0.75))
+    assert usual_variant(slow, probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None
 
 
 def test_nor_one_where_memory_is_short(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

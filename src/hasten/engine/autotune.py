@@ -41,6 +41,7 @@ from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep, memory_format
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
+from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.custom_network import decides_by_values, small_side
 from hasten.nets.freeze import freeze_parameters
 from hasten.nets.recompute.apply import recompute
@@ -61,7 +62,9 @@ FAST_BF16 = (8, 0)
 """Lowest compute capability with matrix units for bf16."""
 _SHORT_SECONDS = 120.0
 """Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
-_USUAL = "usually the fastest on such a GPU, with the loss and gradients of float32; too short a run to compare others"
+_SHORT_STEPS = 500
+"""Runs of at most this many steps use the CPU's default variant: a comparison takes as long as 25 of them."""
+_USUAL = "usually the fastest on such a {}, with the loss and gradients of float32; too short a run to compare others"
 _NO_BF16 = "this processor has no bf16 instructions"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
@@ -162,7 +165,8 @@ def settle_variant(
             network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s), passes=train.steps * probes_per_step
         )
         variant = measured.variant
-        why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
+        device = "GPU" if planned.device.type == "cuda" else "processor"
+        why = _USUAL.format(device) if usual else explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (1 if usual else probes_per_step)
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
@@ -177,15 +181,19 @@ def settle_variant(
 
 
 def _usual(planned: RunPlan, network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
-    """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's GPU kernels."""
+    """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's kernels."""
     reference, usual = allowed[0], allowed[-1]
-    is_default = (
-        usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
-    )
-    if not is_default or not triton_works(planned.device):
+    if not (usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"):
+        return None
+    steps, limit_s = planned.config.train.steps, math.inf
+    if planned.device.type == "cpu":
+        is_default = steps <= _SHORT_STEPS and cpu_kernels().functions is not None
+    else:
+        is_default, limit_s = usual.fused_kernels and triton_works(planned.device), _SHORT_SECONDS
+    if not is_default:
         return None
     whole = replace(probe, shape=(planned.config.sample.batch_size, *probe.shape[1:]))
-    return usual_variant(network, whole, reference, usual, steps=planned.config.train.steps, limit_s=_SHORT_SECONDS)
+    return usual_variant(network, whole, reference, usual, steps=steps, limit_s=limit_s)
 
 
 def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
