@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
-from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope
-from hasten.nets.surgery.layout import layout_of, on_cpu_only
+from hasten.nets.surgery.layout import layout_of
 from hasten.nets.surgery.normact_cpu import (
     Affine,
     Norm,
@@ -130,44 +129,3 @@ def batch_norm_act(
     norm = Norm(groups=0, eps=eps, fixed=given is not None, dropout=dropout, seed=_seed(dropout))
     output, *statistics = _CpuNormAct.apply(image, weight, bias, slope, norm, given)
     return output, Statistics(*statistics)
-
-
-class NormAct(nn.Module):
-    """MONAI's ADN block of an instance norm and an activation, under the same state-dict names.
-
-    (B, C, *S) to the same shape. Where `group_norm_act` does not apply (on a GPU unless `fused_norms` switched it on,
-    being compiled, a single voxel) the two run one after the other.
-    """
-
-    hasten_kernels: bool = False
-    """Whether Triton kernels compute norm and activation on a GPU; see `fused_norms`."""
-
-    def __init__(self, norm: nn.Module, activation: nn.Module) -> None:
-        super().__init__()
-        self.N, self.A = norm, activation
-        if not isinstance(activation, nn.PReLU):
-            slope = activation.negative_slope if isinstance(activation, nn.LeakyReLU) else 0.0
-            self.register_buffer("slope", torch.tensor([float(slope)]), persistent=False)
-
-    @staticmethod
-    def takes(block: nn.Module) -> bool:
-        """Whether a block is an instance norm without weights or running statistics, then a one-slope activation."""
-        if isinstance(block, NormAct):
-            return False
-        children = dict(block.named_children())
-        dropout = children.pop("D", None)
-        if list(children) != ["N", "A"] or (dropout is not None and getattr(dropout, "p", None) != 0):
-            return False
-        norm, activation = block.get_submodule("N"), block.get_submodule("A")
-        plain = isinstance(norm, nn.InstanceNorm2d | nn.InstanceNorm3d)
-        plain = plain and not norm.affine and not norm.track_running_stats
-        one_slope = isinstance(activation, nn.PReLU) and activation.num_parameters == 1
-        return plain and (one_slope or isinstance(activation, nn.ReLU | nn.LeakyReLU))
-
-    def forward(self, image: Tensor) -> Tensor:
-        slope: Tensor = self.A.weight if isinstance(self.A, nn.PReLU) else self.slope  # type: ignore[assignment]
-        ours = on_cpu_only(image, slope) or (self.hasten_kernels and kernels_take(image))
-        if not ours or image.shape[2:].numel() == 1:
-            return self.A(self.N(image))
-        eps: float = self.N.eps  # type: ignore[assignment]
-        return group_norm_act(image, image.shape[1], None, None, slope, eps)

@@ -11,9 +11,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from hasten.nets.surgery.bias import cancelled_biases, is_unbiased, leave_out, to_unbiased
 from hasten.nets.surgery.dataflow import Probe, see_flow
-from hasten.nets.surgery.fuse import Surgery, unfuse
+from hasten.nets.surgery.fuse import Surgery, fuse_block, unfuse
 from hasten.nets.surgery.fuse import fuse as fuse_norms
-from hasten.nets.surgery.normact import NormAct
 from hasten.nets.surgery.reclass import original
 from hasten.nets.surgery.thin import not_thin, thin_layers
 
@@ -45,7 +44,7 @@ def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: b
 
 
 def undo(network: nn.Module) -> None:
-    """Restore the classes of modules that `operate` changed with a probe, and train their biases again."""
+    """Restore the classes of modules that `operate` changed, and train their biases again."""
     for module in network.modules():
         not_thin(module)
         unfuse(module)
@@ -64,9 +63,8 @@ def _known_blocks(network: nn.Module) -> Surgery:
             continue
         start = f"{prefix}." if prefix else ""
         for (first, layer), (name, block) in pairwise(list(parent.named_children())):
-            if not NormAct.takes(block):
+            if not fuse_block(block):
                 continue
-            setattr(parent, name, NormAct(block.get_submodule("N"), block.get_submodule("A")))
             fused.append(f"{start}{name}.N")
             bias = layer._parameters.get("bias") if isinstance(layer, _ConvNd) else None
             if bias is not None and to_unbiased(layer):
