@@ -4,8 +4,9 @@
 images' own voxels. `ensemble`: the same with several seeds, whose runs predict a fold's cases together. `learning`:
 each choice on its own against the same base, by steps, which no load of the machine changes, on another split
 (data.split.seed=1) than the folds (seed 0). `candidates`: the same for what is no setting of Hasten, or was not enough
-of a gain to become its default. `recipe`: steps and patch sizes of the recipe `hippocampus`, on that split too.
-`start`: seconds from the start of the process to the first step, of a second run of the same task.
+of a gain to become its default. `sampling`: for the order of cases, and their mirroring. `recipe`: steps and patch
+sizes of the recipe `hippocampus`, on that split too. `start`: seconds from the start of the process to the first step,
+of a second run of the same task.
 """
 
 from __future__ import annotations
@@ -69,21 +70,31 @@ CANDIDATES = {
     "schedule-free AdamW, a quarter of it": "train.schedule=constant train.ema=0 train.learning_rate=0.002",
 }
 """Overrides by name, some of them for code of `benchmarks.ours.candidates` that Hasten does not have."""
+SAMPLING = {
+    "base": "",
+    "mirrored at random": "sample.flip_prob=[0.5,0.5,0.5]",
+    "mirrored in turn": "sample.flip_prob=[0.5,0.5,0.5]",
+    "hard cases more often": "",
+}
+"""The same for the order and the mirroring of cases."""
+_SLOW = "train.learning_rate=0.01"
+_TWO_STAGES = f"{_SLOW} sample.stages=[[0.3,0.5],[0.6,0.75]]"
 _WHOLE = "sample.patch=[40,56,40] sample.batch_size=2"
 """Patches that hold a case, and a step of about as many voxels as the recipe's."""
 RECIPE = {
-    "500 steps": f"{_WHOLE} train.steps=500 sample.stages=[]",
-    "440 steps": f"{_WHOLE} train.steps=440 sample.stages=[]",
-    "440 steps, small patches at first": f"{_WHOLE} train.steps=440 sample.stages=[[0.4,0.5]]",
-    "440 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=440",
-    "340 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=340",
-    "340 steps": f"{_WHOLE} train.steps=340 sample.stages=[]",
-    "250 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=250",
-    "500 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=500",
-    "300 steps of the recipe's crops": "train.steps=300",
-    "700 steps of the recipe's crops": "train.steps=700",
+    "500 steps": f"{_WHOLE} train.steps=500 {_SLOW} sample.stages=[]",
+    "440 steps": f"{_WHOLE} train.steps=440 {_SLOW} sample.stages=[]",
+    "440 steps, small patches at first": f"{_WHOLE} train.steps=440 {_SLOW} sample.stages=[[0.4,0.5]]",
+    "440 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=440 {_TWO_STAGES}",
+    "340 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=340 {_TWO_STAGES}",
+    "340 steps": f"{_WHOLE} train.steps=340 {_SLOW} sample.stages=[]",
+    "250 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=250 {_TWO_STAGES}",
+    "500 steps, small patches at first, in two stages": f"{_WHOLE} train.steps=500 {_TWO_STAGES}",
+    "300 steps of crops, in two stages": f"train.steps=300 {_TWO_STAGES}",
+    "700 steps of crops, in two stages": f"train.steps=700 {_TWO_STAGES}",
+    "240 steps of crops, half the sides at first, twice the rate": "train.steps=240",
 }
-"""Overrides by name of the recipe, which has small patches in two stages, in float32, which every processor has."""
+"""Overrides by name of the recipe; the last one is the recipe itself. In float32, which every processor has."""
 FIXED = (f"train.precision={'bf16' if cpu_has_bf16() else 'fp32'}", "train.channels_last=true")
 """Of `learning` and `candidates`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "network.channels=[4,8]", "infer.patch=[16,16,16]",
@@ -96,11 +107,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts=part_arguments(PARTS),
         budget={"default": "5min", "help": "folds: time of each fold, 5min or 30min for the goals; default 5min"},
         folds={"default": "all", "help": "folds: all, or numbers such as 0,1"},
-        steps={"type": int, "default": 1500, "help": "learning, candidates: steps of each run; default 1500"},
-        choices={"nargs": "+", "choices": CHOICES | CANDIDATES | RECIPE, "metavar": "NAME", "help": "learning, "
-                 "candidates, recipe: these get all seeds, the others the first one; default all"},
-        seeds={"type": int, "help": "learning, candidates, recipe, ensemble: runs of each choice, or of a fold; "
-               "default 3, quick 1"},
+        steps={"type": int, "default": 1500, "help": "learning, candidates, sampling: steps of each run; default 1500"},
+        choices={"nargs": "+", "choices": CHOICES | CANDIDATES | SAMPLING | RECIPE, "metavar": "NAME",
+                 "help": "learning, candidates, sampling, recipe: these get all seeds, the others the first one; "
+                 "default all"},
+        seeds={"type": int, "help": "learning, candidates, sampling, recipe, ensemble: runs of each choice, or of a "
+               "fold; default 3, quick 1"},
         work={"type": Path, "help": "keep the runs here, and reuse those that are there"},
     )  # fmt: skip
     with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
@@ -203,6 +215,10 @@ def candidates(given: argparse.Namespace) -> Part:
     return _choices(given, CANDIDATES)
 
 
+def sampling(given: argparse.Namespace) -> Part:
+    return _choices(given, SAMPLING)
+
+
 def recipe(given: argparse.Namespace) -> Part:
     claims, results, settings = _choices(given, RECIPE, _recipe_config)
     del settings["steps"]  # each choice has its own
@@ -260,8 +276,8 @@ def _summary(run: Path) -> dict[str, Any]:
     return content
 
 
-PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "candidates": candidates, "recipe": recipe,
-         "start": start}  # fmt: skip
+PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "candidates": candidates, "sampling": sampling,
+         "recipe": recipe, "start": start}  # fmt: skip
 
 if __name__ == "__main__":
     main()

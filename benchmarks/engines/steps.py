@@ -75,7 +75,8 @@ def hasten_steps(net: Net, *, compiled: bool) -> tuple[dict[str, Callable[[], fl
     import torch
 
     from hasten.config.schema import LossConfig
-    from hasten.engine.measure import Probe, Variant, explain, fastest_variant
+    from hasten.engine.measure import Probe, fastest_variant
+    from hasten.engine.variant import Variant, explain
     from hasten.nets.build import build_loss
     from hasten.nets.surgery.operate import operate
 

@@ -74,8 +74,8 @@ def _arms(parts: RunComponents) -> tuple[dict[str, Callable[[int], Any]], int]:
 
     import torch
 
-    from hasten.engine.measure import Variant, variant_of
     from hasten.engine.run_plan import build_net
+    from hasten.engine.variant import Variant, variant_of
 
     planned, step = parts.planned, parts.step
     channels, outputs = len(planned.case_set.channels), planned.num_outputs
