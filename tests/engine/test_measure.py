@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.engine import measure
-from hasten.engine.measure import Probe, Variant, VariantTimes, explain, faster_compiled, fastest_variant, usual_variant
+from hasten.engine.measure import Probe, faster_compiled, fastest_variant
+from hasten.engine.variant import Variant, VariantTimes, explain
 from hasten.nets.build import build_loss, build_network
 from hasten.observe.cpu_load import LoadMeter
 
@@ -392,29 +395,60 @@ def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pyt
     assert "other programs used 1.5 cores" in engaged.why
 
 
-def test_a_short_run_takes_the_usual_variant_if_it_computes_the_same(clock: Clock) -> None:
-    result = usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=100, limit_s=12.5)
-    assert result == VariantTimes({str(BOTH): 0.125}, BOTH)
+def test_a_short_run_takes_the_usual_variant_after_a_check(clock: Clock, tmp_path: Path) -> None:
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=100, short_s=12.5)
+    assert result == VariantTimes({str(BOTH): 0.125}, BOTH, rounds=0)
+    assert clock.passes == 4
+    assert explain(result).startswith("usually the fastest on such a device")
+
+
+def test_the_whole_batch_is_checked_and_the_seconds_are_those_of_the_probe(clock: Clock, tmp_path: Path) -> None:
+    # A fake pass takes as long for 8 patches as for 2.
+    on = dataclasses.replace(probe(), batch_size=8)
+    result = fastest_variant(fake(clock, EVEN), on, ALL, tmp_path, passes=400, short_s=12.5)
+    assert result == VariantTimes({str(BOTH): 0.125 / 4}, BOTH, rounds=0)
+
+
+def test_the_next_short_run_does_not_check_again(clock: Clock, tmp_path: Path) -> None:
+    first = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=100, short_s=12.5)
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=100, short_s=12.5) == first
     assert clock.passes == 4
 
 
-def test_a_long_run_does_not(clock: Clock) -> None:
-    assert usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=101, limit_s=12.5) is None
+@pytest.mark.parametrize(("passes", "short_s"), [(100, 0.0), (100, 12.4), (101, 12.5)])
+def test_a_longer_run_compares(clock: Clock, tmp_path: Path, passes: int, short_s: float) -> None:
+    fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=1, short_s=math.inf)
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=passes, short_s=short_s)
+    assert result.rounds > 0
+    assert len(result.seconds) == 4
+    # That comparison serves later short runs as well.
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=1, short_s=math.inf) == result
 
 
-def test_nor_does_one_where_it_computes_something_else(clock: Clock) -> None:
-    wrong = fake(clock, EVEN, output={BOTH: 1.5})
-    assert usual_variant(wrong, probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"output": {BOTH: 1.5}},
+        {"gradient": {BOTH: [2.0]}},
+        {"seconds": constant(plain=0.5, last=1, short=1, both=0.75)},
+    ],
+)
+def test_a_wrong_or_slow_usual_variant_is_not_taken(clock: Clock, tmp_path: Path, network: dict[str, Any]) -> None:
+    result = fastest_variant(
+        fake(clock, **{"seconds": EVEN} | network), probe(), ALL, tmp_path, passes=1, short_s=math.inf
+    )
+    assert result.rounds > 0
+    assert result.variant != BOTH
 
 
-def test_nor_one_where_the_reference_is_faster(clock: Clock) -> None:
-    slow = fake(clock, constant(plain=0.5, last=0.375, short=0.25, both=0.75))
-    assert usual_variant(slow, probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None
+def test_nor_is_one_for_which_memory_is_short(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, tried = measure._pass, []
 
+    def first_fails(*arguments: Any) -> Any:
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return made(*arguments)
 
-def test_nor_one_where_memory_is_short(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(measure, "_pass", lambda *_: short)
-    assert usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None
+    monkeypatch.setattr(measure, "_pass", first_fails)
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=1, short_s=math.inf).rounds > 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.engine.measure import Variant, VariantTimes
+from hasten.engine.variant import Variant, VariantTimes
 from hasten.nets.losses.deep_supervision import nearest
 
 pytest.importorskip("nnunetv2.training.loss.compound_losses")

@@ -22,23 +22,11 @@ from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
-from hasten.engine.measure import (
-    MEASURE_S,
-    Precision,
-    Probe,
-    Switch,
-    Variant,
-    VariantTimes,
-    explain,
-    faster_compiled,
-    fastest_variant,
-    probe_batch_size,
-    usual_variant,
-    variant_of,
-)
+from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fastest_variant, probe_batch_size
 from hasten.engine.precision import autocast
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.variant import Precision, Variant, explain, variant_of
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.cpu.kernels import cpu_kernels
@@ -64,7 +52,6 @@ _SHORT_SECONDS = 120.0
 """Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
 _SHORT_STEPS = 500
 """Runs of at most this many steps use the CPU's default variant: a comparison takes as long as 25 of them."""
-_USUAL = "usually the fastest on such a {}, with the loss and gradients of float32; too short a run to compare others"
 _NO_BF16 = "this processor has no bf16 instructions"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
@@ -159,15 +146,14 @@ def settle_variant(
         probe = probe_of(planned)
         # Results are cached under the repr of a network, which does not show what user-defined code computes.
         memory = cache_dir(planned.config.cache) / "measured" / (planned.config.network.digest or "")
-        usual = _usual(planned, network, probe, allowed)
         probes_per_step = planned.config.sample.batch_size / probe.shape[0]
-        measured = usual or fastest_variant(
-            network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s), passes=train.steps * probes_per_step
-        )
+        measured = fastest_variant(
+            network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s), passes=train.steps * probes_per_step,
+            short_s=_short_seconds(planned, allowed),
+        )  # fmt: skip
         variant = measured.variant
-        device = "GPU" if planned.device.type == "cuda" else "processor"
-        why = _USUAL.format(device) if usual else explain(measured) if len(allowed) > 1 else ""
-        seconds = measured.seconds[str(variant)] * (1 if usual else probes_per_step)
+        why = explain(measured) if len(allowed) > 1 else ""
+        seconds = measured.seconds[str(variant)] * probes_per_step
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
     engaged = {
@@ -180,20 +166,15 @@ def settle_variant(
     return result, engaged, seconds
 
 
-def _usual(planned: RunPlan, network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
-    """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's kernels."""
+def _short_seconds(planned: RunPlan, allowed: list[Variant]) -> float:
+    """Longest run, in seconds of its passes, that takes bf16, channels-last and Hasten's kernels without comparing."""
     reference, usual = allowed[0], allowed[-1]
     if not (usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"):
-        return None
-    steps, limit_s = planned.config.train.steps, math.inf
+        return 0.0
     if planned.device.type == "cpu":
-        is_default = steps <= _SHORT_STEPS and cpu_kernels().functions is not None
-    else:
-        is_default, limit_s = usual.fused_kernels and triton_works(planned.device), _SHORT_SECONDS
-    if not is_default:
-        return None
-    whole = replace(probe, shape=(planned.config.sample.batch_size, *probe.shape[1:]))
-    return usual_variant(network, whole, reference, usual, steps=steps, limit_s=limit_s)
+        short = planned.config.train.steps <= _SHORT_STEPS and cpu_kernels().functions is not None
+        return math.inf if short else 0.0
+    return _SHORT_SECONDS if usual.fused_kernels and triton_works(planned.device) else 0.0
 
 
 def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
@@ -395,5 +376,6 @@ def probe_of(planned: RunPlan) -> Probe:
         num_classes=len(planned.case_set.labels),
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,
+        batch_size=sample.batch_size,
         replay=planned.device.type == "cuda" and planned.config.train.capture is not False,
     )

@@ -13,9 +13,9 @@ from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.size import duration_text
 from hasten.engine.autotune import MEASURE_SHARE, operated_net, settle_variant, time_left
-from hasten.engine.measure import variant_of
 from hasten.engine.run_plan import RunPlan, augmentation_of, with_train
 from hasten.engine.step import memory_format
+from hasten.engine.variant import variant_of
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import seconds_of
 from hasten.observe.clock import Clock

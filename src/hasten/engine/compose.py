@@ -33,13 +33,14 @@ from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
 from hasten.engine.initial import Start, start_of, with_head
-from hasten.engine.measure import Switch, variant_of
+from hasten.engine.measure import Switch
 from hasten.engine.precision import scaler_for
 from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.run_plan import RunPlan, inference_of, plan_run, with_train
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
+from hasten.engine.variant import variant_of
 from hasten.nets.build import Loss
 from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.freeze import freeze_norms

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import digest
-from hasten.config.schema import TrainConfig
 from hasten.engine.batch_size import release_memory
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import memory_format, shaped
+from hasten.engine.variant import Variant, VariantTimes, keep, read_kept
 from hasten.files import first_line
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
@@ -31,7 +29,6 @@ from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.observe.compare import Comparison, compare
 from hasten.observe.env import cpu_model
-from hasten.observe.rundir import write_json
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +50,6 @@ _WARM_UP = 3
 _RULES = 7
 """Version of the measurement: raised when it changes, so that older results are ignored."""
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Trace = tuple[Tensor, Tensor]
 """() loss and () gradient norm of one pass."""
 
@@ -67,40 +63,6 @@ class Switch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
-    precision: Precision
-    channels_last: bool
-    fused_kernels: bool = False
-    """Whether Hasten's kernels run on a GPU (train.fused_kernels)."""
-
-    def __str__(self) -> str:
-        parts = (self.precision, "channels-last" * self.channels_last, "fused" * self.fused_kernels)
-        return " ".join(part for part in parts if part)
-
-
-def variant_of(train: TrainConfig) -> Variant:
-    """The variant of a run whose precision and memory format are decided."""
-    assert train.precision is not None
-    assert train.channels_last is not None
-    return Variant(
-        precision=train.precision, channels_last=train.channels_last, fused_kernels=bool(train.fused_kernels)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class VariantTimes:
-    """Median seconds of one forward and backward pass per variant, fastest first."""
-
-    seconds: dict[str, float]
-    variant: Variant
-    """The one with the largest gain over the first that was allowed, or that one where no gain is certain."""
-    excluded: tuple[str, ...] = ()
-    """Variants whose loss or gradient was not that of the first one."""
-    others: float = 0.0
-    """Cores that other programs used meanwhile, where that makes the times doubtful."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
     """Input shape, loss and device for timing a network."""
 
@@ -110,6 +72,8 @@ class Probe:
     num_classes: int
     spatial_dims: int
     device: torch.device
+    batch_size: int = 0
+    """Patches of a step of the run, where they are more than those of `shape`."""
     replay: bool = False
     """Time passes as CUDA graphs, as the step of the run will be one: launched one by one, the kernels of a small
     network would take the host longer than the device."""
@@ -173,41 +137,38 @@ def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], T
     return replay
 
 
-def usual_variant(
-    network: nn.Module, probe: Probe, reference: Variant, usual: Variant, *, steps: int, limit_s: float
-) -> VariantTimes | None:
-    """The variant that is usually the fastest on such a device, where a run is too short for measuring to pay.
-
-    probe: of the run's whole batch. None where `steps` passes would take longer than `limit_s`, where loss or gradient
-    are not those of `reference`, where a pass of `reference` is faster, and where memory is short.
-    """
+def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
+    """The last allowed variant, if it computes what the first one does and is no slower, and memory is not short."""
+    # The whole batch: launches, which take the same time for a few patches, would make a short run look long on a GPU.
+    patches = max(probe.batch_size, probe.shape[0])
+    whole = replace(probe, shape=(patches, *probe.shape[1:]))
     seconds: list[float] = []
     traces: list[Trace] = []
     try:
         with random_state_kept(probe.device):
-            for variant in (reference, usual):
-                call = _pass(_copy(network, probe, variant), probe, variant)
+            for variant in (allowed[0], allowed[-1]):
+                call = _pass(_copy(network, whole, variant), whole, variant)
                 traces.append(call())  # libraries prepare themselves in the first pass
                 float(traces[-1][0])
                 begin = time.perf_counter()
                 float(call()[0])
-                seconds.append(time.perf_counter() - begin)
+                seconds.append((time.perf_counter() - begin) * probe.shape[0] / patches)
     except torch.OutOfMemoryError:
         release_memory()
         return None
-    slower, once = seconds
-    fits = steps * once <= limit_s and once <= slower and agrees(traces[1], traces[0])
-    return VariantTimes({str(usual): once}, usual) if fits else None
+    sound = seconds[1] <= seconds[0] and agrees(traces[1], traces[0])
+    return VariantTimes({str(allowed[-1]): seconds[1]}, allowed[-1], rounds=0) if sound else None
 
 
 def fastest_variant(
     network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S,
-    passes: float = math.inf,
+    passes: float = math.inf, short_s: float = 0.0,
 ) -> VariantTimes:  # fmt: skip
     """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
 
     Where two rounds would take longer than that, the first variant is taken. passes: how many of them the run will
-    make, in the size of the probe; a short run is measured in fewer rounds.
+    make, in the size of the probe; a short run is measured in fewer rounds. Where its passes take at most `short_s`
+    seconds, the last variant is taken without a comparison, if it is sound and no slower than the first one.
 
     A variant is excluded if, in any pass, its loss differs from that of the first one, the reference, by more than
     2 %, or its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain
@@ -222,9 +183,13 @@ def fastest_variant(
     compiled = probe.device.type == "cpu" and cpu_kernels().functions is not None
     key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, compiled]
     path = memory / f"variant-{digest(key)}.json"
-    earlier = _read_measured(path, allowed, rounds[1])
-    if earlier is not None:
+    earlier = read_kept(path, allowed)
+    if earlier is not None and (earlier.rounds >= rounds[1] or _is_short(earlier, passes, short_s)):
         return earlier
+    usual = _usual_variant(network, probe, allowed) if short_s else None
+    if usual is not None and _is_short(usual, passes, short_s):
+        keep(usual, path, machine(probe.device))
+        return usual
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
@@ -254,17 +219,15 @@ def fastest_variant(
     best = max(faster, key=lambda arm: arm.gain).arm if faster else names[0]
     variant = next(variant for variant in allowed if str(variant) == best)
     others = comparison.others if busy else 0.0
-    measured = VariantTimes(medians, variant, tuple(name for name in names if name not in sound), others)
-    if busy or len(comparison.seconds[best]) < _ROUNDS[0]:
-        return measured
-    try:
-        memory.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**asdict(measured), "machine": machine(probe.device), "rounds": rounds[1]})
-    except OSError as error:
-        log.warning(
-            "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", path, error
-        )
+    excluded = tuple(name for name in names if name not in sound)
+    measured = VariantTimes(medians, variant, excluded, others, rounds[1])
+    if not busy and len(comparison.seconds[best]) >= _ROUNDS[0]:
+        keep(measured, path, machine(probe.device))
     return measured
+
+
+def _is_short(measured: VariantTimes, passes: float, short_s: float) -> bool:
+    return short_s > 0 and passes * measured.seconds[str(measured.variant)] <= short_s
 
 
 def compared(
@@ -298,24 +261,6 @@ def certainly_faster(comparison: Comparison, arm: str, device: torch.device, *, 
     """Whether the arm is faster than the base by enough rounds on an idle enough machine."""
     enough = len(comparison.seconds[arm]) >= _ROUNDS[0]
     return enough and comparison.arms[arm].low > 1 + least and not doubtful(comparison, device)
-
-
-def _read_measured(path: Path, allowed: list[Variant], rounds: int) -> VariantTimes | None:
-    """The measurement of an earlier run; None without one of as many rounds at most, or if the file is damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        seconds = {str(name): float(value) for name, value in content["seconds"].items()}
-        measured = VariantTimes(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
-        if measured.variant not in allowed or not seconds:
-            raise ValueError("names no variant that is allowed")
-        if content["rounds"] < rounds:
-            return None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("%s: can't be used (%s) and is measured again", path, error)
-        return None
-    return measured
 
 
 def faster_compiled(
@@ -389,14 +334,3 @@ def machine(device: torch.device) -> list[str | int]:
     """What a measurement is valid for: the name of the CPU or GPU, torch's version and number of threads."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     return [name, torch.__version__, torch.get_num_threads()]
-
-
-def explain(measured: VariantTimes) -> str:
-    """One sentence for the report."""
-    chosen, first = str(measured.variant), next(iter(measured.seconds))
-    what = f"{chosen} was fastest" if chosen == first else f"nothing was certainly faster than {chosen}"
-    ranked = ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in measured.seconds.items())
-    busy = f"; other programs used {measured.others:.1f} cores meanwhile, so that this holds for this run alone"
-    ranked += busy if measured.others else ""
-    out = f"; out for another loss or gradient: {', '.join(measured.excluded)}" if measured.excluded else ""
-    return f"{what}; measured here, forward and backward of a small batch: {ranked}{out}"

@@ -40,8 +40,8 @@ from hasten.distribute.world import World
 from hasten.engine.custom_network import settle_custom_network, with_custom_network
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import WINDOW_BATCH, Inference
-from hasten.engine.measure import variant_of
 from hasten.engine.out_of_memory import memory_mistakes
+from hasten.engine.variant import variant_of
 from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_conv_flops, count_flops, count_parameters

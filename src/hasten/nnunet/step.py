@@ -12,19 +12,10 @@ from torch import Tensor, nn
 
 from hasten.config.schema import TrainConfig
 from hasten.engine.autotune import FAST_BF16, candidates
-from hasten.engine.measure import (
-    MEASURE_S,
-    Probe,
-    Switch,
-    Variant,
-    VariantTimes,
-    explain,
-    faster_compiled,
-    fastest_variant,
-    probe_batch_size,
-)
+from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fastest_variant, probe_batch_size
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
+from hasten.engine.variant import Variant, VariantTimes, explain
 from hasten.nets.build import Loss
 from hasten.nets.losses.regions import Members, region_masks
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers

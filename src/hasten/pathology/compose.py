@@ -17,9 +17,10 @@ from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
-from hasten.engine.measure import Switch, Variant
+from hasten.engine.measure import Switch
 from hasten.engine.run_plan import pick_device
 from hasten.engine.step import memory_format
+from hasten.engine.variant import Variant
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
 from hasten.pathology.batches import balanced, make_batches

@@ -15,8 +15,8 @@ from hasten.config.resume_rules import RUN_RULES, Rule, Rules
 from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfig
 from hasten.config.settled import fields_of
 from hasten.config.yaml_file import load_yaml
-from hasten.engine.measure import Precision
 from hasten.engine.metrics.froc import RATES
+from hasten.engine.variant import Precision
 from hasten.observe.rundir import RUN_YAML
 
 

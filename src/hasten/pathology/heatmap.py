@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from hasten.cases.slide import Slide
 from hasten.cases.slide.grid import Grid
-from hasten.engine.measure import Variant
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.step import memory_format
+from hasten.engine.variant import Variant
 from hasten.observe.rundir import write_json
 from hasten.pathology.batches import normalised
 from hasten.pathology.tiles import read_rows

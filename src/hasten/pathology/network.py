@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
-from hasten.engine.measure import Precision, Probe, Switch, Variant, explain, fastest_variant
+from hasten.engine.measure import Probe, Switch, fastest_variant
+from hasten.engine.variant import Precision, Variant, explain
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
 

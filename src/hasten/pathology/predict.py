@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.measure import Variant
 from hasten.engine.run_plan import pick_device
 from hasten.engine.step import memory_format
+from hasten.engine.variant import Variant
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.pathology.compose import scorer_of
 from hasten.pathology.config import DetectionConfig, is_detection_run, load

@@ -14,10 +14,10 @@ from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import LoopComponents
 from hasten.engine.loop import Loop
-from hasten.engine.measure import variant_of
 from hasten.engine.resume import require_use, resumed_settings, tell_changes
 from hasten.engine.run import make_loop, run_loop, starting, write_start
 from hasten.engine.summary import write_summary
+from hasten.engine.variant import variant_of
 from hasten.observe.clock import Clock
 from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress

@@ -18,7 +18,7 @@ import torch
 from hasten.config.schema import RunConfig
 from hasten.engine.components import RunComponents
 from hasten.engine.gc_control import collected_between_steps
-from hasten.engine.measure import variant_of
+from hasten.engine.variant import variant_of
 from hasten.feed.feed import Feed
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.env import environment

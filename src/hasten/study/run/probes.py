@@ -22,9 +22,10 @@ from hasten.augment.program import Segment
 from hasten.cache.key import cache_dir
 from hasten.engine.autotune import probe_of
 from hasten.engine.components import RunComponents
-from hasten.engine.measure import Variant, compared, fastest_variant, variant_of
+from hasten.engine.measure import compared, fastest_variant
 from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.step import TrainStep
+from hasten.engine.variant import Variant, variant_of
 from hasten.feed.feed import Feed
 from hasten.nets.build import divisor
 from hasten.study.environment.rates import synchronize
