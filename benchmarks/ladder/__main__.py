@@ -10,7 +10,7 @@ hippocampus: the recipe `hasten train hippocampus` on the real data. spleen: the
 and 96^3 voxels take minutes a step on two cores). nnunet: two hours of nnU-Net with a small plan, and
 `hasten train DATA train.budget=10min`, which trains the same network with the same batch, on the first fold of the
 hippocampus. membrane (the sections in --membrane) and microscopy (the recipe's reduced phantoms): the IoU of MONAI's
-fast training and Hasten's in the same two minutes, and of Hasten's in a third of them.
+fast training and Hasten's in the same two minutes, and of a run of Hasten that is given a third of them.
 
 The parts of a long benchmark can be run one by one: with `--work DIR` every run's result is kept there, and a run that
 is there for the same task and flags, and has ended, is not repeated. With `--rungs`, the name of the result's file
@@ -33,7 +33,7 @@ from benchmarks.data import phantoms
 from benchmarks.harness import Claim, arguments, busy_machine, finish
 from benchmarks.ladder.climb import Attempt, check_installed, climb, result_path, weights_of
 from benchmarks.ladder.outcome import best_within
-from benchmarks.ladder.rungs import RUNGS, Rung, rungs_named
+from benchmarks.ladder.rungs import RUNGS, THIRD, Rung, rungs_named
 from benchmarks.ladder.show import Ladder, standalone_chart, standalone_curves, terminal_table
 from benchmarks.ladder.task import Task, task_of
 from benchmarks.outcome import faster, series
@@ -44,6 +44,8 @@ WALL = 7200.0
 """Seconds of the comparison with nnU-Net."""
 WALL_2D = 120.0
 """Seconds of the comparison on 2-D images."""
+FILL = ("train.steps=5000", "train.validate_every=250")
+"""More steps than fit into that time, to which Hasten compresses its schedule, and validations with it."""
 ENDS = ("regular", "algorithms", "hasten")
 """The ends of the ladder and MONAI's fast rung."""
 TINY = {"shape": (24, 64, 64), "spacing": (10.0, 6.4, 6.4)}
@@ -206,7 +208,7 @@ def membrane(given: argparse.Namespace, work: Path) -> Part:
     from hasten.recipes.run import run_of
 
     recipe = load_recipe("membrane")
-    config = run_of(recipe, [f"data.source={given.membrane.resolve()}", *given.override])
+    config = run_of(recipe, [f"data.source={given.membrane.resolve()}", *FILL, *given.override])
     return _in_equal_time(task_of(config, recipe.peer, name="membrane"), given)
 
 
@@ -218,16 +220,18 @@ def microscopy(given: argparse.Namespace, work: Path) -> Part:
 
     recipe = load_recipe("microscopy")
     twin = twin_of(recipe, reduced=True)
-    config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *given.override], twin=twin)
+    config = run_of(recipe, [f"data.source={written_twin(recipe, twin, work)}", *FILL, *given.override], twin=twin)
     return _in_equal_time(task_of(config, twin.peer, name="microscopy"), given)
 
 
 def _in_equal_time(task: Task, given: argparse.Namespace) -> Part:
     wall_s = given.cap or WALL_2D
+    whole = attempts(given, target=1.0, cap=wall_s, slow_cap=wall_s, rungs=ENDS)
+    thirds = (dataclasses.replace(each, rung=THIRD, cap=wall_s / 3) for each in whole if each.rung.name == "hasten")
     return Part(
         name=task.name,
         task=task,
-        attempts=attempts(given, target=1.0, cap=wall_s, slow_cap=wall_s, rungs=ENDS),
+        attempts=(*whole, *thirds),
         level=task.target,
         levels=(0.80, 0.85, task.target) if task.target > 0.85 else (0.80, 0.85),
         wall_s=wall_s,
@@ -310,13 +314,16 @@ def claims_of(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]) ->
 
 
 def _best_in_time(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Claim]:
-    """Hasten's best value in the same time as the best of the others', and in a third of it."""
+    """The best value of Hasten's runs, in the whole and in a third of the time, against the best of the others."""
     metric = {"dice": "Dice", "iou": "IoU"}[part.task.metric]
-    others = [best_within(runs, part.wall_s) for name, runs in results.items() if name != "hasten"]
+    ours = {"hasten": "in the same time", THIRD.name: "in a third of the time"}
+    others = [best_within(runs, part.wall_s) for name, runs in results.items() if name not in ours]
     theirs = max((value for value in others if value is not None), default=None)
     claims = []
-    for text, seconds in (("in the same time", part.wall_s), ("in a third of the time", part.wall_s / 3)):
-        mine = best_within(results.get("hasten", ()), seconds)
+    for rung, text in ours.items():
+        if rung not in results:
+            continue
+        mine = best_within(results[rung], part.wall_s if rung == "hasten" else part.wall_s / 3)
         more = None if mine is None or theirs is None else round(mine - theirs, 4)
         name = (
             f"{part.name}, {part.wall_s:.0f} s: Hasten's best {metric} {text} is so much above the best of the others"

@@ -20,11 +20,13 @@ class Rung:
     """The arm that trains it, of `benchmarks.ladder.arms`."""
     needs: str = ""
     """Package of `hasten[peers]` that it trains with."""
+    trains_as: str = ""
+    """The rung of the ladder that it trains as, where it only has another time limit."""
 
     @property
     def flags(self) -> tuple[str, ...]:
         """What tells the arm which rung it is, where it has several."""
-        return ("--rung", self.name) if self.module in (_MONAI, _HASTEN) else ()
+        return ("--rung", self.trains_as or self.name) if self.module in (_MONAI, _HASTEN) else ()
 
 
 RUNGS = (
@@ -54,6 +56,10 @@ PEERS = (
     Rung("lightning", "Lightning", "MONAI's fast training under Lightning's Trainer.", "lightning", "lightning"),
 )
 """Other ways to train, which stand beside the ladder."""
+
+THIRD = Rung("third", "Hasten, given a third of the time", "Nothing: the same, with its schedule in a third of the "
+             "time.", _HASTEN, trains_as="hasten")  # fmt: skip
+"""Where all rungs have the same time."""
 
 
 def rungs_named(names: Sequence[str] = (), peers: Sequence[str] = ()) -> list[Rung]:
