@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -91,9 +92,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def measure(
         network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float, passes: float,
-        short_s: float,
+        is_short: Callable[[float], bool] | None,
     ) -> VariantTimes:  # fmt: skip
-        made.append((network, probe, allowed, memory, short_s))
+        made.append((network, probe, allowed, memory, is_short))
         return VariantTimes({str(allowed[-1]): 0.01}, allowed[-1])
 
     monkeypatch.setattr(autotune, "fastest_variant", measure)
@@ -329,28 +330,39 @@ def test_short_runs_capture_nothing(
 def test_a_short_run_on_a_gpu_compares_nothing(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = planned(tmp_path, device="cuda", steps=60)
     for works in (True, False):
         monkeypatch.setattr(autotune, "triton_works", lambda device, works=works: works)
-        settle_variant(planned(tmp_path, device="cuda", steps=7), nn.Identity())
-    assert [short_s for *_, short_s in asked] == [120.0, 0.0]
+        settle_variant(run, nn.Identity())
+        settle_variant(run, nn.Identity(), 11.0)  # a tenth of the time that is left
+    endless, limited, *without_triton = (is_short for *_, is_short in asked)
+    # A step is two passes of the probe.
+    assert (endless(1.0), endless(1.1)) == (True, False)
+    assert limited(1.1)
+    assert without_triton == [None, None]
 
 
 @pytest.mark.parametrize(
-    ("settings", "compiled", "compares"),
+    ("settings", "compiled", "may"),
     [
-        ({"steps": 500}, True, False),
-        ({"steps": 501}, True, True),
-        ({"steps": 500}, False, True),
-        ({"steps": 500, "precision": "bf16"}, True, True),
-        ({"steps": 500, "precision": "fp32"}, True, True),
-        ({"steps": 500, "channels_last": False}, True, True),
+        ({}, True, True),
+        ({}, False, False),
+        ({"precision": "bf16"}, True, False),
+        ({"precision": "fp32"}, True, False),
+        ({"channels_last": False}, True, False),
     ],
 )
 def test_a_short_run_on_a_processor_compares_nothing(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any],
-    compiled: bool, compares: bool,
+    compiled: bool, may: bool,
 ) -> None:  # fmt: skip
     kernels = SimpleNamespace(functions="functions" if compiled else None)
     monkeypatch.setattr(autotune, "cpu_kernels", lambda: kernels)
-    settle_variant(planned(tmp_path, **settings), nn.Identity())
-    assert asked[0][-1] == (0.0 if compares else math.inf)
+    for steps, budget_s in ((1000, math.inf), (1001, math.inf), (1001, 100.0)):
+        settle_variant(planned(tmp_path, steps=steps, **settings), nn.Identity(), budget_s)
+    if may:
+        # In the last case 1000 s are left for steps of 1 s.
+        each = probe_of(planned(tmp_path)).shape[0] / 4
+        assert [is_short(each) for *_, is_short in asked] == [True, False, True]
+    else:
+        assert [is_short for *_, is_short in asked] == [None, None, None]

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import json
 import logging
-import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -395,8 +395,12 @@ def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pyt
     assert "other programs used 1.5 cores" in engaged.why
 
 
+def quick(seconds: float) -> bool:
+    return seconds <= 0.125
+
+
 def test_a_short_run_takes_the_usual_variant_after_a_check(clock: Clock, tmp_path: Path) -> None:
-    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=100, short_s=12.5)
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick)
     assert result == VariantTimes({str(BOTH): 0.125}, BOTH, rounds=0)
     assert clock.passes == 4
     assert explain(result).startswith("usually the fastest on such a device")
@@ -405,24 +409,24 @@ def test_a_short_run_takes_the_usual_variant_after_a_check(clock: Clock, tmp_pat
 def test_the_whole_batch_is_checked_and_the_seconds_are_those_of_the_probe(clock: Clock, tmp_path: Path) -> None:
     # A fake pass takes as long for 8 patches as for 2.
     on = dataclasses.replace(probe(), batch_size=8)
-    result = fastest_variant(fake(clock, EVEN), on, ALL, tmp_path, passes=400, short_s=12.5)
+    result = fastest_variant(fake(clock, EVEN), on, ALL, tmp_path, is_short=quick)
     assert result == VariantTimes({str(BOTH): 0.125 / 4}, BOTH, rounds=0)
 
 
 def test_the_next_short_run_does_not_check_again(clock: Clock, tmp_path: Path) -> None:
-    first = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=100, short_s=12.5)
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=100, short_s=12.5) == first
+    first = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick)
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick) == first
     assert clock.passes == 4
 
 
-@pytest.mark.parametrize(("passes", "short_s"), [(100, 0.0), (100, 12.4), (101, 12.5)])
-def test_a_longer_run_compares(clock: Clock, tmp_path: Path, passes: int, short_s: float) -> None:
-    fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=1, short_s=math.inf)
-    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=passes, short_s=short_s)
+@pytest.mark.parametrize("longer", [None, lambda seconds: seconds < 0.125])
+def test_a_longer_run_compares(clock: Clock, tmp_path: Path, longer: Callable[[float], bool] | None) -> None:
+    fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick)
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=longer)
     assert result.rounds > 0
     assert len(result.seconds) == 4
     # That comparison serves later short runs as well.
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=1, short_s=math.inf) == result
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick) == result
 
 
 @pytest.mark.parametrize(
@@ -434,9 +438,7 @@ def test_a_longer_run_compares(clock: Clock, tmp_path: Path, passes: int, short_
     ],
 )
 def test_a_wrong_or_slow_usual_variant_is_not_taken(clock: Clock, tmp_path: Path, network: dict[str, Any]) -> None:
-    result = fastest_variant(
-        fake(clock, **{"seconds": EVEN} | network), probe(), ALL, tmp_path, passes=1, short_s=math.inf
-    )
+    result = fastest_variant(fake(clock, **{"seconds": EVEN} | network), probe(), ALL, tmp_path, is_short=quick)
     assert result.rounds > 0
     assert result.variant != BOTH
 
@@ -451,4 +453,4 @@ def test_nor_is_one_for_which_memory_is_short(clock: Clock, tmp_path: Path, monk
         return made(*arguments)
 
     monkeypatch.setattr(measure, "_pass", first_fails)
-    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, passes=1, short_s=math.inf).rounds > 0
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick).rounds > 0

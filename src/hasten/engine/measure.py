@@ -162,13 +162,14 @@ def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
 
 def fastest_variant(
     network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S,
-    passes: float = math.inf, short_s: float = 0.0,
+    passes: float = math.inf, is_short: Callable[[float], bool] | None = None,
 ) -> VariantTimes:  # fmt: skip
     """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
 
     Where two rounds would take longer than that, the first variant is taken. passes: how many of them the run will
-    make, in the size of the probe; a short run is measured in fewer rounds. Where its passes take at most `short_s`
-    seconds, the last variant is taken without a comparison, if it is sound and no slower than the first one.
+    make, in the size of the probe; a short run is measured in fewer rounds. is_short: whether a run of which a pass
+    takes so many seconds is too short to compare; it takes the last variant, if that is sound and no slower than the
+    first one.
 
     A variant is excluded if, in any pass, its loss differs from that of the first one, the reference, by more than
     2 %, or its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain
@@ -184,10 +185,10 @@ def fastest_variant(
     key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, compiled]
     path = memory / f"variant-{digest(key)}.json"
     earlier = read_kept(path, allowed)
-    if earlier is not None and (earlier.rounds >= rounds[1] or _is_short(earlier, passes, short_s)):
+    if earlier is not None and (earlier.rounds >= rounds[1] or (is_short and is_short(_chosen_seconds(earlier)))):
         return earlier
-    usual = _usual_variant(network, probe, allowed) if short_s else None
-    if usual is not None and _is_short(usual, passes, short_s):
+    usual = _usual_variant(network, probe, allowed) if is_short else None
+    if is_short and usual is not None and is_short(_chosen_seconds(usual)):
         keep(usual, path, machine(probe.device))
         return usual
     traces: dict[str, list[Trace]] = {name: [] for name in names}
@@ -226,8 +227,8 @@ def fastest_variant(
     return measured
 
 
-def _is_short(measured: VariantTimes, passes: float, short_s: float) -> bool:
-    return short_s > 0 and passes * measured.seconds[str(measured.variant)] <= short_s
+def _chosen_seconds(measured: VariantTimes) -> float:
+    return measured.seconds[str(measured.variant)]
 
 
 def compared(
