@@ -168,11 +168,11 @@ def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> Run
 
 
 def _step_seconds(planned: RunPlan, budget_s: float) -> float:
-    """Forward and backward passes, as the run will measure them, and the update.
+    """Forward and backward passes, and the update.
 
-    A short run finds them measured; a long one repeats it in more rounds.
+    A short run finds its variant chosen; a long one compares it with others.
     """
-    # So few steps that a GPU uses its default variant, without a comparison for each width.
+    # So few steps that the default variant is used, without a comparison for each width.
     brief = with_train(planned, steps=1)
     with random_state_kept(planned.device):
         network, _ = operated_net(brief)

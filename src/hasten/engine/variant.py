@@ -72,8 +72,8 @@ def read_kept(path: Path, allowed: list[Variant]) -> VariantTimes | None:
         seconds = {str(name): float(value) for name, value in content["seconds"].items()}
         variant, excluded = Variant(**content["variant"]), tuple(content["excluded"])
         measured = VariantTimes(seconds, variant, excluded, rounds=int(content["rounds"]))
-        if measured.variant not in allowed or not seconds:
-            raise ValueError("names no variant that is allowed")
+        if measured.variant not in allowed or str(measured.variant) not in seconds:
+            raise ValueError("names no variant that is allowed, or none that was timed")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
