@@ -363,6 +363,7 @@ def test_a_short_run_on_a_processor_compares_nothing(
     if may:
         # In the last case 1000 s are left for steps of 1 s.
         each = probe_of(planned(tmp_path)).shape[0] / 4
-        assert [is_short(each) for *_, is_short in asked] == [True, False, True]
+        (*_, short), (*_, endless), (*_, limited) = asked
+        assert (short(each), endless, limited(each), limited(each / 2)) == (True, None, True, False)
     else:
         assert [is_short for *_, is_short in asked] == [None, None, None]

@@ -51,7 +51,7 @@ FAST_BF16 = (8, 0)
 _SHORT_SECONDS = 120.0
 """Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
 _SHORT_STEPS = 1000
-"""Runs of at most this many steps use the CPU's default variant: a comparison takes as long as 25 to 40 of them."""
+"""Runs of at most this many steps use the CPU's default variant: a comparison takes as long as 10 to 20 of them."""
 _NO_BF16 = "this processor has no bf16 instructions"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
@@ -153,7 +153,7 @@ def settle_variant(
         )  # fmt: skip
         variant = measured.variant
         why = explain(measured) if len(allowed) > 1 else ""
-        seconds = measured.seconds[str(variant)] * probes_per_step
+        seconds = measured.pass_s * probes_per_step
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
     engaged = {
@@ -171,12 +171,14 @@ def _short_run(
 ) -> Callable[[float], bool] | None:
     """Whether the run, by the seconds of a probe's pass, takes bf16, channels-last and Hasten's kernels uncompared.
 
-    None where that is not the last allowed variant, or its kernels do not run.
+    None where that is not the last allowed variant, its kernels do not run, or the run is long at any speed.
     """
     reference, usual = allowed[0], allowed[-1]
     on_cpu, planned_steps = planned.device.type == "cpu", planned.config.train.steps
     default = usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
     if not default or not (on_cpu or usual.fused_kernels):
+        return None
+    if on_cpu and planned_steps > _SHORT_STEPS and math.isinf(seconds_left):
         return None
     if not (cpu_kernels().functions if on_cpu else triton_works(planned.device)):
         return None

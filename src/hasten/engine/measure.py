@@ -188,12 +188,13 @@ def fastest_variant(
     key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, compiled]
     path = memory / f"variant-{digest(key)}.json"
     earlier = read_kept(path, allowed)
-    if earlier is not None and (earlier.rounds >= rounds[1] or (is_short and is_short(_chosen_seconds(earlier)))):
+    if earlier is not None and (earlier.rounds >= rounds[1] or (is_short and is_short(earlier.pass_s))):
         return earlier
-    usual = _usual_variant(network, probe, allowed) if is_short else None
-    if is_short and usual is not None and is_short(_chosen_seconds(usual)):
-        keep(usual, path, machine(probe.device))
-        return usual
+    if is_short is not None:
+        usual = _usual_variant(network, probe, allowed)
+        if usual is not None and is_short(usual.pass_s):
+            keep(usual, path, machine(probe.device))
+            return usual
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
@@ -228,10 +229,6 @@ def fastest_variant(
     if not busy and len(comparison.seconds[best]) >= _ROUNDS[0]:
         keep(measured, path, machine(probe.device))
     return measured
-
-
-def _chosen_seconds(measured: VariantTimes) -> float:
-    return measured.seconds[str(measured.variant)]
 
 
 def compared(

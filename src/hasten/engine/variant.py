@@ -53,6 +53,11 @@ class VariantTimes:
     rounds: int = 1
     """Maximum number of rounds; 0 where the variant was only checked, and not compared with others."""
 
+    @property
+    def pass_s(self) -> float:
+        """Seconds of a pass of `variant`."""
+        return self.seconds[str(self.variant)]
+
 
 def keep(measured: VariantTimes, path: Path, machine: list[str | int]) -> None:
     """Write what was measured for later runs; a folder that can't be written is a warning."""

@@ -98,7 +98,7 @@ def make_step(
             bare, probe, variants, setting.memory, seconds=MEASURE_S if setting.idle else 0.0
         )
         variant, why = measured.variant, explain(measured)
-        seconds = measured.seconds[str(variant)]
+        seconds = measured.pass_s
     engaged["precision and memory format"] = Switch(variant != _usual(device), f"{variant}: {why}")
     layout = memory_format(setting.spatial_dims, variant.channels_last)
     bare.to(memory_format=layout)  # type: ignore[call-overload]

@@ -82,7 +82,8 @@ def block(act: object, *, norm: object = "instance", dropout: float = 0.0) -> nn
     return ADN(in_channels=4, act=act, norm=norm, norm_dim=3, dropout=dropout, dropout_dim=3)
 
 
-@pytest.mark.parametrize("act", ["PRELU", "RELU", ("LEAKYRELU", {"negative_slope": 0.2, "inplace": True})])
+@pytest.mark.parametrize("act", ["PRELU", ("PRELU", {"num_parameters": 4}), "RELU",
+                                 ("LEAKYRELU", {"negative_slope": 0.2, "inplace": True})])  # fmt: skip
 def test_a_block_of_monai_gives_what_it_gave(act: object) -> None:
     plain = block(act)
     fused = copy.deepcopy(plain)
