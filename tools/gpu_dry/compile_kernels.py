@@ -108,7 +108,7 @@ def norms(shape: tuple[int, ...], dtype: torch.dtype, slope: str, last: bool) ->
     channels = torch.empty(shape[1], device="meta", requires_grad=True)
     given: Any = {"number": 0.01, "one": channels[:1], "each": channels, "none": None}[slope]
     affine = channels if slope != "one" else None
-    triton_norm_act(image, shape[1], affine, affine, given, 1e-5).sum().backward()
+    triton_norm_act(image, shape[1], affine, affine, given, 1e-5)[0].sum().backward()
 
 
 def losses(shape: tuple[int, ...], dtype: torch.dtype, label: torch.dtype, last: bool) -> None:

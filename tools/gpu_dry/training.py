@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import product
 from typing import Any, get_args
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from hasten.config.schema import LossConfig, NetworkConfig, OptimizerName, TrainConfig
 from hasten.engine.precision import DTYPES, autocast, scaler_for
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network
+from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of
+from tools.gpu_dry.compile_kernels import recorded
 from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, moved
 from tools.gpu_dry.table import Check
 
@@ -43,6 +47,9 @@ def training_checks() -> Iterator[Check]:
     for name, dims, precision, last, surgery in product(FAST, (2, 3), PRECISIONS, (False, True), (False, True)):
         title = f"{dims}-D {name}, {precision}{_last(last)}{', surgery' if surgery else ''}"
         yield Check("steps", title, partial(_step, config_of(name, dims), dims, precision, last, surgery))
+    for name, dims, norm, dropout in product(FAST, (2, 3), NORMS, (0.0, 0.2)):
+        config = config_of(name, dims, norm=norm, dropout=dropout)
+        yield Check("kernels", f"{dims}-D {name}, {norm}, dropout {dropout}", partial(_kernels, config, dims))
     deep = config_of("dynunet", 3, deep_supervision=1)
     yield Check("steps", "3-D dynunet, deep supervision, bf16", partial(_step, deep, 3, "bf16", True, False))
 
@@ -75,6 +82,33 @@ def _network(config: NetworkConfig, dims: int, precision: str, last: bool) -> No
             scores = network(image.contiguous(memory_format=layout))
         expect("scores", (scores.dtype, scores.device), (DTYPES.get(precision, torch.float32), CUDA))
         expect("shape", tuple(scores.shape), (2, CLASSES, *sides_of(dims)))
+
+
+_TRITON_WORKS: dict[str, Callable[..., Any]] = {
+    "hasten.kernels.use._works_on": lambda _: True,
+    "torch.cuda.current_device": lambda: 0,
+    "torch.cuda.device_of": lambda _: nullcontext(),
+}
+
+
+def _kernels(config: NetworkConfig, dims: int) -> None:
+    """In channels-last, every norm of a network is one kernel with its dropout and its activation."""
+    host, layout = made(config, dims, True), memory_format(dims, True)
+    operate(host, torch.zeros(2, 1, *sides_of(dims)))
+    norms = fused_norms(host, True)
+    with ExitStack() as stack:
+        stack.enter_context(fake_cuda())
+        for name, answer in _TRITON_WORKS.items():
+            stack.enter_context(mock.patch(name, answer))
+        launches = stack.enter_context(recorded())
+        network, (image, _) = moved(host), _batch(dims)
+        for layer in network.modules():
+            if isinstance(layer, _ConvNd | nn.Upsample):  # a GPU keeps the format, its stand-in does not
+                layer.register_forward_hook(lambda _, __, result: result.contiguous(memory_format=layout))
+        with NoHostCopies(), autocast(CUDA, "bf16"):
+            network(image.contiguous(memory_format=layout)).sum().backward()
+    for kernel in ("apply_kernel", "gradient_kernel"):
+        expect(kernel, sum(each.kernel.__name__ == kernel for each in launches), norms)
 
 
 def _loss(name: str, dims: int, precision: str, last: bool, regions: Any) -> None:

@@ -14,17 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hasten.kernels.hash import hash_word
+
 _TURN = tl.constexpr(2 * math.pi / 65536)
 _BLOCK = 1024
-
-
-@triton.jit
-def _hash(word):
-    word = word ^ (word >> 16)
-    word = word * 0x21F0AAAD
-    word = word ^ (word >> 15)
-    word = word * 0x735A2D97
-    return word ^ (word >> 15)
 
 
 @triton.jit
@@ -35,7 +28,7 @@ def _load(words):
 @triton.jit
 def word_at(key, salt, counter):
     """The words of these counters. key: of the row."""
-    return _hash(_hash(counter.to(tl.uint32) ^ _hash(_load(key) + salt.to(tl.uint32))) ^ _load(key + 1))
+    return hash_word(hash_word(counter.to(tl.uint32) ^ hash_word(_load(key) + salt.to(tl.uint32))) ^ _load(key + 1))
 
 
 @triton.jit
@@ -67,7 +60,7 @@ def words_kernel(key, out, salt, low, width, count, KIND: tl.constexpr, BLOCK: t
 def hash_kernel(words, out, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     word = tl.load(words + at, at < count, other=0).to(tl.uint32)
-    tl.store(out + at, _hash(word).to(tl.int64), at < count)
+    tl.store(out + at, hash_word(word).to(tl.int64), at < count)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -75,9 +68,9 @@ def sample_key_kernel(seed, sample, out, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     number, whole = tl.load(sample + at, at < count, other=0), tl.load(seed)
     low, high = number.to(tl.uint32), (number >> 32).to(tl.uint32)
-    base = _hash(whole.to(tl.uint32) ^ _hash((whole >> 32).to(tl.uint32) + 0x1E3779B1))
-    first = _hash(low ^ _hash(high ^ base))
-    second = _hash((low + 0x5BD1E995) ^ _hash(first + base))
+    base = hash_word(whole.to(tl.uint32) ^ hash_word((whole >> 32).to(tl.uint32) + 0x1E3779B1))
+    first = hash_word(low ^ hash_word(high ^ base))
+    second = hash_word((low + 0x5BD1E995) ^ hash_word(first + base))
     tl.store(out + at * 2, first.to(tl.int64), at < count)
     tl.store(out + at * 2 + 1, second.to(tl.int64), at < count)
 
@@ -88,8 +81,8 @@ def salted_keys_kernel(key, out, salt, step, batch, count, BLOCK: tl.constexpr):
     row, salt_of_row = at % batch, salt.to(tl.uint32) + (at // batch).to(tl.uint32) * step.to(tl.uint32)
     first = tl.load(key + row * 2, at < count, other=0).to(tl.uint32)
     second = tl.load(key + row * 2 + 1, at < count, other=0).to(tl.uint32)
-    tl.store(out + at * 2, _hash(first + salt_of_row).to(tl.int64), at < count)
-    tl.store(out + at * 2 + 1, _hash(second ^ salt_of_row).to(tl.int64), at < count)
+    tl.store(out + at * 2, hash_word(first + salt_of_row).to(tl.int64), at < count)
+    tl.store(out + at * 2 + 1, hash_word(second ^ salt_of_row).to(tl.int64), at < count)
 
 
 def words(key: Tensor, salt: int, count: int) -> Tensor:

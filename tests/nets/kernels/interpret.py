@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from benchmarks.gpus.written_out import written_out
 from hasten.kernels.columns import copy_columns
@@ -61,7 +62,7 @@ def norm(shape: tuple[int, ...], groups: int, dtype: torch.dtype, last: bool, sl
     upstream = normal(*shape[:-1], 2 * shape[-1]).to(dtype)[..., ::2]
     factor = {"one": torch.tensor([0.25]), "each": torch.randn(channels)}.get(slope, slope)
     leaves = [image, torch.randn(channels) if affine else None, torch.randn(channels) if affine else None, factor]
-    result = outcome(lambda x, w, b, s: triton_norm_act(x, groups, w, b, s, 1e-5), leaves, upstream)
+    result = outcome(lambda x, w, b, s: triton_norm_act(x, groups, w, b, s, 1e-5)[0], leaves, upstream)
     wanted = outcome(
         lambda x, w, b, s: written_out(x, groups, w, b, s, 1e-5), [double(each) for each in leaves], upstream.double()
     )
@@ -83,18 +84,85 @@ def norms() -> None:
             norm(shape, groups, torch.float32, last, 0.1, True)
 
 
+def batch_norms() -> None:
+    """Norms of the whole batch, and by statistics that are given."""
+    for shape in [(3, 5, 4, 5, 6), (2, 33, 9, 7), (4, 16, 40, 60)]:
+        for slope, affine, dtype in [
+            (None, True, torch.float32),
+            ("one", False, torch.float32),
+            ("each", True, torch.bfloat16),
+        ]:
+            for fixed in (False, True):
+                batch_norm(shape, dtype, slope, affine, fixed)
+
+
+def batch_norm(shape: tuple[int, ...], dtype: torch.dtype, slope: Any, affine: bool, fixed: bool) -> None:
+    image, channels = image_of(shape, dtype, True), shape[1]
+    upstream = normal(*shape).to(dtype)
+    factor = {"one": torch.tensor([0.25]), "each": torch.randn(channels)}.get(slope, slope)
+    leaves = [image, *((torch.randn(channels), torch.randn(channels)) if affine else (None, None)), factor]
+    mean, var = (torch.randn(channels), torch.rand(channels) + 0.5) if fixed else (None, None)
+    moments = torch.stack([mean, (var + 1e-5).rsqrt()])[:, None] if fixed else None
+
+    def torchs(image: Tensor, weight: Any, bias: Any, slope: Any) -> Tensor:
+        normed = functional.batch_norm(image, double(mean), double(var), weight, bias, not fixed, 0.0, 1e-5)
+        return normed if slope is None else functional.prelu(normed, slope)
+
+    result = outcome(lambda x, w, b, s: triton_norm_act(x, 0, w, b, s, 1e-5, 0.0, moments)[0], leaves, upstream)
+    wanted = outcome(torchs, [double(each) for each in leaves], upstream.double())
+    assert result[0].stride() == result[1].stride() == image.stride()
+    compare(result, wanted, TOLERANCE[dtype], f"batch norm {shape} {dtype} {slope} affine={affine} fixed={fixed}")
+
+
+def dropouts() -> None:
+    for groups, last in ((6, True), (6, False), (0, True)):
+        for share in (0.2, 0.5):
+            dropout(image_of((2, 6, 12, 30, 20), torch.float32, last), groups, share)
+
+
+def dropout(image: Tensor, groups: int, share: float) -> None:
+    leaves = [image, torch.rand(6) + 0.5, torch.randn(6), torch.tensor([0.25])]
+    upstream = normal(*image.shape).to(image.dtype)
+
+    def drop(image: Tensor, weight: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return triton_norm_act(image, groups, weight, bias, slope, 1e-5, share)[0]
+
+    result = outcome(drop, leaves, upstream)
+    kept = (result[0] != 0).double() - (1 - share)
+    # Of independent draws, also among neighbours and equal places of channels and cases.
+    assert abs(float(kept.mean())) < 0.01
+    for shift in ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 1, 0, 0), (0, 0, 0, 0, 1), (0, 0, 0, 0, 7)):
+        moved = kept.roll(shift, (0, 1, 2, 3, 4))
+        assert abs(float((kept * moved).sum())) < 5 * share * (1 - share) * kept.numel() ** 0.5
+
+    def torchs(image: Tensor, weight: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
+        normed = (
+            functional.group_norm(image, groups, weight, bias)
+            if groups
+            else functional.batch_norm(image, None, None, weight, bias, True)
+        )
+        return functional.prelu(normed * (result[0] != 0) / (1 - share), slope)
+
+    wanted = outcome(torchs, [double(each) for each in leaves], upstream.double())
+    compare(result, wanted, TOLERANCE[torch.float32], f"dropout {groups} {share}")
+    torch.manual_seed(2)
+    other = triton_norm_act(*leaves[:1], groups, *leaves[1:], 1e-5, share)[0]
+    assert not torch.equal(other, result[0])
+
+
 def far_from_zero() -> None:
     """A variance that sums of squares would lose, and one voxel that is far from all others."""
     image = torch.randn(1, 2, 40, 80) * 0.1 + 1000
     image[0, 1, 0, 0] = -1e4
-    result = triton_norm_act(image, 2, None, None, None, 0.0)
+    result = triton_norm_act(image, 2, None, None, None, 0.0)[0]
     compare([result], [written_out(image.double(), 2, None, None, None, 0.0)], 1e-4, "far from zero")
 
 
 def repeats() -> None:
     image, upstream = image_of((2, 5, 30, 40), torch.float32, True), torch.randn(2, 5, 30, 40)
     first, second = (
-        outcome(lambda x: triton_norm_act(x, 5, None, None, 0.1, 1e-5), [image], upstream) for _ in range(2)
+        outcome(lambda x: triton_norm_act(x, 5, None, None, 0.1, 1e-5)[0], [image], upstream) for _ in range(2)
     )
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -158,4 +226,5 @@ def columns() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    {each.__name__: each for each in (norms, far_from_zero, repeats, losses, wrong_label, columns)}[sys.argv[1]]()
+    every = (norms, batch_norms, dropouts, far_from_zero, repeats, losses, wrong_label, columns)
+    {each.__name__: each for each in every}[sys.argv[1]]()

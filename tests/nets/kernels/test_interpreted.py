@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
 
-@pytest.mark.parametrize("what", ["norms", "far_from_zero", "repeats", "losses", "wrong_label", "columns"])
+@pytest.mark.parametrize(
+    "what",
+    ["norms", "batch_norms", "dropouts", "far_from_zero", "repeats", "losses", "wrong_label", "columns"],
+)
 def test_kernels_compute_what_plain_operations_do(what: str) -> None:
     program = Path(__file__).with_name("interpret.py")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

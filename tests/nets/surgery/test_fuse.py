@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from hasten.nets.surgery.dataflow import see_flow
 from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.fuse import fuse
+from hasten.nets.surgery.normact import group_norm_act
 from hasten.nets.surgery.operate import operate
 
 IMAGE = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(0))
@@ -159,6 +160,21 @@ def test_a_function_is_one_operation_with_the_norm_too() -> None:
     assert operate(other, IMAGE).pairs == ("norm",)
     agree(plain, other)
     assert "NormAct" in str(other(IMAGE.clone().requires_grad_()).grad_fn)
+
+
+def test_a_dropout_between_them_is_part_of_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(nn.InstanceNorm2d(4, affine=True), nn.Dropout(0.5), nn.PReLU())
+    assert operate(network, IMAGE).pairs == ("0",)
+    calls = []
+
+    def counted(*args: Any) -> Tensor:
+        calls.append(args[4:])
+        return group_norm_act(*args)
+
+    monkeypatch.setattr("hasten.nets.surgery.fuse.group_norm_act", counted)
+    result = network(IMAGE)
+    assert calls == [(network[2].weight, 1e-5, 0.5)]
+    assert 0.3 < float((result == 0).float().mean()) < 0.7
 
 
 def test_an_autograd_function_that_takes_an_output_too_early_is_told_of() -> None:

@@ -44,12 +44,13 @@ class Deferred(Tensor):
     @staticmethod
     def __new__(cls, image: Tensor, finish: Finish, dropout: float = 0.0) -> Deferred:
         graph = torch.is_grad_enabled()
-        deferred: Deferred = Tensor._make_wrapper_subclass(
-            cls, image.shape, dtype=image.dtype, device=image.device, requires_grad=graph
-        )
-        deferred._finish, deferred._value, deferred._graph, deferred._dropout = finish, None, graph, dropout
-        if graph:
-            with torch._C.DisableTorchFunctionSubclass():
+        # The image may be deferred, too: asked for its shape, it would be computed.
+        with torch._C.DisableTorchFunctionSubclass():
+            deferred: Deferred = Tensor._make_wrapper_subclass(
+                cls, image.shape, dtype=image.dtype, device=image.device, requires_grad=graph
+            )
+            deferred._finish, deferred._value, deferred._graph, deferred._dropout = finish, None, graph, dropout
+            if graph:
                 deferred.register_hook(_refuse_lost_gradient)
         return deferred
 

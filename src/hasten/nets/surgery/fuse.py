@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hasten.kernels.use import kernels_take
 from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
-from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
+from hasten.nets.surgery.deferred import FUNCTIONS, Deferred, Finish
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
 from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
 from hasten.nets.surgery.normact_cpu import Statistics, cpu_kernel_takes
@@ -70,7 +70,10 @@ class _Kept(Mixed):
             output: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
             return output if traced else output.contiguous(memory_format=layout_of(image))
-        finish = partial(_finish, self, image)
+        if isinstance(self, _BATCH):
+            finish: Finish = _FinishBatch(self, image, training=self.training)
+        else:
+            finish = partial(_finish, self, image)
         return Deferred(image, finish) if self.hasten_defers else finish(None, 0.0)
 
 
@@ -81,30 +84,17 @@ def _supports(norm: Any, image: Tensor) -> bool:
     voxels, channels = image.shape[2:].numel(), image.shape[1]
     if isinstance(norm, nn.GroupNorm):
         return channels == norm.num_channels and voxels * (channels // norm.num_groups) > 1
-    dims = 2 if isinstance(norm, nn.InstanceNorm2d) else 3
-    fits = channels == norm.num_features and image.ndim == dims + 2 and voxels > 1
-    return fits and not norm.track_running_stats
+    dims = 2 if isinstance(norm, nn.InstanceNorm2d | nn.BatchNorm2d) else 3
+    fits = channels == norm.num_features and image.ndim == dims + 2
+    if isinstance(norm, _BATCH):
+        last = layout_of(image) is not torch.contiguous_format
+        return fits and len(image) * voxels > 1 and (last if image.is_cuda else cpu_kernel_takes(image))
+    return fits and voxels > 1 and not norm.track_running_stats
 
 
 def _finish(norm: Any, image: Tensor, slope: Slope, dropout: float) -> Tensor:
     groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else image.shape[1]
     return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps, dropout)
-
-
-class _KeptBatch(Mixed):
-    """A batch norm as a C++ function on a CPU; wherever that does not run, torch's own, which keeps the format too."""
-
-    hasten_defers: bool = False
-    """Whether its output goes to an activation only, so that it is deferred."""
-
-    def forward(self: Any, image: Tensor) -> Tensor:
-        dims = 2 if isinstance(self, nn.BatchNorm2d) else 3
-        fits = image.ndim == dims + 2 and image.shape[1] == self.num_features and image.numel() > image.shape[1]
-        if not (fits and on_cpu_only(image, self.weight, self.bias) and cpu_kernel_takes(image)):
-            output: Tensor = super().forward(image)  # type: ignore[misc]
-            return output
-        finish = _FinishBatch(self, image, training=self.training)
-        return Deferred(image, finish) if self.hasten_defers else finish(None, 0.0)
 
 
 @dataclass(slots=True)
@@ -132,7 +122,9 @@ def _track(norm: Any, running: Statistics, batch: Statistics, count: int) -> Non
     share = norm.momentum
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-        share = 1.0 / float(norm.num_batches_tracked) if share is None else share
+        if share is None:
+            # As a tensor, which a GPU can read in its own time.
+            share = norm.num_batches_tracked.reciprocal().to(running.mean.dtype)
     running.mean.lerp_(batch.mean.to(running.mean.dtype), share)
     running.var.lerp_((batch.var * (count / (count - 1))).to(running.var.dtype), share)
 
@@ -167,16 +159,16 @@ def _slope(activation: nn.Module) -> Slope:
 def fuse(network: nn.Module, flow: Flow) -> Surgery:
     """Change the classes of norms and activations of `network`, in place; `flow` is its traced data flow.
 
-    Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`, and batch norms never do.
+    Parameters, buffers, names and hooks stay. On a GPU nothing changes before `fused_norms`.
     """
     norms, activations, pairs = [], [], []
     for name, module in network.named_modules():
         if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and become(module, _Following):
             activations.append(name)
-        if type(module) not in _NORMS or (isinstance(module, _BATCH) and not _on_cpu(module)):
+        if type(module) not in _NORMS:
             continue
         calls = flow.calls_of(name)
-        become(module, _KeptBatch if isinstance(module, _BATCH) else _Kept)
+        become(module, _Kept)
         norms.append(name)
         module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
         if module.hasten_defers:
@@ -202,10 +194,6 @@ def fuse_block(block: nn.Module) -> bool:
     return True
 
 
-def _on_cpu(module: nn.Module) -> bool:
-    return all(value.device.type == "cpu" for value in (*module.parameters(), *module.buffers()))
-
-
 def fused_norms(network: nn.Module, on: bool) -> int:
     """Switch the Triton kernels for norm and activation on or off in place, in a network that `operate` changed.
 
@@ -221,7 +209,7 @@ def fused_norms(network: nn.Module, on: bool) -> int:
 
 def unfuse(module: nn.Module) -> None:
     """Undo `fuse` on one module."""
-    if isinstance(module, _Kept | _KeptBatch | _Following):
+    if isinstance(module, _Kept | _Following):
         original(module)
         for name in ("hasten_defers", "hasten_kernels"):
             module.__dict__.pop(name, None)

@@ -99,12 +99,9 @@ def group_norm_act(
     if image.is_cuda:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
-        normed = triton_norm_act(image, groups, weight, bias, None if dropout else slope, eps)
-        if not dropout:
-            return normed
-    else:
-        normed = functional.group_norm(image.contiguous(), groups, weight, bias, eps)
-        normed = normed.contiguous(memory_format=layout_of(image))
+        return triton_norm_act(image, groups, weight, bias, slope, eps, dropout)[0]
+    normed = functional.group_norm(image.contiguous(), groups, weight, bias, eps)
+    normed = normed.contiguous(memory_format=layout_of(image))
     normed = functional.dropout(normed, dropout) if dropout else normed
     return normed if slope is None else _activated(normed, slope)
 
@@ -124,8 +121,16 @@ def batch_norm_act(
 ) -> tuple[Tensor, Statistics]:
     """prelu(dropout(batch_norm(image))) and the statistics: the batch's, or those that are given.
 
-    image: (B, C, ...) that `cpu_kernel_takes`; the other arguments as for `group_norm_act`. Differentiable once.
+    image: (B, C, ...) that `cpu_kernel_takes`, or in channels-last one that `kernels_take`; the other arguments as for
+    `group_norm_act`. Differentiable once.
     """
+    if image.is_cuda:
+        from hasten.nets.surgery.normact_triton import triton_norm_act
+
+        fixed = None if given is None else torch.stack([given.mean, (given.var + eps).rsqrt()])[:, None]
+        output, moments = triton_norm_act(image, 0, weight, bias, slope, eps, dropout, fixed)
+        mean, rstd = moments[:, 0]
+        return output, Statistics(mean, (rstd.square().reciprocal() - eps).clamp(min=0))
     norm = Norm(groups=0, eps=eps, fixed=given is not None, dropout=dropout, seed=_seed(dropout))
     output, *statistics = _CpuNormAct.apply(image, weight, bias, slope, norm, given)
     return output, Statistics(*statistics)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hasten.kernels.hash import hash_word
+
 
 @triton.jit
 def _place(program, pieces, C: tl.constexpr, COLUMNS: tl.constexpr):
@@ -68,6 +70,19 @@ def _slope(slope, number, first, ACT: tl.constexpr, C: tl.constexpr, COLUMNS: tl
         return tl.load(slope).to(tl.float32)
     else:
         return number
+
+
+@triton.jit
+def _dropped(normed, seed, start, offsets, least, rest):
+    """The dropout of a tile, which depends on the seed and on each element's offset alone: 0, or 1 / `rest` times it.
+
+    least: share of zeros, in 2^-31.
+    """
+    words = tl.load(seed)
+    first = hash_word(words.to(tl.uint32) ^ hash_word(start.to(tl.uint32)))
+    second = hash_word((words >> 32).to(tl.uint32) ^ hash_word((start >> 32).to(tl.uint32) + first))
+    drawn = hash_word(offsets.to(tl.uint32) ^ first) + second
+    return tl.where((drawn >> 1).to(tl.int32) >= least, normed / rest, 0.0)
 
 
 @triton.jit
@@ -139,9 +154,9 @@ def merge_kernel(
     tl.store(into + batch * C, nothing + 1.0 / tl.sqrt_rn(var + eps), columns < WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least"])
 def apply_kernel(
-    image, output, moments, weight, bias, slope, number, voxels, tiles, batch,
+    image, output, moments, weight, bias, slope, number, seed, least, rest, voxels, tiles, batch,
     ACT: tl.constexpr, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The output, from the last tile to the first, as the image's end is still in the cache."""
@@ -157,21 +172,23 @@ def apply_kernel(
     normed = (value - mean) * scale
     if bias is not None:
         normed += _of_channels(bias, first, C, COLUMNS)
+    if seed is not None:
+        normed = _dropped(normed, seed, start, offsets, least, rest)
     if ACT:
         factor = _slope(slope, number, first, ACT, C, COLUMNS)
         normed = tl.where(normed > 0, normed, normed * factor)
     tl.store(output + start + offsets, normed.to(output.dtype.element_ty), mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least"])
 def sums_kernel(
-    gradient, image, partial, moments, weight, bias, slope, number, voxels, chunks, batch,
+    gradient, image, partial, moments, weight, bias, slope, number, seed, least, rest, voxels, chunks, batch,
     ACT: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """partial (2 or 3, B, chunks, C): sums of g, g x^ and, for a slope that is a tensor, its gradient.
 
-    g: the gradient before the activation. x^: the normalised image.
+    g: the gradient before dropout and activation. x^: the normalised image.
     """
     sample, first, chunk = _place(tl.program_id(0), chunks, C, COLUMNS)
     row = chunk.to(tl.int64) * (TILES * ROWS)
@@ -197,11 +214,16 @@ def sums_kernel(
                 normed *= _of_channels(weight, first, C, COLUMNS)
             if bias is not None:
                 normed += _of_channels(bias, first, C, COLUMNS)
+            if seed is not None:
+                normed = _dropped(normed, seed, start, offsets, least, rest)
             if ACT > 1:
                 to_slope += upstream * tl.minimum(normed, 0.0)
             upstream = tl.where(normed > 0, upstream, upstream * factor)
+        if seed is not None:
+            upstream = _dropped(upstream, seed, start, offsets, least, rest)
         total += upstream
         along += upstream * hat
+        start += _step(voxels, C, LAST, ROWS)
         image += _step(voxels, C, LAST, ROWS)
         gradient += _step(voxels, C, LAST, ROWS)
     channels = first + tl.arange(0, COLUMNS)[None, :]
@@ -257,9 +279,9 @@ def totals_kernel(
     tl.store(into + batch * C, nothing + tl.sum(tl.sum(along, 0), 0) / count, columns < WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least"])
 def gradient_kernel(
-    gradient, image, out, moments, means, weight, bias, slope, number, voxels, tiles, batch,
+    gradient, image, out, moments, means, weight, bias, slope, number, seed, least, rest, voxels, tiles, batch,
     ACT: tl.constexpr, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The image's gradient rstd (w g - mean(w g) - x^ mean(w g x^)), from the last tile to the first."""
@@ -278,7 +300,11 @@ def gradient_kernel(
     if bias is not None:
         normed += _of_channels(bias, first, C, COLUMNS)
     if ACT:
+        if seed is not None:
+            normed = _dropped(normed, seed, start, offsets, least, rest)
         upstream = tl.where(normed > 0, upstream, upstream * _slope(slope, number, first, ACT, C, COLUMNS))
+    if seed is not None:
+        upstream = _dropped(upstream, seed, start, offsets, least, rest)
     if weight is not None:
         upstream *= factor
     through = _of_channels(means + sample * C, first, C, COLUMNS)

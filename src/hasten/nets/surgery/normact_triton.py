@@ -1,10 +1,11 @@
-"""Instance or group norm and activation on a GPU, in Triton: two passes forward, two backward, and little else.
+"""Norm, dropout and activation on a GPU, in Triton: two passes forward, two backward, and little else.
 
 Forward: one pass over the image gives mean and sum of squared deviations of every chunk of voxels, a second, tiny
 kernel merges them (Chan et al.), and one pass writes the output. Backward: one pass over image and gradient gives the
 sums that all gradients are made of, and one writes the image's gradient. Nothing of the image's size is kept but the
-image: the activation's derivative is computed again. There are no atomics, so that results repeat bit by bit, and block
-sizes are fixed by the shape, so that nothing is timed or read by the host.
+image: the activation's derivative and the dropout's zeros are computed again. There are no atomics, so that results
+repeat bit by bit, and block sizes are fixed by the shape, so that nothing is timed or read by the host. A batch norm is
+an instance norm of one sample, whose voxels are those of the whole batch; in channels-last these lie alike in memory.
 
 Importing this needs Triton; see `hasten.kernels.use.kernels_take`.
 """
@@ -99,47 +100,78 @@ class _Activation:
         return _Activation(1, float(slope), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Dropout:
+    """A dropout as the kernels take it."""
+
+    seed: Tensor | None
+    """(1,) int64 on the image's device, drawn from torch's generator there; None for no dropout."""
+    share: float
+
+    @staticmethod
+    def draw(share: float, device: torch.device) -> _Dropout:
+        return _Dropout(torch.randint(2**62, (1,), device=device) if share else None, share)
+
+    @property
+    def args(self) -> tuple[Tensor | None, int, float]:
+        return self.seed, int(self.share * 2**31), 1 - self.share
+
+
 class _TritonNormAct(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, image: Tensor, weight: Tensor | None, bias: Tensor | None, slope: Slope, groups: int, eps: float
-    ) -> Tensor:
+        ctx: Any,
+        image: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        slope: Slope,
+        groups: int,
+        eps: float,
+        dropout: float,
+        given: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         layout = layout_of(image)
         image = image.contiguous(memory_format=layout)
-        act = _Activation.of(slope)
+        act, drops = _Activation.of(slope), _Dropout.draw(dropout, image.device)
         last = layout is not torch.contiguous_format
-        plan = plan_of(len(image), image.shape[1], image.shape[2:].numel(), last=last)
+        batch, voxels = (len(image), image.shape[2:].numel()) if groups else (1, image.numel() // image.shape[1])
+        assert groups or last
+        plan = plan_of(batch, image.shape[1], voxels, last=last)
         with torch.cuda.device_of(image):
-            moments = _moments(image, plan, groups, eps)
+            moments = _moments(image, plan, groups or plan.channels, eps) if given is None else given
             output = torch.empty_like(image)
             tiles = -(-plan.voxels // plan.rows)
             apply_kernel[(plan.blocks * tiles,)](
-                image, output, moments, weight, bias, act.values, act.number, plan.voxels, tiles, plan.batch,
-                ACT=act.kind, **plan.shape, num_warps=plan.warps,
+                image, output, moments, weight, bias, act.values, act.number, *drops.args, plan.voxels, tiles,
+                plan.batch, ACT=act.kind, **plan.shape, num_warps=plan.warps,
             )  # fmt: skip
-        ctx.save_for_backward(image, weight, bias, act.values, moments)
-        ctx.plan, ctx.groups, ctx.kind, ctx.number = plan, groups, act.kind, act.number
-        return output
+        ctx.mark_non_differentiable(moments)
+        ctx.save_for_backward(image, weight, bias, act.values, moments, drops.seed)
+        ctx.plan, ctx.groups, ctx.kind, ctx.number = plan, groups or plan.channels, act.kind, act.number
+        ctx.dropout, ctx.fixed = dropout, given is not None
+        return output, moments
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        image, weight, bias, slope, moments = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        image, weight, bias, slope, moments, seed = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=layout_of(image))
-        act = _Activation(ctx.kind, ctx.number, slope)
+        act, drops = _Activation(ctx.kind, ctx.number, slope), _Dropout(seed, ctx.dropout)
         plan: Tiling = ctx.plan
         with torch.cuda.device_of(image):
-            sums, means = _sums(gradient, image, moments, weight, bias, act, plan, ctx.groups)
+            sums, means = _sums(gradient, image, moments, weight, bias, act, drops, plan, ctx.groups)
+            if ctx.fixed:
+                means.zero_()  # the statistics do not follow the image
             out = None
             if ctx.needs_input_grad[0]:
                 out = torch.empty_like(image)
                 tiles = -(-plan.voxels // plan.rows)
                 gradient_kernel[(plan.blocks * tiles,)](
-                    gradient, image, out, moments, means, weight, bias, act.values, act.number, plan.voxels, tiles,
-                    plan.batch, ACT=act.kind, **plan.shape, num_warps=plan.warps,
+                    gradient, image, out, moments, means, weight, bias, act.values, act.number, *drops.args,
+                    plan.voxels, tiles, plan.batch, ACT=act.kind, **plan.shape, num_warps=plan.warps,
                 )  # fmt: skip
             grads = _parameters(sums, (weight, bias, slope), ctx.needs_input_grad[1:4])
-        return out, *grads, None, None
+        return out, *grads, None, None, None, None
 
 
 def _moments(image: Tensor, plan: Tiling, groups: int, eps: float) -> Tensor:
@@ -163,18 +195,20 @@ def _sums(
     weight: Tensor | None,
     bias: Tensor | None,
     act: _Activation,
+    drops: _Dropout,
     plan: Tiling,
     groups: int,
 ) -> tuple[Tensor, Tensor]:
     """(3, B, C): sums over the voxels of g, g x^ and, for a learned slope, its gradient; (2, B, C) group means.
 
-    g is the gradient before the activation, x^ the normalised image; the means are of w g and w g x^ over a group.
+    g is the gradient before dropout and activation, x^ the normalised image; the means are of w g and w g x^ over a
+    group.
     """
     learned = act.values is not None
     partial = moments.new_empty(3 if learned else 2, plan.batch, plan.chunks, plan.channels)
     sums_kernel[(plan.blocks * plan.chunks,)](
-        gradient, image, partial, moments, weight, bias, act.values, act.number, plan.voxels, plan.chunks,
-        plan.batch, ACT=act.kind, TILES=plan.tiles, **plan.shape, num_warps=plan.warps,
+        gradient, image, partial, moments, weight, bias, act.values, act.number, *drops.args, plan.voxels,
+        plan.chunks, plan.batch, ACT=act.kind, TILES=plan.tiles, **plan.shape, num_warps=plan.warps,
     )  # fmt: skip
     sums, means = moments.new_empty(len(partial), plan.batch, plan.channels), torch.empty_like(moments)
     totals_kernel[(plan.batch * groups,)](
@@ -213,11 +247,19 @@ def _parameters(sums: Tensor, parameters: tuple[Tensor | None, ...], needed: tup
 
 
 def triton_norm_act(
-    image: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, slope: Slope, eps: float
-) -> Tensor:
-    """prelu(group_norm(image)), (B, C, ...) in the image's dtype and memory format; statistics in float32.
+    image: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    slope: Slope,
+    eps: float,
+    dropout: float = 0.0,
+    given: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """prelu(dropout(norm(image))), (B, C, ...) in the image's dtype and memory format, and the statistics.
 
-    Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. Differentiable
-    once.
+    Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. groups: 0 for a
+    batch norm, whose image is in channels-last. The statistics, which can also be given, are float32 of (2, B, C), of
+    (2, 1, C) for a batch norm: mean and 1 / sqrt(variance + eps). Differentiable once.
     """
-    return _TritonNormAct.apply(image, weight, bias, slope, groups, eps)
+    return _TritonNormAct.apply(image, weight, bias, slope, groups, eps, dropout, given)
