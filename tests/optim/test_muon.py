@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hasten.optim.muon import Muon, is_filter_bank, orthogonal_factors
+from hasten.optim.muon import Muon, add_orthogonal, add_orthogonal_bf16, is_filter_bank, orthogonal_factors
 
 
 def published(matrix: Tensor) -> Tensor:
@@ -98,6 +98,34 @@ def test_updates_are_those_of_a_textbook_loop(layout: torch.memory_format) -> No
         adam.step()
     for actual, expected in zip(network.parameters(), reference.parameters(), strict=True):
         assert torch.allclose(actual, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_directions_in_bf16_are_nearly_those_in_float32(swap: bool, last: bool) -> None:
+    shapes = [(16, 8, 3, 3, 3), (16, 8, 3, 3, 3), (8, 16, 3, 3, 3), (32, 8, 1, 1, 1), (8, 32, 1, 1, 1)]
+    shapes += [(160, 24, 3, 3, 3), (160, 144, 1, 1, 1), (9, 200, 1, 1, 1)]
+    generator = torch.Generator().manual_seed(0)
+
+    def laid(filters: Tensor) -> Tensor:
+        return filters.contiguous(memory_format=torch.channels_last_3d if last else torch.contiguous_format)
+
+    directions = [laid(torch.randn(shape, generator=generator) * 1e-6) for shape in shapes]
+    wanted, result = ([laid(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    add_orthogonal(wanted, directions, -0.5, swap=swap)
+    add_orthogonal_bf16(result, directions, torch.tensor(-0.5), swap=swap)
+    for one, other in zip(result, wanted, strict=True):
+        assert one.stride() == other.stride()
+        assert (one - other).norm() <= 0.01 * (other - 1).norm()
+
+
+def test_directions_in_bf16_of_a_gradient_of_low_rank_stay_bounded() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(side, 64, generator=generator))[0] for side in (64, 1728))
+    gradient = left @ torch.diag(10.0 ** torch.linspace(0, -4, 64)) @ right.mT
+    result = torch.zeros(64, 1728)
+    add_orthogonal_bf16([result], [gradient], 5 / 1728**0.5, swap=False)
+    assert torch.linalg.svdvals(result).max() < 1.3
 
 
 def test_who_is_whose() -> None:

@@ -100,7 +100,8 @@ def recorded() -> Iterator[list[Launch]]:
         JITFunction.run = before
 
 
-def norms(shape: tuple[int, ...], dtype: torch.dtype, slope: str, last: bool) -> None:
+def norms(shape: tuple[int, ...], dtype: torch.dtype, slope: str, last: bool, *, dropout: bool = False) -> None:
+    """An instance norm; a batch norm where it has a dropout and lies in channels-last."""
     from hasten.nets.surgery.normact_triton import triton_norm_act
 
     layout = torch.channels_last_3d if last else torch.contiguous_format
@@ -108,7 +109,8 @@ def norms(shape: tuple[int, ...], dtype: torch.dtype, slope: str, last: bool) ->
     channels = torch.empty(shape[1], device="meta", requires_grad=True)
     given: Any = {"number": 0.01, "one": channels[:1], "each": channels, "none": None}[slope]
     affine = channels if slope != "one" else None
-    triton_norm_act(image, shape[1], affine, affine, given, 1e-5)[0].sum().backward()
+    groups = 0 if dropout and last else shape[1]
+    triton_norm_act(image, groups, affine, affine, given, 1e-5, 0.2 * dropout)[0].sum().backward()
 
 
 def losses(shape: tuple[int, ...], dtype: torch.dtype, label: torch.dtype, last: bool) -> None:
@@ -193,6 +195,8 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
         kinds += [(large, torch.bfloat16, slope) for slope in ("one", "each", "none")]
     for kind, last in product(kinds, (True, False)):
         yield partial(norms, *kind, last)
+    for last in (True, False):
+        yield partial(norms, (16, 16, 96, 96, 96), torch.bfloat16, "one", last, dropout=True)
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
     yield blurs
     yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
