@@ -4,9 +4,10 @@ Norms are instance norms with weights and a leaky ReLU, bf16: `torch` is its own
 plain operations and compiled by inductor, `triton` Hasten's kernels. Forward must read the image and write the output;
 backward must read image and gradient and write a gradient: 2 and 5 times the image's bytes. Losses are Dice plus
 cross-entropy of bf16 scores under autocast, forward and backward: scores read twice and their gradient written once,
-the label read twice. Joins are concatenations of two maps of 32 channels, forward and backward, with gradients that a
-convolution can take; first convolutions are of 1 channel to 32, bf16, forward and the weights' gradient. On a CPU,
-`triton` is what Hasten runs there.
+the label read twice. Batch norms have a dropout of 0.2 and a PReLU, as in the spleen's UNet. Weighted sums add the
+scores of a window to the sums of a cell in float32. Joins are concatenations of two maps of 32 channels, forward and
+backward, with gradients that a convolution can take; first convolutions are of 1 channel to 32, bf16, forward and the
+weights' gradient. On a CPU, `triton` is what Hasten runs there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.harness import Claim, median_ratio
 from hasten.kernels.use import kernels_take
 from hasten.nets.losses import DiceCELoss, fused_loss
 from hasten.nets.surgery.gpu_forms import gpu_forms
-from hasten.nets.surgery.normact import group_norm_act
+from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
 
 SHAPES = ((2, 32, 128), (2, 64, 64), (2, 128, 32), (2, 320, 8))
 """Batch, channels and the side of the cube."""
@@ -45,6 +46,10 @@ def measure(sheet: Sheet) -> None:
     for shape in shapes:
         for last in (True, False):
             sheet.attempt(f"norm {named(shape, last)}", 3, partial(norm, sheet, shape, last))
+    shape = (2, 4, 8) if sheet.quick else (16, 16, 48)
+    sheet.attempt(f"batch norm {named(shape, True)}", 3, partial(batch_norm, sheet, shape))
+    for classes in CLASSES:
+        sheet.attempt(f"weighted sum of {classes} classes", 3, partial(weighted_sum, sheet, classes))
     side = 8 if sheet.quick else 128
     for classes in CLASSES:
         sheet.attempt(f"loss of {classes} classes", 3, partial(loss, sheet, classes, side))
@@ -98,6 +103,43 @@ def plain(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def ours(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return group_norm_act(image, image.shape[1], weight, bias, SLOPE)
+
+
+def batch_norm(sheet: Sheet, shape: tuple[int, int, int]) -> None:
+    batch, channels, side = shape
+    image, upstream = (random_map(sheet.device, batch, channels, side) for _ in range(2))
+    weight, bias, slope = (torch.full((size,), 0.25, device=sheet.device) for size in (channels, channels, 1))
+    leaves = [each.requires_grad_() for each in (image, weight, bias, slope)]
+
+    def torchs(image: Tensor, weight: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
+        normed = functional.batch_norm(image, None, None, weight, bias, True)
+        return functional.prelu(functional.dropout(normed, 0.2), slope.to(image.dtype))
+
+    def ours(image: Tensor, weight: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
+        return batch_norm_act(image, weight, bias, slope, 1e-5, 0.2, None)[0]
+
+    arms = {
+        name: partial(both, partial(call, *leaves), leaves, upstream)
+        for name, call in {"torch": torchs, "triton": ours}.items()
+    }
+    size = 5 * image.numel() * image.element_size()
+    times = timed(sheet, f"batch norm, dropout, PReLU forward+backward {named(shape, True)}", arms, size)
+    ratio = median_ratio(times["torch"], times["triton"])
+    sheet.claim(Claim.at_least("batch norm, dropout and PReLU: torch takes this many times as long", ratio, 2))
+
+
+def weighted_sum(sheet: Sheet, classes: int) -> None:
+    side = 8 if sheet.quick else 96
+    scores, sums = (random_map(sheet.device, 1, classes, side)[0] for _ in range(2))
+    weight = torch.rand(side, side, side, device=sheet.device)
+    sums = sums.float()
+    arms: dict[str, Pass] = {"torch": lambda: sums.addcmul_(scores, weight)}
+    if kernels_take(scores):
+        from hasten.engine.weighted_add_triton import add_weighted_by_kernel
+
+        arms["triton"] = partial(add_weighted_by_kernel, sums, scores, weight)
+    size = scores.numel() * (scores.element_size() + 2 * sums.element_size())
+    timed(sheet, f"weighted sum of {classes} classes, {side}^3", arms, size)
 
 
 def both(call: Callable[[], Tensor], leaves: list[Tensor], upstream: Tensor | None = None) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gpus.written_out import written_out
 from hasten.kernels.use import kernels_take
 from hasten.nets.surgery import fused_norms, operate
-from hasten.nets.surgery.normact import group_norm_act
+from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
 from tests.nets.examples import image_of, laid_out, network_of
 
 pytestmark = [
@@ -70,6 +71,44 @@ def test_values_and_gradients(
         # A voxel so near to 0 that rounding changes its sign has the other slope: a few of millions may be off.
         off = (apart > SHARE[dtype]).sum()
         assert off <= 1e-5 * apart.numel(), f"{place}: {int(off)} off, by up to {float(apart.max()):.3g} of the largest"
+
+
+@pytest.mark.parametrize("dtype", SHARE, ids=str)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["unet batch", "dynunet batch", "basicunet"])
+def test_networks_with_batch_norms(name: str, dtype: torch.dtype, training: bool) -> None:
+    """Values, gradients and running statistics."""
+    torch.backends.cudnn.allow_tf32 = False
+    plain, other, image = networks(name)
+    for network in (plain, other):
+        network.train(training)
+    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        wanted, theirs = passes(plain, plain, image)
+        result, mine = passes(other, other, image)
+    share = 1e-3 if dtype == torch.float32 else 5e-2
+    assert (result - wanted).abs().max() <= share * wanted.abs().max()
+    largest = max(each.abs().max() for each in theirs.values())
+    for key, value in mine.items():
+        assert (value - theirs[key]).abs().max() <= 2 * share * largest, key
+    for one, another in zip(other.buffers(), plain.buffers(), strict=True):
+        assert torch.allclose(one.float(), another.float(), rtol=share, atol=share)
+
+
+def test_dropouts_zeros_are_drawn_again_in_the_backward_pass() -> None:
+    image = torch.randn(2, 16, 24, 24, 24, device="cuda").contiguous(memory_format=torch.channels_last_3d)
+    weight, slope = torch.ones(16, device="cuda", requires_grad=True), torch.full((1,), 0.5, device="cuda")
+    torch.manual_seed(0)
+    result, _ = batch_norm_act(image, weight, None, slope, 1e-5, 0.5, None)
+    assert 0.45 < float((result == 0).float().mean()) < 0.55
+    result.sum().backward()
+    exact = torch.ones(16, device="cuda", requires_grad=True)
+    wanted = functional.batch_norm(image, None, None, exact, None, True) * (result != 0) / 0.5
+    functional.prelu(wanted, slope).sum().backward()
+    assert weight.grad is not None
+    assert torch.allclose(weight.grad, exact.grad, rtol=1e-3, atol=1e-1)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    assert torch.equal(result, batch_norm_act(image, weight, None, slope, 1e-5, 0.5, None)[0])
+    assert not torch.equal(result, batch_norm_act(image, weight, None, slope, 1e-5, 0.5, None)[0])
 
 
 def test_it_repeats_bit_by_bit() -> None:

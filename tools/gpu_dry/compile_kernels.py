@@ -144,6 +144,14 @@ def joins(rows: int, width: int) -> None:
     copy_columns(both[:, width:], torch.empty(rows, width, dtype=torch.bfloat16, device="meta"))
 
 
+def sums(classes: int, types: tuple[torch.dtype, torch.dtype], last: bool) -> None:
+    from hasten.engine.weighted_add_triton import add_weighted_by_kernel
+
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    whole = (torch.empty(1, classes, 96, 96, 96, dtype=each, device="meta").to(memory_format=layout) for each in types)
+    add_weighted_by_kernel(*(each[0, ..., :48] for each in whole), torch.empty(96, 96, 96, device="meta")[..., :48])
+
+
 def blurs() -> None:
     from hasten.augment.smooth_triton import along
 
@@ -198,6 +206,8 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
     for last in (True, False):
         yield partial(norms, (16, 16, 96, 96, 96), torch.bfloat16, "one", last, dropout=True)
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
+    for classes, last in product((2, 14), (True, False)):
+        yield partial(sums, classes, (torch.float32, torch.bfloat16), last)
     yield blurs
     yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
     if not quick:

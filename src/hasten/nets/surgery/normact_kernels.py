@@ -207,6 +207,9 @@ def sums_kernel(
         value = tl.load(image + offsets, mask, other=0.0).to(tl.float32)
         # 0 beyond the image, so that all sums are.
         upstream = tl.load(gradient + offsets, mask, other=0.0).to(tl.float32)
+        if seed is not None:
+            # First, as neither the slope nor any sum counts where it is 0.
+            upstream = _dropped(upstream, seed, start, offsets, least, rest)
         hat = (value - mean) * rstd
         if ACT:
             normed = hat
@@ -214,13 +217,9 @@ def sums_kernel(
                 normed *= _of_channels(weight, first, C, COLUMNS)
             if bias is not None:
                 normed += _of_channels(bias, first, C, COLUMNS)
-            if seed is not None:
-                normed = _dropped(normed, seed, start, offsets, least, rest)
             if ACT > 1:
                 to_slope += upstream * tl.minimum(normed, 0.0)
             upstream = tl.where(normed > 0, upstream, upstream * factor)
-        if seed is not None:
-            upstream = _dropped(upstream, seed, start, offsets, least, rest)
         total += upstream
         along += upstream * hat
         start += _step(voxels, C, LAST, ROWS)
@@ -291,6 +290,8 @@ def gradient_kernel(
     start, offsets = _start(sample, first, row, voxels, C, LAST), _offsets(voxels, C, LAST, ROWS, COLUMNS)
     value = tl.load(image + start + offsets, mask, other=0.0).to(tl.float32)
     upstream = tl.load(gradient + start + offsets, mask, other=0.0).to(tl.float32)
+    if seed is not None:
+        upstream = _dropped(upstream, seed, start, offsets, least, rest)
     rstd = _of_channels(moments + (batch + sample) * C, first, C, COLUMNS)
     hat = (value - _of_channels(moments + sample * C, first, C, COLUMNS)) * rstd
     normed = hat
@@ -300,11 +301,7 @@ def gradient_kernel(
     if bias is not None:
         normed += _of_channels(bias, first, C, COLUMNS)
     if ACT:
-        if seed is not None:
-            normed = _dropped(normed, seed, start, offsets, least, rest)
         upstream = tl.where(normed > 0, upstream, upstream * _slope(slope, number, first, ACT, C, COLUMNS))
-    if seed is not None:
-        upstream = _dropped(upstream, seed, start, offsets, least, rest)
     if weight is not None:
         upstream *= factor
     through = _of_channels(means + sample * C, first, C, COLUMNS)
