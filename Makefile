@@ -23,7 +23,8 @@ JOBS ?= 3
 # Where this is set, each of the many processes of the tests and benchmarks would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-# `make gpu-dry` has an environment of its own: a CUDA build of torch, which imports without a GPU.
+# `make gpu-dry` has an environment of its own: a CUDA build of torch, which imports without a GPU. Triton's interpreter
+# can't run loops over an argument with a newer NumPy.
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
@@ -112,7 +113,7 @@ test-oldest: $(OLDEST_READY)
 $(DRY_READY): pyproject.toml
 	$(PYTHON) -m venv $(DRY)
 	$(DRY)/bin/python -m pip install $(DRY_TORCH)
-	$(DRY)/bin/python -m pip install $(DRY_TORCH) -e . hypothesis pytest scikit-image
+	$(DRY)/bin/python -m pip install $(DRY_TORCH) -e . hypothesis 'numpy<2.4' pytest pytest-timeout scikit-image
 	@touch $@
 
 # All of them run, whatever the first one finds.

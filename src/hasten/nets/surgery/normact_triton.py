@@ -36,6 +36,8 @@ _TILE = 4096
 _DROPOUT_TILE = 1024
 """The same with a dropout: 8 for each of 128 threads. With 16, the sums of the backward pass take 160 registers, which
 leaves room for a single program on a multiprocessor."""
+_FEW = 15
+"""Channels up to which a kernel is built for their number: not a multiple of 16, they would be read one by one."""
 _PROGRAMS = 2048
 """Programs that a reduction is split over, or up to half as many, where the image is large enough: some eight for each
 of 132 multiprocessors, or more."""
@@ -54,8 +56,8 @@ class Tiling:
     """Voxels of a tile."""
     columns: int
     """Channels of a tile."""
-    tiles: int
-    """Tiles of a chunk, a power of two."""
+    per_chunk: int
+    """Tiles of a chunk."""
     chunks: int
     """Chunks that the voxels are cut into for a reduction."""
     elements: int
@@ -68,8 +70,9 @@ class Tiling:
 
     @property
     def shape(self) -> dict[str, int | bool]:
-        """Compile-time arguments that all kernels share."""
-        return {"C": self.channels, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
+        """Arguments that all kernels of an image share; those in capitals are known when a kernel is built."""
+        few = self.channels if self.channels <= _FEW else 0
+        return {"channels": self.channels, "FEW": few, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
 
     @property
     def warps(self) -> int:
@@ -84,7 +87,7 @@ def plan_of(batch: int, channels: int, voxels: int, *, last: bool, dropout: bool
     rows = min(tile // columns, power_of_two(voxels))
     tiles = -(-voxels // rows)
     chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
-    per_chunk = power_of_two(-(-tiles // chunks))
+    per_chunk = -(-tiles // chunks)
     return Tiling(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk), elements)
 
 
@@ -184,11 +187,11 @@ def _moments(image: Tensor, plan: Tiling, groups: int, eps: float) -> Tensor:
     """(2, B, C) float32: mean and 1 / sqrt(variance + eps) of each channel's group."""
     partial = image.new_empty(2, plan.batch, plan.chunks, plan.channels, dtype=torch.float32)
     moments_kernel[(plan.blocks * plan.chunks,)](
-        image, partial, plan.voxels, plan.chunks, plan.batch, TILES=plan.tiles, **plan.shape, num_warps=plan.warps
+        image, partial, plan.voxels, plan.chunks, plan.batch, plan.per_chunk, **plan.shape, num_warps=plan.warps
     )
     moments = partial.new_empty(2, plan.batch, plan.channels)
     merge_kernel[(plan.batch * groups,)](
-        partial, moments, plan.voxels, plan.rows * plan.tiles, plan.chunks, plan.batch, eps,
+        partial, moments, plan.voxels, plan.rows * plan.per_chunk, plan.chunks, plan.batch, eps,
         **_merging(plan, groups), num_warps=4,
     )  # fmt: skip
     return moments
@@ -214,7 +217,7 @@ def _sums(
     partial = moments.new_empty(3 if learned else 2, plan.batch, plan.chunks, plan.channels)
     sums_kernel[(plan.blocks * plan.chunks,)](
         gradient, image, partial, moments, weight, bias, act.values, act.number, *drops.args, plan.voxels,
-        plan.chunks, plan.batch, ACT=act.kind, TILES=plan.tiles, **plan.shape, num_warps=plan.warps,
+        plan.chunks, plan.batch, plan.per_chunk, ACT=act.kind, **plan.shape, num_warps=plan.warps,
     )  # fmt: skip
     sums, means = moments.new_empty(len(partial), plan.batch, plan.channels), torch.empty_like(moments)
     totals_kernel[(plan.batch * groups,)](
@@ -228,14 +231,7 @@ def _merging(plan: Tiling, groups: int) -> dict[str, int]:
     """Sizes of the kernels that put chunks together, one program for each sample's group of channels."""
     width = plan.channels // groups
     columns = power_of_two(width)
-    rows = max(1, min(1024 // columns, power_of_two(plan.chunks)))
-    return {
-        "TURNS": power_of_two(-(-plan.chunks // rows)),
-        "C": plan.channels,
-        "WIDTH": width,
-        "COLUMNS": columns,
-        "ROWS": rows,
-    }
+    return {"C": plan.channels, "width": width, "COLUMNS": columns, "ROWS": max(1, 1024 // columns)}
 
 
 def _parameters(sums: Tensor, parameters: tuple[Tensor | None, ...], needed: tuple[bool, ...]) -> list[Tensor | None]:
