@@ -392,4 +392,5 @@ def probe_of(planned: RunPlan) -> Probe:
         device=planned.device,
         batch_size=sample.batch_size,
         replay=planned.device.type == "cuda" and planned.config.train.capture is not False,
+        build_together=not is_own(planned.config.network),
     )

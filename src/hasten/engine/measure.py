@@ -16,11 +16,14 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.engine.batch_size import release_memory
+from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import memory_format, shaped
 from hasten.engine.variant import Variant, VariantTimes, keep, read_kept
 from hasten.files import first_line
+from hasten.kernels.build import built_together
+from hasten.kernels.use import triton_works
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.nets.cpu.kernels import cpu_kernels
@@ -77,6 +80,9 @@ class Probe:
     replay: bool = False
     """Time passes as CUDA graphs, as the step of the run will be one: launched one by one, the kernels of a small
     network would take the host longer than the device."""
+    build_together: bool = False
+    """Build Triton kernels together, by a pass of undefined values. Not of a user's own network, which may use values
+    as indices."""
 
 
 def probe_batch_size(batch_size: int, device: torch.device) -> int:
@@ -163,6 +169,16 @@ def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
     return VariantTimes({str(allowed[-1]): seconds[1]}, allowed[-1], rounds=0) if sound else None
 
 
+def _build_kernels(network: nn.Module, probe: Probe, variant: Variant) -> None:
+    """Build the Triton kernels of a step together, rather than one by one at their first launch.
+
+    Once as measured, without dropouts, and once as trained, as a dropout changes the kernels of its norm.
+    """
+    with out_of_memory_ends_block(), random_state_kept(probe.device), built_together():
+        for dropouts in (False, True):
+            _pass(_copy(network, probe, variant, dropouts=dropouts), probe, variant)()
+
+
 def fastest_variant(
     network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S,
     passes: float = math.inf, is_short: Callable[[float], bool] | None = None,
@@ -190,6 +206,8 @@ def fastest_variant(
     earlier = read_kept(path, allowed)
     if earlier is not None and (earlier.rounds >= rounds[1] or (is_short and is_short(earlier.pass_s))):
         return earlier
+    if probe.build_together and allowed[-1].fused_kernels and triton_works(probe.device):
+        _build_kernels(network, probe, allowed[-1])
     if is_short is not None:
         usual = _usual_variant(network, probe, allowed)
         if usual is not None and is_short(usual.pass_s):
@@ -309,17 +327,17 @@ def _compiled(network: nn.Module, *, blocks: bool) -> nn.Module:
     return network
 
 
-def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:
+def _copy(network: nn.Module, probe: Probe, variant: Variant, *, dropouts: bool = False) -> nn.Module:
     """A copy in the variant's memory format, so that timing leaves no trace (running statistics, gradients).
 
-    It is in training mode but without dropout, whose draws would drown what is compared.
+    It is in training mode but, unless `dropouts`, without those: their draws would drown what is compared.
     """
     layout = memory_format(probe.spatial_dims, variant.channels_last)
     network_copy = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
     fused_norms(network_copy, variant.fused_kernels)
     for module in network_copy.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.eval()
+            module.train(dropouts)
     return network_copy
 
 
