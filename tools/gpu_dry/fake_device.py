@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.augment.program import Segment
@@ -77,6 +78,20 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
                 each.stop()
 
 
+@contextmanager
+def triton_works() -> Iterator[None]:
+    """Inside, Hasten takes its Triton kernels for tensors on the fake device; to be recorded, as none can run."""
+    answers: dict[str, Callable[..., Any]] = {
+        "hasten.kernels.use._works_on": lambda _: True,
+        "torch.cuda.current_device": lambda: 0,
+        "torch.cuda.device_of": lambda _: nullcontext(),
+    }
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch(name, answer))
+        yield
+
+
 def on_cuda(segment: Segment) -> Segment:
     """A segment of the host with its cases on the fake device. Only inside `fake_cuda`."""
     assert isinstance(segment.order, partial)
@@ -99,6 +114,13 @@ def moved(network: nn.Module) -> nn.Module:
             if buffer is not None:
                 module._buffers[name] = buffer.to(CUDA)
     return network
+
+
+def keep_format(network: nn.Module, layout: torch.memory_format) -> None:
+    """Make layers give back the memory format, as a GPU does and its stand-in does not."""
+    for layer in network.modules():
+        if isinstance(layer, _ConvNd | nn.Upsample):
+            layer.register_forward_hook(lambda _, __, result: result.contiguous(memory_format=layout))
 
 
 def expect(name: str, value: Any, wanted: Any) -> None:

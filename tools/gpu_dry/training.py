@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from typing import Any, get_args
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from hasten.config.schema import LossConfig, NetworkConfig, OptimizerName, TrainConfig
 from hasten.engine.precision import DTYPES, autocast, scaler_for
@@ -24,7 +22,7 @@ from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of
 from tools.gpu_dry.compile_kernels import recorded
-from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, moved
+from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, keep_format, moved, triton_works
 from tools.gpu_dry.table import Check
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -84,27 +82,14 @@ def _network(config: NetworkConfig, dims: int, precision: str, last: bool) -> No
         expect("shape", tuple(scores.shape), (2, CLASSES, *sides_of(dims)))
 
 
-_TRITON_WORKS: dict[str, Callable[..., Any]] = {
-    "hasten.kernels.use._works_on": lambda _: True,
-    "torch.cuda.current_device": lambda: 0,
-    "torch.cuda.device_of": lambda _: nullcontext(),
-}
-
-
 def _kernels(config: NetworkConfig, dims: int) -> None:
     """In channels-last, every norm of a network is one kernel with its dropout and its activation."""
     host, layout = made(config, dims, True), memory_format(dims, True)
     operate(host, torch.zeros(2, 1, *sides_of(dims)))
     norms = fused_norms(host, True)
-    with ExitStack() as stack:
-        stack.enter_context(fake_cuda())
-        for name, answer in _TRITON_WORKS.items():
-            stack.enter_context(mock.patch(name, answer))
-        launches = stack.enter_context(recorded())
+    with fake_cuda(), triton_works(), recorded() as launches:
         network, (image, _) = moved(host), _batch(dims)
-        for layer in network.modules():
-            if isinstance(layer, _ConvNd | nn.Upsample):  # a GPU keeps the format, its stand-in does not
-                layer.register_forward_hook(lambda _, __, result: result.contiguous(memory_format=layout))
+        keep_format(network, layout)
         with NoHostCopies(), autocast(CUDA, "bf16"):
             network(image.contiguous(memory_format=layout)).sum().backward()
     for kernel in ("apply_kernel", "gradient_kernel"):
