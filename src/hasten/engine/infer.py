@@ -24,6 +24,7 @@ from hasten.engine.regrid import Planes, Regridded
 from hasten.engine.scores import Average, above_zero, averaged, confidence, first_output, highest
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
 from hasten.engine.windows import Windows, slide, slow_axis, volume_shape
+from hasten.nets.surgery.gpu_forms import gpu_forms
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,9 @@ class Inference:
     channels_last: bool
     spatial_dims: int
     device: torch.device
+    fused_kernels: bool = False
+    """Whether convolutions and concatenations run in `gpu_forms`, on a GPU in channels-last; norms are switched by
+    `fused_norms`."""
     size_spread: float = 0.0
     """Voxels by which a side may be padded beyond what the network asks for."""
     mode: Mode = "gaussian"
@@ -267,7 +271,7 @@ def network_scores(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
 
     def once(image: Tensor) -> Tensor:
         image = shaped(image, how.spatial_dims, memory_format(how.spatial_dims, how.channels_last))
-        with tensor_cores(how.device, how.precision), autocast(how.device, how.precision):
+        with tensor_cores(how.device, how.precision), autocast(how.device, how.precision), gpu_forms(how.fused_kernels):
             output = first_output(network(image), image.ndim)
         return output if how.spatial_dims == 3 else output[:, :, None]
 

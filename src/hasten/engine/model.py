@@ -28,6 +28,7 @@ from hasten.engine.window_batch import measured_batch
 from hasten.engine.window_graph import GraphedNetwork
 from hasten.nets.build import divisor
 from hasten.nets.size import small_image
+from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import operate_built
 from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
@@ -111,16 +112,19 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
         f"{where}: regions",
     )
     network = model_network(content, config, where=where, trust_changed_code=trust_changed_code).to(target)
-    if target.type == "cpu" and not is_own(config.network):
+    how = inference_of(
+        config, spatial_dims=dims, device=target, classes=len(regions or labels), overlapping=bool(regions)
+    )
+    if not is_own(config.network):
         shape = (config.sample.patch, divisor(config.network), len(content["channels"]), dims)
-        operate_built(network, lambda: small_image(*shape), biases=False)  # as in training, which chose the layout
+        # As in training, which chose the layout.
+        operate_built(network, lambda: small_image(*shape).to(target), biases=False)
+        fused_norms(network, how.fused_kernels)
     layout = memory_format(dims, bool(config.train.channels_last))
     return Model(
         network=network.to(memory_format=layout).eval(),  # type: ignore[call-overload]
         prepare=config.prepare,
-        inference=inference_of(
-            config, spatial_dims=dims, device=target, classes=len(regions or labels), overlapping=bool(regions)
-        ),
+        inference=how,
         channels=tuple(content["channels"]),
         values=tuple(sorted(labels)),
         classes=tuple(region.name for region in regions) or tuple(labels[value] for value in sorted(labels)),
