@@ -69,6 +69,11 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert how.patch == (8, 16, 16)
     assert all(side % by == 0 for side, by in zip(how.patch, how.divisor, strict=True))
     assert (how.precision, how.channels_last) == ("fp32", True)
+    assert not how.fused_kernels
+    # On a GPU in channels-last, also of a run on a CPU, which leaves them undecided.
+    for fused, on in ((None, True), (True, True), (False, False)):
+        card = dataclasses.replace(config, train=dataclasses.replace(settled, fused_kernels=fused))
+        assert inference_of(card, spatial_dims=3, device=torch.device("cuda"), classes=2).fused_kernels is on
     # What one window holds is not cut, and nothing larger.
     assert how.whole_up_to == 8 * 16 * 16
     assert padded_size((5, 16, 12), how) == (8, 16, 16)
