@@ -19,6 +19,7 @@ class Part:
 
 PARTS = (
     Part("card", "versions, card, ceilings, conv3d probe", 20, 60),
+    Part("tests", "the tests of tests/gpu", 40, 150),
     Part("steps", "step ladder of two networks", 30, 170),
     Part("feed", "overhead of the feed, batches against MONAI, waits", 25, 100),
     Part("kernels", "norms, losses, joins and first convolutions: ms and GB/s", 20, 60),

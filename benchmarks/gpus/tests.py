@@ -1,0 +1,71 @@
+"""The tests of `tests/gpu`, the most telling files first, as many as fit into the time.
+
+A figure is kept after every test, so that what was not reached is known, and a failure's last lines are in the file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpus.sheet import Sheet
+from benchmarks.harness import ROOT, Claim
+
+FIRST = ("run", "norm_act", "capture", "loss_kernel", "read", "sliding", "optim", "surgery")
+"""Whole runs, then what has changed most since it last ran on a GPU."""
+FAULT = "AcceleratorError"
+LINES = 15
+"""Lines of a failure that are kept."""
+
+
+def measure(sheet: Sheet) -> None:
+    sheet.tell("about", __doc__)
+    missing = [name for name in ("pytest", "pytest_timeout", "hypothesis") if find_spec(name) is None]
+    if missing:
+        sheet.skip("tests", f"{', '.join(missing)} is not installed")
+        return
+    import pytest
+
+    keeper = Keeper(sheet)
+    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *map(str, files())]
+    pytest.main(options, plugins=[keeper])
+    sheet.claim(Claim.at_most("tests on the GPU that fail", keeper.counts["failed"], 0))
+
+
+def files() -> list[Path]:
+    folder = ROOT / "tests" / "gpu"
+    first = [folder / f"test_{name}.py" for name in FIRST]
+    return first + sorted(set(folder.glob("test_*.py")) - set(first))
+
+
+class Keeper:
+    """A plugin of pytest's that keeps each outcome on the sheet and ends the session with the sheet's time."""
+
+    def __init__(self, sheet: Sheet) -> None:
+        self.sheet = sheet
+        self.counts: Counter[str] = Counter()
+        self.failures: dict[str, str] = {}
+        self.collected = 0
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        self.collected = len(items)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when != "call" and report.outcome == "passed":
+            return
+        self.counts[report.outcome] += 1
+        if report.outcome == "failed":
+            self.failures[report.nodeid] = "\n".join(report.longreprtext.splitlines()[-LINES:])
+            self.sheet.tell("failures", self.failures)
+        self.sheet.keep({name: [self.counts[name]] for name in ("passed", "failed", "skipped")})
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.sheet.keep({"not reached": [self.collected - sum(self.counts.values())]})
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        if self.sheet.left() <= 0:
+            item.session.shouldstop = "no time is left"
+        if any(FAULT in text for text in self.failures.values()):
+            item.session.shouldstop = "a fault of the GPU's, after which all tests of this process fail"
