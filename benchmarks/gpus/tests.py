@@ -29,8 +29,8 @@ def measure(sheet: Sheet) -> None:
     import pytest
 
     keeper = Keeper(sheet)
-    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *map(str, files())]
-    pytest.main(options, plugins=[keeper])
+    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--rootdir={ROOT}"]
+    pytest.main([*options, *map(str, files())], plugins=[keeper])
     sheet.claim(Claim.at_most("tests on the GPU that fail", keeper.counts["failed"], 0))
 
 
@@ -47,14 +47,21 @@ class Keeper:
         self.sheet = sheet
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
-        self.collected = 0
+        self.left = 0
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        self.collected = len(items)
+        self.left = len(items)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when != "call" and report.outcome == "passed":
             return
+        self._count(report)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.outcome == "failed":  # a file that can't be imported
+            self._count(report)
+
+    def _count(self, report: Any) -> None:
         self.counts[report.outcome] += 1
         if report.outcome == "failed":
             self.failures[report.nodeid] = "\n".join(report.longreprtext.splitlines()[-LINES:])
@@ -62,7 +69,8 @@ class Keeper:
         self.sheet.keep({name: [self.counts[name]] for name in ("passed", "failed", "skipped")})
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.sheet.keep({"not reached": [self.collected - sum(self.counts.values())]})
+        self.left -= 1
+        self.sheet.keep({"not reached": [self.left]})
 
     def pytest_runtest_setup(self, item: Any) -> None:
         if self.sheet.left() <= 0:
