@@ -6,8 +6,8 @@ backward must read image and gradient and write a gradient: 2 and 5 times the im
 cross-entropy of bf16 scores under autocast, forward and backward: scores read twice and their gradient written once,
 the label read twice. Batch norms have a dropout of 0.2 and a PReLU, as in the spleen's UNet. Weighted sums add the
 scores of a window to the sums of a cell in float32. Joins are concatenations of two maps of 32 channels, forward and
-backward, with gradients that a convolution can take; first convolutions are of 1 channel to 32, bf16, forward and the
-weights' gradient. On a CPU, `triton` is what Hasten runs there.
+backward, with gradients that a convolution can take. Convolutions are in bf16, forward and backward: the first of a
+network, 1 channel to 32, the last, 32 to 3, and a thin one, 2 to 2. On a CPU, `triton` is what Hasten runs there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def measure(sheet: Sheet) -> None:
         sheet.attempt(f"loss of {classes} classes", 3, partial(loss, sheet, classes, side))
     batch = 1 if sheet.quick else 7
     sheet.attempt("join", 3, partial(join, sheet, batch, side))
-    sheet.attempt("first convolution", 3, partial(first_convolution, sheet, batch, side))
+    for layer, channels in {"first": (1, 32), "last": (32, 3), "thin": (2, 2)}.items():
+        sheet.attempt(f"{layer} convolution", 3, partial(convolution, sheet, layer, channels, batch, side))
     # Last, as each takes seconds to compile.
     for last in (True, False):
         sheet.attempt(f"compiled {named(shapes[0], last)}", 12, partial(norm, sheet, shapes[0], last, compiled=True))
@@ -182,19 +183,21 @@ def join(sheet: Sheet, batch: int, side: int) -> None:
     timed(sheet, f"join {batch}x(32+32)x{side}^3", {"torch": partial(call, False), "triton": partial(call, True)}, size)
 
 
-def first_convolution(sheet: Sheet, batch: int, side: int) -> None:
-    image, upstream = (random_map(sheet.device, batch, channels, side) for channels in (1, 32))
-    convolution = nn.Conv3d(1, 32, 3, padding=1, bias=False, device=sheet.device)
-    convolution.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+def convolution(sheet: Sheet, name: str, channels: tuple[int, int], batch: int, side: int) -> None:
+    image, upstream = (random_map(sheet.device, batch, each, side) for each in channels)
+    layer = nn.Conv3d(*channels, 3, padding=1, bias=False, device=sheet.device)
+    layer.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    # An image needs no gradient.
+    leaves = [layer.weight, *([image.requires_grad_()] if channels[0] > 1 else [])]
 
     def call(on: bool) -> None:
         with torch.autocast(sheet.device.type, torch.bfloat16), gpu_forms(on):
-            result = convolution(image)
-        torch.autograd.grad(result, convolution.weight, upstream)
+            result = layer(image)
+        torch.autograd.grad(result, leaves, upstream)
 
-    size = 2 * upstream.numel() * upstream.element_size()
+    size = 2 * (upstream.numel() + image.numel() * (channels[0] > 1)) * upstream.element_size()
     arms = {"torch": partial(call, False), "padded": partial(call, True)}
-    timed(sheet, f"first convolution {batch}x1x{side}^3", arms, size)
+    timed(sheet, f"{name} convolution {batch}x{channels[0]}x{side}^3 to {channels[1]}", arms, size)
 
 
 def random_map(device: torch.device, batch: int, channels: int, side: int) -> Tensor:

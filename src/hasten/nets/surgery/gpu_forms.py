@@ -1,9 +1,9 @@
 """Concatenations and convolutions of few channels in forms that are fast in channels-last on a GPU.
 
-torch concatenates maps of five dimensions in channels-last one element at a time, and cuDNN runs a convolution of one
-to seven channels without matrix units: on an H100, 15 and 7 of the 113 ms of a U-Net's step. As rows of channels, the
-first is a copy of rows; with channels of zeros up to eight, the second takes the matrix units. Values differ by the
-order of sums alone, and the names and shapes of weights stay.
+torch concatenates maps of five dimensions in channels-last one element at a time, and cuDNN runs a convolution from or
+to fewer than eight channels without matrix units: on an H100, 15 and 11 of the 113 ms of a U-Net's step. As rows of
+channels, the first is a copy of rows; with channels of zeros up to eight, the second takes the matrix units. Values
+differ by the order of sums alone, and the names and shapes of weights stay.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from hasten.kernels.use import kernels_take, triton_runs
 
 _LEAST_CHANNELS = 8
 """Channels that a tensor core takes at once: 16 bytes of 16-bit floats."""
+_LEAST_VOXELS = 2**16
+"""Of a batch: on smaller maps, padding the result's channels costs more launches than it saves."""
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_CONVOLUTIONS = (torch.conv2d, torch.conv3d)
+_OUTPUTS = {torch.conv2d: 0, torch.conv3d: 0, torch.conv_transpose2d: 1, torch.conv_transpose3d: 1}
+"""Convolutions, and the axis of their weights along which the result's channels lie."""
 
 
 def gpu_forms(on: bool = True, takes: Callable[[Tensor], bool] = kernels_take) -> AbstractContextManager[object]:
@@ -45,9 +48,11 @@ class _Forms(TorchFunctionMode):
         dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
         if func is torch.cat and args and dim == 1 and self._joins(args[0]):
             return _Join.apply(*args[0])
-        if func in _CONVOLUTIONS and self._pads(args):
-            image, weight, *rest = args
-            return func(*_padded(image, weight), *rest, **kwargs)
+        if func in _OUTPUTS and len(args) > 2 and not kwargs:
+            image, weight, bias, *rest = args
+            more = self._missing(image, weight, _OUTPUTS[func], *rest)
+            if any(more):
+                return _padded(func, image, weight, bias, rest, more)
         return func(*args, **kwargs)
 
     def _joins(self, maps: Any) -> bool:
@@ -60,12 +65,15 @@ class _Forms(TorchFunctionMode):
             for each in maps
         )
 
-    def _pads(self, args: tuple[Any, ...]) -> bool:
-        if len(args) < 2:
-            return False
-        image, weight = args[:2]
-        whole = image.ndim == weight.ndim and image.ndim in FORMATS and image.shape[1] == weight.shape[1]
-        return whole and weight.shape[1] < _LEAST_CHANNELS <= weight.shape[0] and _is_last(weight) and self.takes(image)
+    def _missing(self, image: Tensor, weight: Tensor, output: int, *rest: Any) -> tuple[int, int]:
+        """Channels that the image and the result of a convolution lack."""
+        # Stride, padding, and for a transposed convolution the output's padding come before the groups, or dilation.
+        groups = rest[3] if len(rest) > 3 else 1
+        alone = image.ndim == weight.ndim and image.shape[1] == weight.shape[1 - output] and groups == 1
+        if not (alone and _is_last(weight) and self.takes(image)):
+            return 0, 0
+        inputs, outputs = (max(0, _LEAST_CHANNELS - weight.shape[axis]) for axis in (1 - output, output))
+        return inputs, outputs if image.numel() >= _LEAST_VOXELS * image.shape[1] else 0
 
 
 def _is_last(value: Tensor) -> bool:
@@ -73,13 +81,42 @@ def _is_last(value: Tensor) -> bool:
     return layout is not None and value.is_contiguous(memory_format=layout)
 
 
-def _padded(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Image and weight padded with channels of zeros, in channels-last; under autocast in its type, to write less."""
-    layout = FORMATS[image.ndim]
-    if torch.is_autocast_enabled(image.device.type):
-        image = image.to(torch.get_autocast_dtype(image.device.type))
-    extra = [0, 0] * (image.ndim - 2) + [0, _LEAST_CHANNELS - image.shape[1]]
-    return tuple(F.pad(each, extra).contiguous(memory_format=layout) for each in (image, weight))  # type: ignore[return-value]
+def _padded(
+    func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any], more: tuple[int, int]
+) -> Tensor:
+    """The convolution with so many more channels of zeros in its image and its result; the result without these."""
+    layout, sides = FORMATS[image.ndim], [0, 0] * (image.ndim - 2)
+    if more[0]:
+        if torch.is_autocast_enabled(image.device.type):
+            image = image.to(torch.get_autocast_dtype(image.device.type))  # to write less
+        image = F.pad(image, [*sides, 0, more[0]]).contiguous(memory_format=layout)
+    output = _OUTPUTS[func]
+    first, second = more if output else reversed(more)
+    weight = F.pad(weight, [*sides, 0, second, 0, first]).contiguous(memory_format=layout)
+    if not more[1]:
+        return func(image, weight, bias, *rest)
+    bias = None if bias is None else F.pad(bias, [0, more[1]])
+    return _Narrowed.apply(func(image, weight, bias, *rest), weight.shape[output] - more[1])
+
+
+class _Narrowed(torch.autograd.Function):
+    """maps[:, :width] of maps in channels-last, dense in that format."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, width: int) -> Tensor:
+        rows = _as_rows(maps.contiguous(memory_format=FORMATS[maps.ndim]))
+        ctx.width = rows.shape[1]
+        part = rows.new_empty(len(rows), width)
+        _copy(rows[:, :width], part)
+        return _as_maps(part, maps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        part = _as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
+        rows = part.new_zeros(len(part), ctx.width)
+        _copy(part, rows[:, : part.shape[1]])
+        return _as_maps(rows, gradient), None
 
 
 class _Join(torch.autograd.Function):
