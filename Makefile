@@ -28,7 +28,10 @@ export PYTHONDONTWRITEBYTECODE =
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
-DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor fused compile_kernels)
+DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor fused builds compile_kernels)
+
+# Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
+DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)
 
 .PHONY: help setup lint docs docs-links test slow-tests test-all test-oldest horovod nnunet gpu-dry gpu-wheels wheel demo bench clean
 
@@ -120,6 +123,8 @@ $(DRY_READY): pyproject.toml
 gpu-dry: $(DRY_READY)
 	@failed=; for name in $(DRY_CHECKS); do \
 		OMP_NUM_THREADS=1 $(DRY)/bin/python -m tools.gpu_dry.$$name || failed="$$failed $$name"; done; \
+	$(DRY)/bin/python -m pytest -q tests/kernels tests/nets/kernels tests/engine/test_weighted_add.py || failed="$$failed kernels"; \
+	TRITON_INTERPRET=1 $(DRY)/bin/python -m pytest -q $(DRY_INTERPRETED) || failed="$$failed interpreted"; \
 	if [ -n "$$failed" ]; then echo "gpu-dry: failed:$$failed" >&2; exit 1; fi
 
 gpu-wheels: $(READY)
