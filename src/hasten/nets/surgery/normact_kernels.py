@@ -84,14 +84,14 @@ def _slope(slope, number, first, C, ACT: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _dropped(normed, seed, start, offsets, least, rest):
-    """The dropout of a tile, which depends on the seed and on each element's offset alone: 0, or 1 / `rest` times it.
+    """The dropout of a tile, which depends on the seed and on each element's place alone: 0, or 1 / `rest` times it.
 
-    least: share of zeros, in 2^-31.
+    least: share of zeros, in 2^-31. Draws repeat after 2^32 elements.
     """
     words = tl.load(seed)
-    first = hash_word(words.to(tl.uint32) ^ hash_word(start.to(tl.uint32)))
-    second = hash_word((words >> 32).to(tl.uint32) ^ hash_word((start >> 32).to(tl.uint32) + first))
-    drawn = hash_word(offsets.to(tl.uint32) ^ first) + second
+    first = hash_word(words.to(tl.uint32))
+    second = hash_word((words >> 32).to(tl.uint32) + first)
+    drawn = hash_word((start.to(tl.uint32) + offsets.to(tl.uint32)) ^ first) + second
     return tl.where((drawn >> 1).to(tl.int32) >= least, normed / rest, 0.0)
 
 

@@ -34,8 +34,8 @@ from hasten.nets.surgery.normact_kernels import (
 _TILE = 4096
 """Elements that a program holds at once: 16 for each of 256 threads."""
 _DROPOUT_TILE = 1024
-"""The same with a dropout: 8 for each of 128 threads. With 16, the sums of the backward pass take 160 registers, which
-leaves room for a single program on a multiprocessor."""
+"""The same for the sums of the backward pass with a dropout: 8 for each of 128 threads. With 16, they take 160
+registers, which leaves room for a single program on a multiprocessor."""
 _FEW = 15
 """Channels up to which a kernel is built for their number: not a multiple of 16, they would be read one by one."""
 _PROGRAMS = 2048
@@ -79,11 +79,11 @@ class Tiling:
         return max(1, min(8, self.rows * self.columns // self.elements))
 
 
-def plan_of(batch: int, channels: int, voxels: int, *, last: bool, dropout: bool = False) -> Tiling:
+def plan_of(batch: int, channels: int, voxels: int, *, last: bool, small: bool = False) -> Tiling:
     columns = 1
     if last:
         columns = next((each for each in (64, 32) if channels % each == 0), power_of_two(min(channels, 64)))
-    tile, elements = (_DROPOUT_TILE, 256) if dropout else (_TILE, 512)
+    tile, elements = (_DROPOUT_TILE, 256) if small else (_TILE, 512)
     rows = min(tile // columns, power_of_two(voxels))
     tiles = -(-voxels // rows)
     chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
@@ -145,7 +145,7 @@ class _TritonNormAct(torch.autograd.Function):
         last = layout is not torch.contiguous_format
         batch, voxels = (len(image), image.shape[2:].numel()) if groups else (1, image.numel() // image.shape[1])
         assert groups or last
-        plan = plan_of(batch, image.shape[1], voxels, last=last, dropout=dropout > 0)
+        plan = plan_of(batch, image.shape[1], voxels, last=last)
         with torch.cuda.device_of(image):
             moments = _moments(image, plan, groups or plan.channels, eps) if given is None else given
             output = torch.empty_like(image)
@@ -213,6 +213,8 @@ def _sums(
     g is the gradient before dropout and activation, x^ the normalised image; the means are of w g and w g x^ over a
     group.
     """
+    if drops.seed is not None:
+        plan = plan_of(plan.batch, plan.channels, plan.voxels, last=plan.last, small=True)
     learned = act.values is not None
     partial = moments.new_empty(3 if learned else 2, plan.batch, plan.chunks, plan.channels)
     sums_kernel[(plan.blocks * plan.chunks,)](
