@@ -134,7 +134,7 @@ def dropout(image: Tensor, groups: int, share: float) -> None:
     assert abs(float(kept.mean())) < 0.01
     for shift in ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 1, 0, 0), (0, 0, 0, 0, 1), (0, 0, 0, 0, 7)):
         moved = kept.roll(shift, (0, 1, 2, 3, 4))
-        assert abs(float((kept * moved).sum())) < 5 * share * (1 - share) * kept.numel() ** 0.5
+        assert abs(float((kept * moved).sum())) < 5 * share * (1 - share) * kept.numel() ** 0.5, shift
 
     def torchs(image: Tensor, weight: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
         normed = (
@@ -149,6 +149,17 @@ def dropout(image: Tensor, groups: int, share: float) -> None:
     torch.manual_seed(2)
     other = triton_norm_act(*leaves[:1], groups, *leaves[1:], 1e-5, share)[0]
     assert not torch.equal(other, result[0])
+
+
+def long_dropout() -> None:
+    """Zeros of many elements, as far apart as rows and planes of a large image."""
+    image = torch.zeros(1, 1, 2, 1024, 2048)
+    torch.manual_seed(3)
+    zeros = triton_norm_act(image, 1, None, torch.ones(1), None, 1e-5, 0.5)[0].flatten() == 0
+    signs = zeros.float() - 0.5
+    for apart in (1, 2, 8, 32, 96, 1024, 9216, 32768, 294912):
+        total = float((signs[apart:] * signs[:-apart]).sum())
+        assert abs(total) < 5 * 0.25 * (len(signs) - apart) ** 0.5, apart
 
 
 def far_from_zero() -> None:
@@ -226,5 +237,5 @@ def columns() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    every = (norms, batch_norms, dropouts, far_from_zero, repeats, losses, wrong_label, columns)
+    every = (norms, batch_norms, dropouts, long_dropout, far_from_zero, repeats, losses, wrong_label, columns)
     {each.__name__: each for each in every}[sys.argv[1]]()

@@ -16,7 +16,17 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 @pytest.mark.parametrize(
     "what",
-    ["norms", "batch_norms", "dropouts", "far_from_zero", "repeats", "losses", "wrong_label", "columns"],
+    [
+        "norms",
+        "batch_norms",
+        "dropouts",
+        "long_dropout",
+        "far_from_zero",
+        "repeats",
+        "losses",
+        "wrong_label",
+        "columns",
+    ],
 )
 def test_kernels_compute_what_plain_operations_do(what: str) -> None:
     program = Path(__file__).with_name("interpret.py")

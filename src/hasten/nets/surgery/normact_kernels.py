@@ -91,7 +91,8 @@ def _dropped(normed, seed, start, offsets, least, rest):
     words = tl.load(seed)
     first = hash_word(words.to(tl.uint32))
     second = hash_word((words >> 32).to(tl.uint32) + first)
-    drawn = hash_word((start.to(tl.uint32) + offsets.to(tl.uint32)) ^ first) + second
+    # The product spreads the places: hashed as they are, zeros of voxels that are some rows apart are correlated.
+    drawn = hash_word((start.to(tl.uint32) + offsets.to(tl.uint32)) * 0x61C88647 + first) + second
     return tl.where((drawn >> 1).to(tl.int32) >= least, normed / rest, 0.0)
 
 
