@@ -67,7 +67,7 @@ class _Forms(TorchFunctionMode):
 
     def _missing(self, image: Tensor, weight: Tensor, output: int, *rest: Any) -> tuple[int, int]:
         """Channels that the image and the result of a convolution lack."""
-        # (stride, padding, dilation, groups), or of a transposed one (stride, padding, output_padding, groups, dilation)
+        # rest: stride, padding, dilation or a transposed one's output_padding, groups.
         groups = rest[3] if len(rest) > 3 else 1
         alone = image.ndim == weight.ndim and image.shape[1] == weight.shape[1 - output] and groups == 1
         if not (alone and _is_last(weight) and self.takes(image)):
