@@ -301,7 +301,7 @@ def claims_of(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]) ->
             f"{part.name}, Dice {goal.level:.2f}: {goal.who} takes this many times Hasten's seconds",
             results.get("hasten", ()), results.get(goal.peer, ()), goal.level, goal.ratio,
         )
-        for goal in part.goals if goal.peer in results
+        for goal in part.goals if goal.peer in results and "hasten" in results
     ]  # fmt: skip
     if part.wall_s:
         claims += _best_in_time(part, results)
