@@ -79,7 +79,7 @@ def test_the_ladder_is_drawn_and_told_where_it_was_measured(copy: Path) -> None:
         json.dumps(record)
     )
     assert tool(copy).returncode == 0
-    row = "| seconds to Dice 0.85 on the hippocampus | 12.0 | 42.0 | |"
+    row = "| seconds to Dice 0.85 on the hippocampus | 12.0 | 42.0 |"
     assert row in (copy / "README.md").read_text()
     assert "| Hasten as it comes | 12.0 [10.0, 14.0] |" in (copy / "docs/benchmarks.md").read_text()
 

@@ -44,7 +44,7 @@ def _classes_last(value: Tensor) -> bool:
 
 
 def add_weighted_by_kernel(sums: Tensor, scores: Tensor, weight: Tensor) -> None:
-    """As `add_weighted`, of tensors that are `rows_alike`."""
+    """sums += scores * weight, in place: (K, d, h, w) each, which are `rows_alike`, and (d, h, w) of any strides."""
     classes, *sides = scores.shape
     if _classes_last(sums) and _classes_last(scores):
         repeat, length, axes = classes, classes * sides[2], (1, *sides[:2])

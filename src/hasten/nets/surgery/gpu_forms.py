@@ -23,7 +23,7 @@ from hasten.kernels.use import kernels_take, triton_runs
 _LEAST_CHANNELS = 8
 """Channels that a tensor core takes at once: 16 bytes of 16-bit floats."""
 _LEAST_VOXELS = 2**16
-"""Of a batch: on smaller maps, padding the result's channels costs more launches than it saves."""
+"""Voxels of a batch: on smaller maps, padding the result's channels costs more launches than it saves."""
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _OUTPUTS = {torch.conv2d: 0, torch.conv3d: 0, torch.conv_transpose2d: 1, torch.conv_transpose3d: 1}
 """Convolutions, and the axis of their weights along which the result's channels lie."""

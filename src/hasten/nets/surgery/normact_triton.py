@@ -34,7 +34,7 @@ from hasten.nets.surgery.normact_kernels import (
 _TILE = 4096
 """Elements that a program holds at once: 16 for each of 256 threads."""
 _DROPOUT_TILE = 1024
-"""The same for the sums of the backward pass with a dropout: 8 for each of 128 threads. With 16, they take 160
+"""Elements for the sums of the backward pass with a dropout: 8 for each of 128 threads. With 16, they take 160
 registers, which leaves room for a single program on a multiprocessor."""
 _FEW = 15
 """Channels up to which a kernel is built for their number: not a multiple of 16, they would be read one by one."""
