@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,26 @@ def test_without_a_gpu_torch_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     sums, scores, weight = torch.ones(2, 3, 4, 5), torch.full((2, 3, 4, 5), 2.0), torch.full((3, 4, 5), 0.5)
     add_weighted(sums, scores, weight)
     assert torch.equal(sums, torch.full((2, 3, 4, 5), 2.0))
+
+
+@pytest.mark.parametrize("pays", [True, False])
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("small", [True, False])
+def test_the_kernel_adds_large_cells_where_it_pays(
+    pays: bool, alike: bool, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_kernel: list[torch.Tensor] = []
+    stand_in = SimpleNamespace(
+        rows_alike=lambda *_: alike, add_weighted_by_kernel=lambda sums, *_: by_kernel.append(sums)
+    )
+    monkeypatch.setitem(sys.modules, "hasten.engine.weighted_add_triton", stand_in)
+    monkeypatch.setattr(module, "kernels_take", lambda _: True)
+    monkeypatch.setattr(module, "_kernel_pays", lambda *_: pays)
+    monkeypatch.setattr(module, "_SMALLEST", 121 if small else 120)
+    sums, scores, weight = torch.ones(2, 3, 4, 5), torch.full((2, 3, 4, 5), 2.0), torch.full((3, 4, 5), 0.5)
+    add_weighted(sums, scores, weight)
+    assert len(by_kernel) == (pays and alike and not small)
+    assert torch.equal(sums, torch.full_like(sums, 1.0 if by_kernel else 2.0))
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
