@@ -72,6 +72,18 @@ def test_kernels_of_both_passes_are_built_once_and_do_not_run(compiler: list[str
 
 
 @needs_triton
+def test_kernels_of_others_are_launched(compiler: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.jit import JITFunction
+
+    seen = []
+    monkeypatch.setattr(JITFunction, "run", lambda self, *_, grid, warmup: seen.append((self.fn.__module__, warmup)))
+    with built_together():
+        for module in ("hasten.kernels.columns", "theirs"):
+            JITFunction.run(SimpleNamespace(fn=SimpleNamespace(__module__=module)), grid=(1,), warmup=False)
+    assert seen == [("hasten.kernels.columns", True), ("theirs", False)]
+
+
+@needs_triton
 def test_an_error_ends_the_block_and_launches_work_again(compiler: list[str]) -> None:
     from triton.runtime.jit import JITFunction
 

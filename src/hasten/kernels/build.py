@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def built_together() -> Iterator[None]:
-    """Inside, Triton kernels are not launched, so that what they write is undefined; after it they are built.
+    """Inside, Hasten's Triton kernels are not launched, so that what they write is undefined; after it they are built.
 
     Covers the launches of all threads, as a backward pass has its own. Kernels that were built before cost nothing, and
     one that can't be built raises at its launch. Does nothing with a Triton that can't build in the background.
@@ -28,6 +28,8 @@ def built_together() -> Iterator[None]:
         building = AsyncCompileMode(pool, ignore_errors=True)
 
         def build(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            if not kernel.fn.__module__.startswith("hasten."):
+                return launch(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             token = active_mode.set(building)
             try:
                 return launch(kernel, *args, grid=grid, warmup=True, **kwargs)
