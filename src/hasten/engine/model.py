@@ -115,7 +115,8 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
     how = inference_of(
         config, spatial_dims=dims, device=target, classes=len(regions or labels), overlapping=bool(regions)
     )
-    if not is_own(config.network):
+    # On a GPU without the kernels it would change nothing, and tracing takes a second.
+    if not is_own(config.network) and (target.type == "cpu" or how.fused_kernels):
         shape = (config.sample.patch, divisor(config.network), len(content["channels"]), dims)
         # As in training, which chose the layout.
         operate_built(network, lambda: small_image(*shape).to(target), biases=False)

@@ -127,8 +127,10 @@ def batch_norm_act(
     if image.is_cuda:
         from hasten.nets.surgery.normact_triton import triton_norm_act
 
-        fixed = None if given is None else torch.stack([given.mean, (given.var + eps).rsqrt()])[:, None]
-        output, moments = triton_norm_act(image, 0, weight, bias, slope, eps, dropout, fixed)
+        running = None if given is None else torch.stack([given.mean, (given.var + eps).rsqrt()])[:, None]
+        output, moments = triton_norm_act(image, 0, weight, bias, slope, eps, dropout, running)
+        if given is not None:
+            return output, given
         mean, rstd = moments[:, 0]
         return output, Statistics(mean, (rstd.square().reciprocal() - eps).clamp(min=0))
     norm = Norm(groups=0, eps=eps, fixed=given is not None, dropout=dropout, seed=_seed(dropout))
