@@ -168,24 +168,22 @@ def _bf16_product(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _factors_together(grams: dict[tuple[int, int], Tensor]) -> dict[tuple[int, int], Tensor]:
-    """The factors of `orthogonal_factors` from the Gram matrices (N, side, side) of each shape.
+    """The factors of `orthogonal_factors` from the Gram matrices (N, side, side) of each shape, side the shorter one.
 
     Zeros around a matrix stay apart from it in every iteration, so that small ones run as one batch.
     """
-    small = max((gram.shape[-1] for gram in grams.values() if gram.shape[-1] <= _SMALL), default=0)
+    small = max((min(shape) for shape in grams if min(shape) <= _SMALL), default=0)
     batches: dict[int, list[tuple[int, int]]] = {}
-    for shape, gram in grams.items():
-        batches.setdefault(max(gram.shape[-1], small), []).append(shape)
+    for shape in grams:
+        batches.setdefault(max(min(shape), small), []).append(shape)
     factors = {}
     for side, group in batches.items():
         sizes = [len(grams[shape]) for shape in group]
         padded = grams[group[0]].new_zeros(sum(sizes), side, side)
         for shape, place in zip(group, padded.split(sizes), strict=True):
-            own = grams[shape].shape[-1]
-            place[:, :own, :own] = grams[shape]
+            place[:, : min(shape), : min(shape)] = grams[shape]
         for shape, factor in zip(group, _factors(padded).split(sizes), strict=True):
-            own = grams[shape].shape[-1]
-            factors[shape] = factor[:, :own, :own]
+            factors[shape] = factor[:, : min(shape), : min(shape)]
     return factors
 
 

@@ -66,30 +66,42 @@ class _Kept(Mixed):
 
     def forward(self: Any, image: Tensor) -> Tensor:
         ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))
-        if not (ours and _supports(self, image)):
+        if not (ours and _is_image(image) and self._fits(image)):
             output: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
             return output if traced else output.contiguous(memory_format=layout_of(image))
-        if isinstance(self, _BATCH):
-            finish: Finish = _FinishBatch(self, image, training=self.training)
-        else:
-            finish = partial(_finish, self, image)
+        finish = self._finisher(image)
         return Deferred(image, finish) if self.hasten_defers else finish(None, 0.0)
 
+    def _fits(self: Any, image: Tensor) -> bool:
+        """Whether this class handles the image; if not, torch does, and raises its errors."""
+        voxels, channels = image.shape[2:].numel(), image.shape[1]
+        if isinstance(self, nn.GroupNorm):
+            return channels == self.num_channels and voxels * (channels // self.num_groups) > 1
+        dims = 2 if isinstance(self, nn.InstanceNorm2d) else 3
+        fits: bool = channels == self.num_features and image.ndim == dims + 2 and voxels > 1
+        return fits and not self.track_running_stats
 
-def _supports(norm: Any, image: Tensor) -> bool:
-    """Whether this class handles the image; if not, torch does, and raises its errors."""
-    if isinstance(image, Deferred) or not image.is_floating_point() or image.ndim not in (4, 5) or not image.numel():
-        return False
-    voxels, channels = image.shape[2:].numel(), image.shape[1]
-    if isinstance(norm, nn.GroupNorm):
-        return channels == norm.num_channels and voxels * (channels // norm.num_groups) > 1
-    dims = 2 if isinstance(norm, nn.InstanceNorm2d | nn.BatchNorm2d) else 3
-    fits = channels == norm.num_features and image.ndim == dims + 2
-    if isinstance(norm, _BATCH):
+    def _finisher(self, image: Tensor) -> Finish:
+        return partial(_finish, self, image)
+
+
+class _KeptBatch(_Kept):
+    """A batch norm: on a CPU as a C++ function, on a GPU as kernels where the image is in channels-last."""
+
+    def _fits(self: Any, image: Tensor) -> bool:
+        dims = 2 if isinstance(self, nn.BatchNorm2d) else 3
+        fits = image.ndim == dims + 2 and image.shape[1] == self.num_features and image.numel() > image.shape[1]
         last = layout_of(image) is not torch.contiguous_format
-        return fits and len(image) * voxels > 1 and (last if image.is_cuda else cpu_kernel_takes(image))
-    return fits and voxels > 1 and not norm.track_running_stats
+        return fits and (last if image.is_cuda else cpu_kernel_takes(image))
+
+    def _finisher(self: Any, image: Tensor) -> Finish:
+        return _FinishBatch(self, image, training=self.training)
+
+
+def _is_image(image: Tensor) -> bool:
+    plain = not isinstance(image, Deferred) and image.is_floating_point()
+    return plain and image.ndim in (4, 5) and image.numel() > 0
 
 
 def _finish(norm: Any, image: Tensor, slope: Slope, dropout: float) -> Tensor:
@@ -168,7 +180,7 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
         if type(module) not in _NORMS:
             continue
         calls = flow.calls_of(name)
-        become(module, _Kept)
+        become(module, _KeptBatch if isinstance(module, _BATCH) else _Kept)
         norms.append(name)
         module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
         if module.hasten_defers:

@@ -16,7 +16,7 @@ from hasten.kernels.hash import hash_word
 
 
 @triton.jit
-def _number(channels, FEW: tl.constexpr):
+def _channel_count(channels, FEW: tl.constexpr):
     """The number of channels."""
     if FEW:
         return FEW
@@ -102,7 +102,7 @@ def moments_kernel(
     FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """partial (2, B, chunks, C): mean and sum of squared deviations of each chunk of `per_chunk` tiles."""
-    C = _number(channels, FEW)
+    C = _channel_count(channels, FEW)
     sample, first, chunk = _place(tl.program_id(0), chunks, C, COLUMNS)
     row = chunk.to(tl.int64) * (per_chunk * ROWS)
     place = image + _start(sample, first, row, voxels, C, LAST)
@@ -174,7 +174,7 @@ def apply_kernel(
     ACT: tl.constexpr, FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The output, from the last tile to the first, as the image's end is still in the cache."""
-    C = _number(channels, FEW)
+    C = _channel_count(channels, FEW)
     sample, first, tile = _place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, C, COLUMNS)
     row = tile.to(tl.int64) * ROWS
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)
@@ -205,7 +205,7 @@ def sums_kernel(
 
     g: the gradient before dropout and activation. x^: the normalised image.
     """
-    C = _number(channels, FEW)
+    C = _channel_count(channels, FEW)
     sample, first, chunk = _place(tl.program_id(0), chunks, C, COLUMNS)
     row = chunk.to(tl.int64) * (per_chunk * ROWS)
     start = _start(sample, first, row, voxels, C, LAST)
@@ -296,7 +296,7 @@ def gradient_kernel(
     channels, ACT: tl.constexpr, FEW: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The image's gradient rstd (w g - mean(w g) - x^ mean(w g x^)), from the last tile to the first."""
-    C = _number(channels, FEW)
+    C = _channel_count(channels, FEW)
     sample, first, tile = _place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, C, COLUMNS)
     row = tile.to(tl.int64) * ROWS
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)

@@ -60,8 +60,8 @@ class Tiling:
     """Tiles of a chunk."""
     chunks: int
     """Chunks that the voxels are cut into for a reduction."""
-    elements: int
-    """Elements of a tile for each warp."""
+    warps: int
+    """Warps of a program."""
 
     @property
     def blocks(self) -> int:
@@ -74,21 +74,18 @@ class Tiling:
         few = self.channels if self.channels <= _FEW else 0
         return {"channels": self.channels, "FEW": few, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
 
-    @property
-    def warps(self) -> int:
-        return max(1, min(8, self.rows * self.columns // self.elements))
-
 
 def plan_of(batch: int, channels: int, voxels: int, *, last: bool, small: bool = False) -> Tiling:
     columns = 1
     if last:
         columns = next((each for each in (64, 32) if channels % each == 0), power_of_two(min(channels, 64)))
-    tile, elements = (_DROPOUT_TILE, 256) if small else (_TILE, 512)
+    tile, per_warp = (_DROPOUT_TILE, 256) if small else (_TILE, 512)
     rows = min(tile // columns, power_of_two(voxels))
     tiles = -(-voxels // rows)
     chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
     per_chunk = -(-tiles // chunks)
-    return Tiling(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk), elements)
+    warps = max(1, min(8, rows * columns // per_warp))
+    return Tiling(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk), warps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +134,19 @@ class _TritonNormAct(torch.autograd.Function):
         groups: int,
         eps: float,
         dropout: float,
-        given: Tensor | None,
+        running: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         layout = layout_of(image)
         image = image.contiguous(memory_format=layout)
         act, drops = _Activation.of(slope), _Dropout.draw(dropout, image.device)
         last = layout is not torch.contiguous_format
-        batch, voxels = (len(image), image.shape[2:].numel()) if groups else (1, image.numel() // image.shape[1])
-        assert groups or last
-        plan = plan_of(batch, image.shape[1], voxels, last=last)
+        batch, channels, voxels = len(image), image.shape[1], image.shape[2:].numel()
+        if not groups:
+            assert last
+            batch, groups, voxels = 1, channels, batch * voxels
+        plan = plan_of(batch, channels, voxels, last=last)
         with torch.cuda.device_of(image):
-            moments = _moments(image, plan, groups or plan.channels, eps) if given is None else given
+            moments = _moments(image, plan, groups, eps) if running is None else running
             output = torch.empty_like(image)
             tiles = -(-plan.voxels // plan.rows)
             apply_kernel[(plan.blocks * tiles,)](
@@ -156,8 +155,8 @@ class _TritonNormAct(torch.autograd.Function):
             )  # fmt: skip
         ctx.mark_non_differentiable(moments)
         ctx.save_for_backward(image, weight, bias, act.values, moments, drops.seed)
-        ctx.plan, ctx.groups, ctx.kind, ctx.number = plan, groups or plan.channels, act.kind, act.number
-        ctx.dropout, ctx.fixed = dropout, given is not None
+        ctx.plan, ctx.groups, ctx.kind, ctx.number = plan, groups, act.kind, act.number
+        ctx.dropout, ctx.fixed = dropout, running is not None
         return output, moments
 
     @staticmethod
@@ -258,12 +257,12 @@ def triton_norm_act(
     slope: Slope,
     eps: float,
     dropout: float = 0.0,
-    given: Tensor | None = None,
+    running: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """prelu(dropout(norm(image))), (B, C, ...) in the image's dtype and memory format, and the statistics.
 
     Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. groups: 0 for a
-    batch norm, whose image is in channels-last. The statistics, which can also be given, are float32 of (2, B, C), of
-    (2, 1, C) for a batch norm: mean and 1 / sqrt(variance + eps). Differentiable once.
+    batch norm, whose image is in channels-last. The statistics are float32 of (2, B, C), of (2, 1, C) for a batch norm:
+    mean and 1 / sqrt(variance + eps). running: those to take instead of the image's own. Differentiable once.
     """
-    return _TritonNormAct.apply(image, weight, bias, slope, groups, eps, dropout, given)
+    return _TritonNormAct.apply(image, weight, bias, slope, groups, eps, dropout, running)
