@@ -4,8 +4,7 @@ Norms are instance norms with weights and a leaky ReLU, bf16: `torch` is its own
 plain operations and compiled by inductor, `triton` Hasten's kernels. Forward must read the image and write the output;
 backward must read image and gradient and write a gradient: 2 and 5 times the image's bytes. Losses are Dice plus
 cross-entropy of bf16 scores under autocast, forward and backward: scores read twice and their gradient written once,
-the label read twice. Batch norms have a dropout of 0.2 and a PReLU, as in the spleen's UNet. Weighted sums add the
-scores of a window to the sums of a cell in float32. Joins are concatenations of two maps of 32 channels, forward and
+the label read twice. Batch norms have a dropout of 0.2 and a PReLU, as in the spleen's UNet. Joins are concatenations of two maps of 32 channels, forward and
 backward, with gradients that a convolution can take. Convolutions are in bf16, forward and backward: the first of a
 network, 1 channel to 32, the last, 32 to 3, and a thin one, 2 to 2. On a CPU, `triton` is what Hasten runs there.
 """
@@ -48,8 +47,6 @@ def measure(sheet: Sheet) -> None:
             sheet.attempt(f"norm {named(shape, last)}", 3, partial(norm, sheet, shape, last))
     shape = (2, 4, 8) if sheet.quick else (16, 16, 48)
     sheet.attempt(f"batch norm {named(shape, True)}", 3, partial(batch_norm, sheet, shape))
-    for classes in CLASSES:
-        sheet.attempt(f"weighted sum of {classes} classes", 3, partial(weighted_sum, sheet, classes))
     side = 8 if sheet.quick else 128
     for classes in CLASSES:
         sheet.attempt(f"loss of {classes} classes", 3, partial(loss, sheet, classes, side))
@@ -127,20 +124,6 @@ def batch_norm(sheet: Sheet, shape: tuple[int, int, int]) -> None:
     times = timed(sheet, f"batch norm, dropout, PReLU forward+backward {named(shape, True)}", arms, size)
     ratio = median_ratio(times["torch"], times["triton"])
     sheet.claim(Claim.at_least("batch norm, dropout and PReLU: torch takes this many times as long", ratio, 2))
-
-
-def weighted_sum(sheet: Sheet, classes: int) -> None:
-    side = 8 if sheet.quick else 96
-    scores, sums = (random_map(sheet.device, 1, classes, side)[0] for _ in range(2))
-    weight = torch.rand(side, side, side, device=sheet.device)
-    sums = sums.float()
-    arms: dict[str, Pass] = {"torch": lambda: sums.addcmul_(scores, weight)}
-    if kernels_take(scores):
-        from hasten.engine.weighted_add_triton import add_weighted_by_kernel
-
-        arms["triton"] = partial(add_weighted_by_kernel, sums, scores, weight)
-    size = scores.numel() * (scores.element_size() + 2 * sums.element_size())
-    timed(sheet, f"weighted sum of {classes} classes, {side}^3", arms, size)
 
 
 def both(call: Callable[[], Tensor], leaves: list[Tensor], upstream: Tensor | None = None) -> None:

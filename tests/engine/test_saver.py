@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,13 @@ def test_what_is_written_is_what_was_there_when_save_was_called() -> None:
     assert not written["list"][1][0].any()
 
 
-def test_one_is_in_flight_at_a_time_and_none_is_left_out() -> None:
+def test_one_is_written_at_a_time_and_none_is_left_out() -> None:
     disk, saver = Disk(), Saver()
     saver.save({"step": 0}, disk.write)
+    saver.save({"step": 1}, disk.write)  # waits for the disk, and its caller does not
+    assert disk.written == []
     threading.Timer(0.05, disk.gate.set).start()
-    for step in range(1, 6):
+    for step in range(2, 6):
         saver.save({"step": step}, disk.write)
     saver.close()
     assert [content["step"] for content in disk.written] == list(range(6))
@@ -64,6 +67,22 @@ def test_one_is_in_flight_at_a_time_and_none_is_left_out() -> None:
     assert threading.main_thread() not in disk.threads
     # A process that ends waits for such a thread; a daemon would be cut off.
     assert not any(thread.daemon for thread in disk.threads)
+
+
+def test_a_save_that_fails_holds_up_no_other() -> None:
+    disk, saver = Disk(), Saver()
+
+    def fail_late(content: dict[str, Any]) -> None:
+        assert disk.gate.wait(60)
+        fail(content)
+
+    saver.save({"step": 1}, fail_late)
+    saver.save({"step": 2}, disk.write)
+    disk.gate.set()
+    with pytest.raises(OSError, match="No space"):
+        saver.wait()
+    saver.wait()
+    assert disk.written == [{"step": 2}]
 
 
 def test_close_waits_for_the_disk(tmp_path: Path) -> None:
@@ -91,10 +110,11 @@ def fail(content: dict[str, Any]) -> None:
     raise OSError("No space left on device")
 
 
-def test_an_error_is_raised_by_the_next_save_once(tmp_path: Path) -> None:
+def test_an_error_is_raised_by_a_later_save_once(tmp_path: Path) -> None:
     saver, disk = Saver(), Disk()
     disk.gate.set()
     saver.save({"step": 1}, fail)
+    wait(saver._saves)
     with pytest.raises(OSError, match="No space"):
         saver.save({"step": 2}, disk.write)
     saver.save({"step": 3}, disk.write)

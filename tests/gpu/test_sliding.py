@@ -48,23 +48,6 @@ def test_scores_are_monais(given: dict[str, Any], shape: tuple[int, int, int]) -
     assert (labels[:, 0] != expected.argmax(1)).float().mean() < 1e-4
 
 
-@pytest.mark.parametrize("classes", [1, 2, 14])
-@pytest.mark.parametrize("last", [True, False])
-def test_sums_by_the_kernel_are_torchs(classes: int, last: bool) -> None:
-    from hasten.engine.weighted_add_triton import add_weighted_by_kernel
-
-    layout = torch.channels_last_3d if last else torch.contiguous_format
-    whole = torch.randn(2, classes, 70, 60, 50, device="cuda").contiguous(memory_format=layout)
-    sums, scores = whole[0, :, 3:67, 5:55, 7:], whole[1].bfloat16()[:, 3:67, 5:55, 7:]
-    weight, before = torch.rand(70, 60, 50, device="cuda")[3:67, 5:55, 7:], whole[0].clone()
-    wanted = sums + scores.float() * weight
-    add_weighted_by_kernel(sums, scores, weight)
-    assert torch.allclose(sums, wanted, rtol=1e-5, atol=1e-5)
-    changed = whole[0] != before
-    changed[:, 3:67, 5:55, 7:] = False
-    assert not changed.any()
-
-
 def test_an_image_on_the_host_goes_through_the_card() -> None:
     network, inputs = net(), image(40, 40, 50, device="cpu")
     result = SlidingWindowInferer(**SETTINGS, sw_device="cuda")(inputs, network)

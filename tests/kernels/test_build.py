@@ -33,6 +33,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
     from hasten.nets.surgery import normact_kernels
 
     stand_in: Any = SimpleNamespace(
+        launcher_cls=lambda src, metadata: None,
         get_current_target=lambda: GPUTarget("cuda", 90, 32),
         get_current_device=lambda: 0,
         get_current_stream=lambda _: 0,
@@ -69,6 +70,28 @@ def test_kernels_of_both_passes_are_built_once_and_do_not_run(compiler: list[str
     with built_together():
         passes()
     assert len(compiler) == 10
+
+
+@needs_triton
+def test_what_launches_a_kernel_is_built_with_it(compiler: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime import driver
+
+    from hasten.nets.surgery.normact_triton import triton_norm_act
+
+    launched: list[str] = []
+    monkeypatch.setattr(driver.active, "launcher_cls", lambda src, metadata: launched.append(metadata.name))
+    with built_together():
+        triton_norm_act(torch.zeros(2, 16, 8, 8, 8), 16, None, None, 0.0, 1e-5)
+    assert compiler
+    assert sorted(launched) == sorted(compiler)
+
+
+@needs_triton
+def test_new_memory_holds_zeros() -> None:
+    with built_together():
+        made = [torch.empty(1000), torch.empty_like(torch.ones(1000)), torch.ones(1).new_empty((10, 100), dtype=torch.int64)]
+    assert [each.dtype for each in made] == [torch.float32, torch.float32, torch.int64]
+    assert not any(each.any() for each in made)
 
 
 @needs_triton

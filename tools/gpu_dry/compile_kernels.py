@@ -144,14 +144,6 @@ def joins(rows: int, width: int) -> None:
     copy_columns(both[:, width:], torch.empty(rows, width, dtype=torch.bfloat16, device="meta"))
 
 
-def sums(classes: int, types: tuple[torch.dtype, torch.dtype], last: bool) -> None:
-    from hasten.engine.weighted_add_triton import add_weighted_by_kernel
-
-    layout = torch.channels_last_3d if last else torch.contiguous_format
-    whole = (torch.empty(1, classes, 96, 96, 96, dtype=each, device="meta").to(memory_format=layout) for each in types)
-    add_weighted_by_kernel(*(each[0, ..., :48] for each in whole), torch.empty(96, 96, 96, device="meta")[..., :48])
-
-
 def blurs() -> None:
     from hasten.augment.smooth_triton import along
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Overlap, cover
 from hasten.engine.out_of_memory import out_of_memory, out_of_memory_ends_block
-from hasten.engine.weighted_add import add_weighted
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +194,7 @@ class Canvas:
                 return
             sums = self._blank(cell, piece)
         d, h, w = (part.in_cell for part in parts)
-        add_weighted(sums[:, d, h, w], piece, weight)
+        sums[:, d, h, w].addcmul_(piece, weight)
         self.cells[cell] = sums
 
     def _first(self, cell: Triple, piece: Tensor, weight: Tensor, *, whole: bool) -> Tensor | None:

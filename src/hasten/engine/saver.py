@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import copy
 from types import TracebackType
 from typing import Any
@@ -23,14 +23,14 @@ Write = Callable[[dict[str, Any]], object]
 class Saver:
     """`save` returns as soon as the content is the thread's own; `close` (or the end of a `with`) waits for the disk.
 
-    One save is in flight at a time: the next one waits for it. What went wrong in the thread is raised by the next
-    `save`, `wait` or `close`. A process that ends without `close` still finishes the write; one that is killed leaves
-    the file before it.
+    Saves are written one after another, in their order. While one is written, another one may wait in host memory; the
+    next `save` waits for room. What went wrong in the thread is raised by a later `save`, `wait` or `close`. A process
+    that ends without `close` still finishes the writes; one that is killed leaves the files before them.
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hasten-save")
+        self._saves: list[Future[None]] = []
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     @Range(CHECKPOINT)
@@ -39,21 +39,18 @@ class Saver:
 
         Call it between two steps. On a CPU the copy is complete on return. On a GPU it is queued, and later work on the
         device waits for it, so the host continues at once and the next step can't change the copy. Raises the error of
-        the save before this one; this one is then not started.
+        a save before this one; this one is then not started.
         """
-        self.wait()
-        snapshot, ready = self._copied(content)
-        self._thread = threading.Thread(target=self._work, args=(write, snapshot, ready), name="hasten-save")
-        self._thread.start()
+        while len(self._saves) > 1 or (self._saves and self._saves[0].done()):
+            self._saves.pop(0).result()
+        self._saves.append(self._thread.submit(_write, write, *self._copied(content)))
 
     def wait(self) -> None:
-        """Wait until the save in flight is on the disk. Raises its error, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        """Wait until all saves are on the disk. Raises the first error, once."""
+        saves, self._saves = self._saves, []
+        wait(saves)
+        for save in saves:
+            save.result()
 
     def close(self) -> None:
         """`wait`, under the name that every resource has; the saver may be used again."""
@@ -70,14 +67,6 @@ class Saver:
                 raise
             # The exception that ended the block must not be replaced by this one.
             log.warning("the last checkpoint could not be written: %s", failure)
-
-    def _work(self, write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:
-        try:
-            for event in ready:
-                event.synchronize()
-            write(content)
-        except BaseException as error:
-            self._error = error
 
     def _copied(self, content: dict[str, Any]) -> tuple[dict[str, Any], list[torch.cuda.Event]]:
         """The copy, and what has to be waited for before it may be read."""
@@ -107,6 +96,12 @@ class Saver:
             used[device].wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(used[device]):
             return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _write(write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:
+    for event in ready:
+        event.synchronize()
+    write(content)
 
 
 def _mapped(value: Any, of_tensor: Callable[[Tensor], Tensor]) -> Any:

@@ -112,4 +112,5 @@ def _of_classes(alpha: Sequence[float], scores: Tensor) -> Tensor:
     """(K, 1, ...)."""
     if len(alpha) != scores.shape[1]:
         raise ValueError(f"alpha: {len(alpha)} for {scores.shape[1]} classes that count; give one for each")
-    return scores.new_tensor(alpha).reshape(-1, *[1] * (scores.ndim - 2))
+    # Filled on the device: a copy from the host would wait, and can't be captured.
+    return torch.stack([scores.new_full([1] * (scores.ndim - 2), value) for value in alpha])
