@@ -31,9 +31,13 @@ class Simulated:
     has_target: bool = False
     budget: str | None = None
     validate_from: float = 0.0
+    warm: int = 0
+    """Steps before a CUDA graph, which take twenty times as long."""
     now: float = 0.0
     steps: int = 0
     validations: int = 0
+    first_validation: int = 0
+    """Steps before it."""
 
     def run(self) -> PacedSchedule:
         self.now, trained = self.start_s, 0.0
@@ -43,18 +47,23 @@ class Simulated:
             target=0.9 if self.has_target else None, budget=self.budget,
         )  # fmt: skip
         step = SimpleNamespace(strategy=alone(), device=torch.device("cpu"))
-        parts: Any = SimpleNamespace(train=train, step=step, paced=paced, validated=torch.nn.Identity())
+        captured = SimpleNamespace(settled=self.warm == 0)
+        parts: Any = SimpleNamespace(
+            train=train, step=step, paced=paced, validated=torch.nn.Identity(), captured=captured
+        )
         evaluator: Any = SimpleNamespace(repeated=0.1, expected_seconds=lambda network: self.estimate)
         limit = TimeLimit(parts, evaluator, lambda: self.now, self.reserve_s)
         limit.require(Clock())
         while True:
-            spent = self.step_s[self.steps % len(self.step_s)]
+            spent = self.step_s[self.steps % len(self.step_s)] * (1 if captured.settled else 20)
             self.now, trained, self.steps = self.now + spent, trained + spent, self.steps + 1
+            captured.settled = self.steps >= self.warm
             limit.after_step(self.steps, trained)
             ends = limit.over or paced.done(self.steps)
             if ends or (paced.reaches(self.steps, EVERY, self.validate_from) and limit.allows_validation(trained)):
                 if limit.expired():
                     break
+                self.first_validation = self.first_validation or self.steps
                 self.now += self.validation_s
                 self.validations += 1
                 limit.validated(self.validation_s)
@@ -101,6 +110,12 @@ def test_the_time_is_used() -> None:
     assert 110 < run.now <= 120
     assert paced.position(run.steps) > 0.95 * STEPS
     assert paced(run.steps - 1) < 0.05
+
+
+def test_slow_steps_before_a_graph_do_not_hurry_the_others() -> None:
+    run = Simulated(seconds=27.0, step_s=[0.03], validation_s=0.2, estimate=0.2, reserve_s=0.0, has_target=True, warm=5)
+    run.run()
+    assert run.first_validation > 10
 
 
 def test_the_time_of_validations_that_are_left_out_is_trained() -> None:

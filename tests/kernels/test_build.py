@@ -89,7 +89,11 @@ def test_what_launches_a_kernel_is_built_with_it(compiler: list[str], monkeypatc
 @needs_triton
 def test_new_memory_holds_zeros() -> None:
     with built_together():
-        made = [torch.empty(1000), torch.empty_like(torch.ones(1000)), torch.ones(1).new_empty((10, 100), dtype=torch.int64)]
+        made = [
+            torch.empty(1000),
+            torch.empty_like(torch.ones(1000)),
+            torch.ones(1).new_empty((10, 100), dtype=torch.int64),
+        ]
     assert [each.dtype for each in made] == [torch.float32, torch.float32, torch.int64]
     assert not any(each.any() for each in made)
 

@@ -33,6 +33,7 @@ WARM_UP = 3
 """Steps before the capture; torch asks for some so that libraries have made their handles and workspaces."""
 
 
+_NOT_YET = "not captured yet"
 _SECONDS = 5.0
 """Time limit of measuring the step, and of measuring the graph."""
 _LEAST = 0.02
@@ -103,7 +104,7 @@ class CapturedStep:
     """Whether steps are replayed."""
     quiet: Callable[[], object] = lambda: None
     """Called once, before the capture: waits for other threads that use the device."""
-    why: str = "not captured yet"
+    why: str = _NOT_YET
     _done: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
     _side: SideStream | None = None
@@ -124,11 +125,16 @@ class CapturedStep:
         self._done += 1
         if self.engaged:
             return self._replay(index)
-        if self.why != "not captured yet":
+        if self.settled:
             return self._plain(index)
         if self._done <= WARM_UP:
             return self._warm(index)
         return self._begin(index)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is decided how the steps run."""
+        return self.why != _NOT_YET
 
     def close(self) -> None:
         """Free the graph's memory. The next step runs uncaptured."""

@@ -50,7 +50,7 @@ _HOPELESS = 1.5
 """A variant that takes this many times the fastest one's seconds is not timed again."""
 _WARM_UP = 3
 """Passes before one is captured, so that libraries have made their handles and workspaces."""
-_RULES = 8
+_RULES = 9
 """Version of the measurement: raised when it changes, so that older results are ignored."""
 
 Trace = tuple[Tensor, Tensor]
@@ -98,7 +98,8 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
     """A call that runs forward and backward and returns loss and gradient norm, still on the device."""
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(probe.shape, generator=generator).to(probe.device)
-    label = torch.randint(0, probe.num_classes, (probe.shape[0], 1, *probe.shape[2:]), generator=generator)
+    sides = (probe.shape[0], 1, *probe.shape[2:])
+    label = torch.randint(0, probe.num_classes, sides, generator=generator, dtype=torch.uint8)  # as prepared labels are
     label = (label if probe.spatial_dims == 3 else label[:, :, 0]).to(probe.device)
     layout = memory_format(probe.spatial_dims, variant.channels_last)
 
@@ -145,23 +146,22 @@ def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], T
 
 def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
     """The last allowed variant, if it computes what the first one does and is no slower, and memory is not short."""
-    # The whole batch: launches, which take the same time for a few patches, would make a short run look long on a GPU.
-    patches = max(probe.batch_size, probe.shape[0])
-    whole = replace(probe, shape=(patches, *probe.shape[1:]))
+    whole = _whole_batch(probe)
     seconds: list[float] = []
     traces: list[Trace] = []
     try:
         with random_state_kept(probe.device):
-            for variant in (allowed[0], allowed[-1]):
-                call = _pass(_copy(network, whole, variant), whole, variant)
-                traces.append(call())  # libraries prepare themselves in the first pass
+            # A plan for a budget relies on the shorter of the usual one's passes; the reference may be far slower.
+            for variant, passes in ((allowed[0], 1), (allowed[-1], 3)):
+                copied = _copy(network, probe, variant)
+                traces.append(_pass(copied, probe, variant)())  # libraries prepare themselves in the first pass
                 float(traces[-1][0])
-                times = []
-                for _ in range(2):  # a plan for a budget relies on the shorter one
+                call, times = _pass(copied, whole, variant), []
+                for _ in range(passes):
                     begin = time.perf_counter()
                     float(call()[0])
                     times.append(time.perf_counter() - begin)
-                seconds.append(min(times) * probe.shape[0] / patches)
+                seconds.append(min(times) * probe.shape[0] / whole.shape[0])
     except torch.OutOfMemoryError:
         release_memory()
         return None
@@ -169,14 +169,21 @@ def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
     return VariantTimes({str(allowed[-1]): seconds[1]}, allowed[-1], rounds=0) if sound else None
 
 
-def _build_kernels(network: nn.Module, probe: Probe, variant: Variant) -> None:
+def _whole_batch(probe: Probe) -> Probe:
+    """Launches, which take the same time for a few patches, would make a short run look long on a GPU."""
+    return replace(probe, shape=(max(probe.batch_size, probe.shape[0]), *probe.shape[1:]))
+
+
+def _build_kernels(network: nn.Module, probe: Probe, allowed: list[Variant]) -> None:
     """Build the Triton kernels of a step together, rather than one by one at their first launch.
 
-    Once as measured, without dropouts, and once as trained, as a dropout changes the kernels of its norm.
+    Of the last variant once as measured, without dropouts, and once as trained, as a dropout changes the kernels of its
+    norm; of the first one, those of the loss.
     """
+    kinds = [(probe, allowed[0], False), (probe, allowed[-1], False), (_whole_batch(probe), allowed[-1], True)]
     with out_of_memory_ends_block(), random_state_kept(probe.device), built_together():
-        for dropouts in (False, True):
-            _pass(_copy(network, probe, variant, dropouts=dropouts), probe, variant)()
+        for size, variant, dropouts in kinds:
+            _pass(_copy(network, size, variant, dropouts=dropouts), size, variant)()
 
 
 def fastest_variant(
@@ -207,7 +214,7 @@ def fastest_variant(
     if earlier is not None and (earlier.rounds >= rounds[1] or (is_short and is_short(earlier.pass_s))):
         return earlier
     if probe.build_together and allowed[-1].fused_kernels and triton_works(probe.device):
-        _build_kernels(network, probe, allowed[-1])
+        _build_kernels(network, probe, allowed)
     if is_short is not None:
         usual = _usual_variant(network, probe, allowed)
         if usual is not None and is_short(usual.pass_s):

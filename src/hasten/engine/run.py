@@ -37,6 +37,7 @@ from hasten.engine.run_plan import pick_device, plan_to_dict
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import about_cases, write_examples, write_summary
 from hasten.engine.validate import CaseEvaluator
+from hasten.kernels.use import try_triton_ahead
 from hasten.nets.cpu.build import build_ahead
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
@@ -109,6 +110,7 @@ def train(
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
     build_ahead()
+    try_triton_ahead(device)
     with process_group(world, config.distribute, device):
         strategy = build_strategy(config.distribute, world)
         try:

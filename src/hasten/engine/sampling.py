@@ -26,6 +26,8 @@ from hasten.config.decision import GIVEN
 from hasten.distribute.case_assignment import RankCases
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.engine.run_plan import RunPlan
+from hasten.files import first_line
+from hasten.kernels.build import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
@@ -69,6 +71,7 @@ def settle_program(
         requested, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
     if requested is not None:
         program = _program(planned, arena, share, rank_cases, compile=requested)
+        _build_kernels(program.latest)
     else:
         program = _program(planned, arena, share, rank_cases, compile=False)
         requested, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
@@ -114,6 +117,7 @@ def _in_few_kernels(
     if pays:
         try:
             fused = make(fuse=True)
+            _build_kernels(fused.latest)
             if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
                 chosen, why = _faster(program, fused, "fused", why)
             else:
@@ -124,6 +128,18 @@ def _in_few_kernels(
             log.warning("the augmentation runs operation by operation: %s", why)
     engaged["fused batch kernels"] = Switch(chosen is not program, why)
     return chosen
+
+
+def _build_kernels(segment: Segment) -> None:
+    """Build the Triton kernels of a batch together, rather than one by one at their first launch."""
+    if not triton_works(segment.device) or segment.compiled or segment.why_not_captured is not None:
+        return
+    with built_together(), torch.no_grad():
+        try:
+            segment.rendered(segment.drawn(torch.arange(segment.batch_size, device=segment.device)))
+        except Exception as error:
+            # A transform of the user's may refuse the zeros that kernels leave here.
+            log.info("the kernels of a batch are built one by one: %s", first_line(error))
 
 
 def _alike(batch: Batch, other: Batch) -> bool:

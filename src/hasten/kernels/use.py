@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from functools import cache
 
 import torch
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the kernels for networks read and write; they compute in float32."""
+_LOCK = threading.Lock()
+"""Held while Triton is tried."""
 
 
 def triton_runs(tensor: Tensor) -> bool:
@@ -29,7 +32,7 @@ def triton_runs(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     # Triton launches on the current device.
-    return _works_on(tensor.device) and tensor.device.index == torch.cuda.current_device()
+    return triton_works(tensor.device) and tensor.device.index == torch.cuda.current_device()
 
 
 def kernels_take(image: Tensor) -> bool:
@@ -44,7 +47,15 @@ def power_of_two(least: int) -> int:
 
 def triton_works(device: torch.device) -> bool:
     """Whether Triton kernels can run on a device at all."""
-    return device.type == "cuda" and _works_on(device)
+    if device.type != "cuda":
+        return False
+    with _LOCK:  # a thread of `try_triton_ahead` may be at it
+        return _works_on(device)
+
+
+def try_triton_ahead(device: torch.device) -> None:
+    """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone."""
+    threading.Thread(target=triton_works, args=(device,), name="triton").start()
 
 
 @cache
