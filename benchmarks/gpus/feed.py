@@ -22,7 +22,7 @@ from benchmarks.augments import monai_arm
 from benchmarks.augments.own_arm import stored
 from benchmarks.augments.patches import Case, Nnunet, volumes
 from benchmarks.gpus.nets import net_named
-from benchmarks.gpus.rungs import RUNGS, make_step
+from benchmarks.gpus.rungs import RUNGS, make_rung, make_step, ready_run
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import turns
 from benchmarks.harness import Claim, median_ratio
@@ -30,7 +30,9 @@ from hasten.augment.crop import SpatialCrop
 from hasten.augment.make_program import CaseSource, make_program
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
+from hasten.engine.capture import captured_run
 from hasten.feed.feed import Feed
+from hasten.kernels.use import triton_works
 
 GOAL = 1.03
 WORKS = {"mlperf": Nnunet(side=128, batch=2), "spleen": Nnunet(side=96, batch=16)}
@@ -68,15 +70,19 @@ def compiled(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
 def figures(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], program: Program) -> None:
     kind = "compiled" if program.compiled else "eager"
     sheet.attempt(f"{name}: overhead, {kind}", 4, lambda: overhead(sheet, name, work, kind, program))
+    if sheet.cuda and not program.compiled:
+        sheet.attempt(f"{name}: overhead, captured", 6, lambda: captured_overhead(sheet, name, work, cases))
     sheet.attempt(f"{name}: batches, {kind}", 4, lambda: batches(sheet, name, work, cases, kind, program))
     sheet.attempt(f"{name}: waits, {kind}", 2, lambda: count_waits(sheet, name, work, cases, kind, program))
 
 
-def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, compile: bool) -> Program:
+def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, compile: bool, fuse: bool = False) -> Program:
     """Over the cases in memory of the device."""
     chain = nnunet_chain(work.patch, crop=SpatialCrop(size=work.patch), rotate_deg=work.rotate_deg)
     store = stored(cases).to(device)
-    return make_program(chain, CaseSource(store=store), batch_size=work.batch, device=device, compile=compile)
+    return make_program(
+        chain, CaseSource(store=store), batch_size=work.batch, device=device, compile=compile, fuse=fuse
+    )
 
 
 def their_batches(cases: list[Case], work: Nnunet, device: torch.device) -> Iterator[Any]:
@@ -136,14 +142,31 @@ def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: Program)
                 f"{name}/overhead, {kind}": over})  # fmt: skip
 
 
+def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
+    """The same with the batch, in few kernels, and the step as one CUDA graph, as a long run has them."""
+    program = own_program(cases, work, sheet.device, compile=False, fuse=triton_works(sheet.device))
+    net = net_named(name, quick=sheet.quick)
+    rung = next(rung for rung in RUNGS if rung.name == "hasten captured")
+    assert program.segment is not None
+    fixed = make_rung(rung, net, work.batch, sheet.device)
+    fed = ready_run(captured_run(make_step(rung, net, work.batch, sheet.device)[0], program.segment, always=True))
+    times = turns({"floor": fixed.step, "fed": fed.step}, sheet.device, rounds=7, repeats=8, warmup=2)
+    fixed.close()
+    fed.close()
+    over = [fed / floor for fed, floor in zip(times["fed"], times["floor"], strict=True)]
+    sheet.keep({f"{name}/step, floor captured_ms": times["floor"], f"{name}/step, fed captured_ms": times["fed"],
+                f"{name}/overhead, captured": over})  # fmt: skip
+
+
 def claims(sheet: Sheet, name: str) -> None:
-    """Of the compiled program where there is one."""
+    """Of the step as a run has it: captured; of the compiled program where there is one."""
     result = sheet.results
     kind = "compiled" if f"{name}/overhead, compiled" in result else "eager"
-    over, waits = result.get(f"{name}/overhead, {kind}"), result.get(f"{name}/waits a batch, hasten {kind}")
+    whole = "captured" if f"{name}/overhead, captured" in result else kind
+    over, waits = result.get(f"{name}/overhead, {whole}"), result.get(f"{name}/waits a batch, hasten {kind}")
     ratio = median_ratio(result.get(f"{name}/batch, monai beside hasten {kind}_ms"),
                          result.get(f"{name}/batch, hasten {kind}_ms"))  # fmt: skip
-    text = f"{name}: step with nnU-Net's augmentation ({kind}) over the step on a fixed batch"
+    text = f"{name}: step with nnU-Net's augmentation ({whole}) over the step on a fixed batch"
     sheet.claim(
         Claim.at_most(text, median(over) if over else None, GOAL),
         Claim.at_least(f"{name}: MONAI on the GPU takes this many times the milliseconds a batch, {kind}", ratio, 5),

@@ -67,9 +67,6 @@ def arena(sheet: Sheet, data: Path, cache: CacheConfig) -> None:
     # A copy of its own each: `to` gives back what lies on the device already.
     pageable = ram.to(device, home="device") if sheet.cuda else ram
     arms: dict[str, Callable[[], object]] = {"pageable memory": lambda: ram.to(device, home="device")}
-    if sheet.cuda:
-        pinned = ram.to("cpu", home="ram", pin=True)
-        arms["pinned memory"] = lambda: pinned.to(device, home="device")
     kept = CacheConfig(dir=cache.dir, home="device")
     arms["file"] = lambda: get_arena(case_set, prepare, kept, device=str(device))
     times = interleave({name: partial(seconds_of, call, device) for name, call in arms.items()}, rounds)

@@ -1,12 +1,13 @@
-"""Hasten's kernels by themselves: milliseconds, and GB/s of the bytes that have to be moved at least.
+"""Hasten's kernels by themselves, as CUDA graphs: milliseconds, and GB/s of the bytes that have to be moved at least.
 
 Norms are instance norms with weights and a leaky ReLU, bf16: `torch` is its own two, `compiled` the same written out in
 plain operations and compiled by inductor, `triton` Hasten's kernels. Forward must read the image and write the output;
 backward must read image and gradient and write a gradient: 2 and 5 times the image's bytes. Losses are Dice plus
 cross-entropy of bf16 scores under autocast, forward and backward: scores read twice and their gradient written once,
-the label read twice. Batch norms have a dropout of 0.2 and a PReLU, as in the spleen's UNet. Joins are concatenations of two maps of 32 channels, forward and
-backward, with gradients that a convolution can take. Convolutions are in bf16, forward and backward: the first of a
-network, 1 channel to 32, the last, 32 to 3, and a thin one, 2 to 2. On a CPU, `triton` is what Hasten runs there.
+the label read twice. Batch norms have a dropout of 0.2 and a PReLU, as in the spleen's UNet. Joins are concatenations
+of two maps of 32 channels, forward and backward, with gradients that a convolution can take. Convolutions are in bf16,
+forward and backward: the first of a network, 1 channel to 32, the last, 32 to 3, and a thin one, 2 to 2. On a CPU,
+`triton` is what Hasten runs there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.gpus.sheet import Sheet
-from benchmarks.gpus.timing import turns
+from benchmarks.gpus.timing import replayed, turns
 from benchmarks.gpus.written_out import written_out
 from benchmarks.harness import Claim, median_ratio
 from hasten.kernels.use import kernels_take
@@ -190,7 +191,8 @@ def random_map(device: torch.device, batch: int, channels: int, side: int) -> Te
 
 
 def timed(sheet: Sheet, what: str, arms: dict[str, Pass], size: int) -> dict[str, list[float]]:
-    """Milliseconds of every arm. size: bytes that have to be moved at least."""
+    """Milliseconds of every arm as a CUDA graph. size: bytes that have to be moved at least."""
+    arms = {name: replayed(call, sheet.device) for name, call in arms.items()}
     times = turns(arms, sheet.device, rounds=1 if sheet.quick else 5, repeats=1 if sheet.quick else 10)
     for name, result in times.items():
         sheet.keep({f"{what}, {name}_ms": result, f"{what}, {name}_gb_s": [size / each / 1e6 for each in result]})

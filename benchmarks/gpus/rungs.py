@@ -137,7 +137,13 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
 
 def _captured(step: TrainStep, image: Tensor, label: Tensor, message: str) -> Ready:
     """The step as one CUDA graph, captured and checked as a run's is."""
-    captured = CapturedStep(step=step, load=lambda index: None, batch=lambda: (image, label), always=True)
+    return ready_run(
+        CapturedStep(step=step, load=lambda index: None, batch=lambda: (image, label), always=True), message
+    )
+
+
+def ready_run(captured: CapturedStep, message: str = "") -> Ready:
+    """After its first steps. Raises RuntimeError for a step that is not captured."""
     for index in range(WARM_UP + 2):
         captured(index)
     if not captured.engaged:

@@ -217,6 +217,7 @@ def card(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Programs:
     """A device on which Triton works, and a chain that can be fused."""
     monkeypatch.setattr(sampling, "triton_works", lambda device: True)
     monkeypatch.setattr(sampling, "fused_places", lambda stages: [1])
+    monkeypatch.setattr(sampling, "_build_kernels", lambda segment: None)
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0, "fused"))
     return programs
 

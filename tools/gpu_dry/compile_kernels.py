@@ -198,8 +198,6 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
     for last in (True, False):
         yield partial(norms, (16, 16, 96, 96, 96), torch.bfloat16, "one", last, dropout=True)
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
-    for classes, last in product((2, 14), (True, False)):
-        yield partial(sums, classes, (torch.float32, torch.bfloat16), last)
     yield blurs
     yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
     if not quick:
