@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import functional, grad
 
 from benchmarks.gpus.written_out import written_out
 from hasten.kernels.columns import copy_columns
 from hasten.nets.losses.soft_counts import _SoftCounts
 from hasten.nets.losses.soft_counts_triton import triton_counts
+from hasten.nets.surgery.few_triton import convolve, geometry_of, outer_products
 from hasten.nets.surgery.normact_triton import triton_norm_act
+from hasten.nets.surgery.rows import as_maps, as_rows
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Of the largest value."""
@@ -82,6 +84,40 @@ def norms() -> None:
     for shape, groups in [((1, 33, 3, 2, 2), 33), ((1, 96, 2, 2, 2), 96), ((1, 320, 1, 1, 1), 32), ((2, 6, 2, 1), 1)]:
         for last in (False, True):
             norm(shape, groups, torch.float32, last, 0.1, True)
+
+
+def few_channels() -> None:
+    """Convolutions of few channels, and the gradients of their filters."""
+    for dims, few, channels, kernel, stride, padding in [
+        (3, 1, 32, (3, 3, 3), (1, 1, 1), (1, 1, 1)),
+        (3, 2, 2, (3, 3, 3), (1, 1, 1), (1, 1, 1)),
+        (3, 3, 20, (3, 1, 3), (1, 2, 1), (1, 0, 2)),
+        (3, 4, 70, (3, 3, 3), (2, 2, 2), (1, 1, 1)),
+        (2, 3, 16, (7, 5), (2, 1), (3, 0)),
+        (2, 4, 5, (1, 1), (1, 1), (0, 0)),
+    ]:
+        for dtype in (torch.float32, torch.float16):  # of bf16, the interpreter multiplies the bits
+            few_channels_of(dims, few, channels, kernel, stride, padding, dtype)
+
+
+def few_channels_of(
+    dims: int, few: int, channels: int, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    image = image_of((2, few, 5, 9, 11)[: dims + 2], dtype, True)
+    weight = normal(channels, few, *kernel).to(dtype)
+    convolution = functional.conv3d if dims == 3 else functional.conv2d
+    gradient_of = grad.conv3d_weight if dims == 3 else grad.conv2d_weight
+    wanted = convolution(image.double(), weight.double(), None, stride, padding)
+    geometry = geometry_of(image.shape[2:], wanted.shape[2:], kernel, stride, padding)
+    rows = torch.full((wanted[:, 0].numel(), channels), torch.nan, dtype=dtype)
+    convolve(as_rows(image), weight.movedim(1, -1).reshape(channels, -1).contiguous(), rows, geometry)
+    gradient = as_maps(normal(len(rows), channels).to(dtype), 2, wanted.shape[2:])
+    sums = outer_products(as_rows(image), as_rows(gradient), geometry)
+    filters = gradient_of(image.double(), weight.shape, gradient.double(), stride, padding)
+    name = f"{few} channels to {channels} {kernel} {stride} {padding} {dtype}"
+    compare([as_maps(rows, 2, wanted.shape[2:])], [wanted], TOLERANCE[dtype], name)
+    compare([sums.float()], [filters.movedim((0, 1), (-1, -2)).reshape(sums.shape)], 1e-5, f"filters of {name}")
 
 
 def batch_norms() -> None:
@@ -237,5 +273,16 @@ def columns() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    every = (norms, batch_norms, dropouts, long_dropout, far_from_zero, repeats, losses, wrong_label, columns)
+    every = (
+        norms,
+        few_channels,
+        batch_norms,
+        dropouts,
+        long_dropout,
+        far_from_zero,
+        repeats,
+        losses,
+        wrong_label,
+        columns,
+    )
     {each.__name__: each for each in every}[sys.argv[1]]()

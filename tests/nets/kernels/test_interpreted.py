@@ -35,6 +35,7 @@ pytestmark = [
     "what",
     [
         "norms",
+        "few_channels",
         "batch_norms",
         "dropouts",
         "long_dropout",

@@ -32,11 +32,13 @@ class Seen(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet", "mednext"])
 @pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("least", [1, 2**16])
+@pytest.mark.parametrize(("least", "kernels"), [(1, True), (1, False), (2**16, False)])
 def test_outputs_and_gradients_are_those_without(
-    name: str, dims: int, least: int, monkeypatch: pytest.MonkeyPatch
+    name: str, dims: int, least: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hasten.nets.surgery.gpu_forms._LEAST_VOXELS", least)
+    if kernels:
+        monkeypatch.setattr("hasten.nets.surgery.gpu_forms._KERNEL_TYPES", (torch.float64,))
     plain, image = laid_out(network_of(name, dims).double(), image_of(name, dims).double(), last=True)
     other = copy.deepcopy(plain)
     wanted = plain(image)

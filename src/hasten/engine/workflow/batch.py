@@ -11,7 +11,7 @@ from monai.engines.utils import default_prepare_batch
 from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
 
-from hasten.nets.surgery.gpu_forms import FORMATS
+from hasten.nets.surgery.rows import FORMATS
 
 
 def prepare_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:

@@ -8,8 +8,10 @@ differ by the order of sums alone, and the names and shapes of weights stay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +21,15 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from hasten.kernels.use import kernels_take, triton_runs
+from hasten.nets.surgery.few_channels import from_few, takes_few, to_few
+from hasten.nets.surgery.rows import FORMATS, as_maps, as_rows
 
 _LEAST_CHANNELS = 8
 """Channels that a tensor core takes at once: 16 bytes of 16-bit floats."""
 _LEAST_VOXELS = 2**16
 """Voxels of a batch: on smaller maps, padding the result's channels costs more launches than it saves."""
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_KERNEL_TYPES = (torch.bfloat16, torch.float16)
+"""Types in which layers of few channels have kernels; in float32 cuDNN computes them with channels of zeros."""
 _OUTPUTS = {torch.conv2d: 0, torch.conv3d: 0, torch.conv_transpose2d: 1, torch.conv_transpose3d: 1}
 """Convolutions, and the axis of their weights along which the result's channels lie."""
 
@@ -52,7 +57,7 @@ class _Forms(TorchFunctionMode):
             image, weight, bias, *rest = args
             more = self._missing(image, weight, _OUTPUTS[func], *rest)
             if any(more):
-                return _padded(func, image, weight, bias, rest, more)
+                return _of_few(func, image, weight, bias, rest, more)
         return func(*args, **kwargs)
 
     def _joins(self, maps: Any) -> bool:
@@ -81,6 +86,28 @@ def _is_last(value: Tensor) -> bool:
     return layout is not None and value.is_contiguous(memory_format=layout)
 
 
+def _of_few(
+    func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any], more: tuple[int, int]
+) -> Tensor:
+    """The convolution by Hasten's kernels where they take it, else with channels of zeros."""
+    transposed = _OUTPUTS[func] == 1
+    stride, padding = rest[:2]
+    plain = len(rest) > 3 and set(rest[4] if transposed else rest[2]) == {1} and isinstance(padding, tuple)
+    on = torch.is_autocast_enabled(image.device.type)
+    dtype = torch.get_autocast_dtype(image.device.type) if on else image.dtype
+    voxels = image[:, 0].numel()
+    if not plain or dtype not in _KERNEL_TYPES or voxels < _LEAST_VOXELS:
+        return _padded(func, image, weight, bias, rest, more)
+    image = image.to(dtype).contiguous(memory_format=FORMATS[image.ndim])
+    if not transposed and takes_few(image.shape[1], weight, voxels):
+        return from_few(image, weight, bias, stride, padding)
+    size = voxels * math.prod(stride) if transposed else voxels
+    if (transposed or set(stride) == {1}) and takes_few(weight.shape[_OUTPUTS[func]], weight, size):
+        forward = partial(_padded, func, rest=rest, more=more)
+        return to_few(forward, image, weight, bias, stride, padding, transposed=transposed)
+    return _padded(func, image, weight, bias, rest, more)
+
+
 def _padded(
     func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any], more: tuple[int, int]
 ) -> Tensor:
@@ -104,19 +131,19 @@ class _Narrowed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, width: int) -> Tensor:
-        rows = _as_rows(maps.contiguous(memory_format=FORMATS[maps.ndim]))
+        rows = as_rows(maps.contiguous(memory_format=FORMATS[maps.ndim]))
         ctx.width = rows.shape[1]
         part = rows.new_empty(len(rows), width)
         _copy(rows[:, :width], part)
-        return _as_maps(part, maps)
+        return as_maps(part, len(maps), maps.shape[2:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        part = _as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
+        part = as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
         rows = part.new_zeros(len(part), ctx.width)
         _copy(part, rows[:, : part.shape[1]])
-        return _as_maps(rows, gradient), None
+        return as_maps(rows, len(gradient), gradient.shape[2:]), None
 
 
 class _Join(torch.autograd.Function):
@@ -125,20 +152,20 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *maps: Tensor) -> Tensor:
         ctx.widths = [each.shape[1] for each in maps]
-        parts = [_as_rows(each) for each in maps]
+        parts = [as_rows(each) for each in maps]
         rows = parts[0].new_empty(len(parts[0]), sum(ctx.widths))
         for part, place in zip(parts, rows.split(ctx.widths, 1), strict=True):
             _copy(part, place)
-        return _as_maps(rows, maps[0])
+        return as_maps(rows, len(maps[0]), maps[0].shape[2:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = _as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
+        rows = as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
         parts = [rows.new_empty(len(rows), width) for width in ctx.widths]
         for part, place in zip(parts, rows.split(ctx.widths, 1), strict=True):
             _copy(place, part)
-        return tuple(_as_maps(part, gradient) for part in parts)
+        return tuple(as_maps(part, len(gradient), gradient.shape[2:]) for part in parts)
 
 
 def _copy(source: Tensor, target: Tensor) -> None:
@@ -149,13 +176,3 @@ def _copy(source: Tensor, target: Tensor) -> None:
         copy_columns(source, target)
     else:
         target.copy_(source)
-
-
-def _as_rows(image: Tensor) -> Tensor:
-    """(B, C, *S) in channels-last as (B * prod(S), C), in the same memory."""
-    return image.movedim(1, -1).reshape(-1, image.shape[1])
-
-
-def _as_maps(rows: Tensor, like: Tensor) -> Tensor:
-    """The other way round, with the batch and the sides of `like`."""
-    return rows.view(like.shape[0], *like.shape[2:], rows.shape[1]).movedim(-1, 1)
