@@ -144,6 +144,19 @@ def joins(rows: int, width: int) -> None:
     copy_columns(both[:, width:], torch.empty(rows, width, dtype=torch.bfloat16, device="meta"))
 
 
+def few_channels(few: int, channels: int, stride: int, dtype: torch.dtype) -> None:
+    from hasten.nets.surgery.few_triton import convolve, geometry_of, outer_products
+
+    side, kernel, padding = 96 // stride, (3,) * 3, (1,) * 3
+    geometry = geometry_of((96,) * 3, (side,) * 3, kernel, (stride,) * 3, padding)
+    image, filters, result = (
+        torch.empty(*shape, dtype=dtype, device="meta")
+        for shape in ((16 * 96**3, few), (channels, 27 * few), (16 * side**3, channels))
+    )
+    convolve(image, filters, result, geometry)
+    outer_products(image, result, geometry)
+
+
 def blurs() -> None:
     from hasten.augment.smooth_triton import along
 
@@ -198,6 +211,8 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
     for last in (True, False):
         yield partial(norms, (16, 16, 96, 96, 96), torch.bfloat16, "one", last, dropout=True)
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
+    for few, channels, stride in ((1, 32, 1), (1, 32, 2), (2, 2, 1), (2, 64, 2), (3, 32, 1), (4, 64, 1)):
+        yield partial(few_channels, few, channels, stride, torch.bfloat16)
     yield blurs
     yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
     if not quick:

@@ -45,7 +45,7 @@ def to_few(
 
     weight: (few, C, *k), or (C, few, *k) of a transposed one.
     """
-    return _ToFew.apply(forward, image, weight, bias, tuple(stride), tuple(padding), transposed)
+    return _ToFew.apply(image, weight, bias, forward, tuple(stride), tuple(padding), transposed)
 
 
 def takes_few(channels: int, weight: Tensor, voxels: int) -> bool:
@@ -81,7 +81,7 @@ class _ToFew(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, forward: Callable[..., Tensor], image: Tensor, weight: Tensor, bias: Tensor | None,
+        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, forward: Callable[..., Tensor],
         stride: tuple[int, ...], padding: tuple[int, ...], transposed: bool,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(image, weight)
@@ -96,11 +96,12 @@ class _ToFew(torch.autograd.Function):
         filters, stride, padding = weight, ctx.stride, ctx.padding
         if not ctx.transposed:
             filters, padding = _mirrored(weight), _mirrored_padding(weight, padding)
-        of_image = convolved(gradient, filters.to(gradient.dtype), stride, padding) if ctx.needs_input_grad[1] else None
+        of_image = convolved(gradient, filters.to(gradient.dtype), stride, padding) if ctx.needs_input_grad[0] else None
         of_weight = filters_gradient(gradient, image, filters, stride, padding)
         if not ctx.transposed:
             of_weight = _mirrored(of_weight)
-        return None, of_image, of_weight, _bias_gradient(gradient, ctx.needs_input_grad[3]), None, None, None
+        of_bias = _bias_gradient(gradient, ctx.needs_input_grad[2])
+        return of_image, of_weight, of_bias, None, None, None, None
 
 
 def _image_gradient(
