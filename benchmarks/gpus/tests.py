@@ -1,6 +1,7 @@
-"""The tests of `tests/gpu`, the most telling files first, as many as fit into the time.
+"""The tests of `tests/gpu` in several processes, the most telling files first, as many as fit into the time.
 
-A figure is kept after every test, so that what was not reached is known, and a failure's last lines are in the file.
+Most of a test's time passes in the host's compilers, so that one process would need ten minutes. A figure is kept after
+every test, so that what was not reached is known, and a failure's last lines are in the file.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import ROOT, Claim
+from hasten.observe.env import usable_cores
 
-FIRST = ("run", "norm_act", "capture", "loss_kernel", "read", "sliding", "optim", "surgery")
+FIRST = ("run", "few_channels", "losses", "norm_act", "capture", "loss_kernel", "read", "sliding", "optim", "surgery")
 """Whole runs, then what has changed most since it last ran on a GPU."""
 FAULT = "AcceleratorError"
 LINES = 15
@@ -22,14 +24,16 @@ LINES = 15
 
 def measure(sheet: Sheet) -> None:
     sheet.tell("about", __doc__)
-    missing = [name for name in ("pytest", "pytest_timeout", "hypothesis") if find_spec(name) is None]
+    missing = [name for name in ("pytest", "pytest_timeout", "xdist", "hypothesis") if find_spec(name) is None]
     if missing:
         sheet.skip("tests", f"{', '.join(missing)} is not installed")
         return
     import pytest
 
     keeper = Keeper(sheet)
-    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--rootdir={ROOT}"]
+    processes = max(1, 3 * usable_cores() // 4)
+    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--rootdir={ROOT}",
+               "-n", str(processes), "--dist", "load", "--maxschedchunk", "2"]  # fmt: skip
     pytest.main([*options, *map(str, files())], plugins=[keeper])
     sheet.claim(Claim.at_most("tests on the GPU that fail", keeper.counts["failed"], 0))
 
@@ -48,9 +52,13 @@ class Keeper:
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
         self.left = 0
+        self.session: Any = None
 
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        self.left = len(items)
+    def pytest_sessionstart(self, session: Any) -> None:
+        self.session = session
+
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self.left = len(ids)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when != "call" and report.outcome == "passed":
@@ -71,9 +79,7 @@ class Keeper:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self.left -= 1
         self.sheet.keep({"not reached": [self.left]})
-
-    def pytest_runtest_setup(self, item: Any) -> None:
         if self.sheet.left() <= 0:
-            item.session.shouldstop = "no time is left"
+            raise self.session.Interrupted("no time is left")
         if any(FAULT in text for text in self.failures.values()):
-            item.session.shouldstop = "a fault of the GPU's, after which all tests of this process fail"
+            raise self.session.Interrupted("a fault of the GPU's, after which all tests of a process fail")

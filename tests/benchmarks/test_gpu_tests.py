@@ -23,17 +23,24 @@ def report(name: str, outcome: str, text: str = "", when: str = "call") -> Simpl
     return SimpleNamespace(nodeid=name, outcome=outcome, longreprtext=text, when=when)
 
 
+class Interrupted(Exception):
+    pass
+
+
 def ended(keeper: Keeper) -> str | None:
-    session = SimpleNamespace(shouldstop=None)
-    keeper.pytest_runtest_setup(SimpleNamespace(session=session))
-    return session.shouldstop
+    keeper.pytest_sessionstart(SimpleNamespace(Interrupted=Interrupted))
+    try:
+        keeper.pytest_runtest_logfinish("a test")
+    except Interrupted as why:
+        return str(why)
+    return None
 
 
 def test_outcomes_are_kept_after_each_test_with_the_end_of_a_failure(sheet: Sheet) -> None:
     keeper = Keeper(sheet)
     keeper.pytest_collectreport(report("test_a.py", "failed", "no module"))
     keeper.pytest_collectreport(report("test_b.py", "passed"))
-    keeper.pytest_collection_modifyitems([1, 2, 3])
+    keeper.pytest_xdist_node_collection_finished(["a", "b", "c"])
     long = "\n".join(map(str, range(100)))
     for name, outcome in (("one", "passed"), ("two", "failed")):
         keeper.pytest_runtest_logreport(report(name, "passed", when="setup"))

@@ -145,14 +145,18 @@ def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], T
 
 
 def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
-    """The last allowed variant, if it computes what the first one does and is no slower, and memory is not short."""
+    """The last allowed variant, if it computes what the first one does, and memory is not short.
+
+    On a CPU it must be no slower, too. On a GPU the first one, float32, takes several times as long wherever the last
+    one is allowed, and a batch of it up to a second.
+    """
     whole = _whole_batch(probe)
     seconds: list[float] = []
     traces: list[Trace] = []
     try:
         with random_state_kept(probe.device):
-            # A plan for a budget relies on the shorter of the usual one's passes; the reference may be far slower.
-            for variant, passes in ((allowed[0], 1), (allowed[-1], 3)):
+            # A plan for a budget relies on the shortest of the last one's passes.
+            for variant, passes in ((allowed[0], int(probe.device.type == "cpu")), (allowed[-1], 3)):
                 copied = _copy(network, probe, variant)
                 traces.append(_pass(copied, probe, variant)())  # libraries prepare themselves in the first pass
                 float(traces[-1][0])
@@ -161,7 +165,7 @@ def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
                     begin = time.perf_counter()
                     float(call()[0])
                     times.append(time.perf_counter() - begin)
-                seconds.append(min(times) * probe.shape[0] / whole.shape[0])
+                seconds.append(min(times, default=math.inf) * probe.shape[0] / whole.shape[0])
     except torch.OutOfMemoryError:
         release_memory()
         return None
