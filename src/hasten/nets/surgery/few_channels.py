@@ -25,7 +25,7 @@ FEW = 4
 _MOST_VALUES = 128
 """Values that a filter covers at most."""
 _MOST_ELEMENTS = 2**31
-"""Of a map, as the kernels count in 32 bits."""
+"""Elements of a map at most, as the kernels count in 32 bits."""
 _CONVOLUTIONS: dict[int, Any] = {4: F.conv2d, 5: F.conv3d}
 _GRADIENTS: dict[int, Any] = {4: grad.conv2d_weight, 5: grad.conv3d_weight}
 
@@ -49,7 +49,7 @@ def to_few(
 
 
 def takes_few(channels: int, weight: Tensor, voxels: int) -> bool:
-    """Whether the kernels take a map of so many channels and voxels, and filters of this size."""
+    """Whether the kernels take a map of so many channels and voxels, with filters (., ., *k) as in `weight`."""
     taps = weight.shape[2:].numel()
     return channels <= FEW and channels * taps <= _MOST_VALUES and channels * voxels < _MOST_ELEMENTS
 

@@ -31,7 +31,7 @@ class Geometry(NamedTuple):
     """A convolution's (D, H, W); in 2-D, D is 1 and so are its kernel and stride."""
 
     sides: Triple
-    """Of the image, which has few channels."""
+    """Sides of the image, which has few channels."""
     result: Triple
     kernel: Triple
     stride: Triple
@@ -137,7 +137,7 @@ def outer_products(image: Tensor, gradient: Tensor, geometry: Geometry) -> Tenso
 def geometry_of(
     sides: Sequence[int], result: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
 ) -> Geometry:
-    """Of a convolution in 2-D or 3-D."""
+    """Geometry of a convolution in 2-D or 3-D."""
     image, wide, filters, steps = (_three(each, 1) for each in (sides, result, kernel, stride))
     return Geometry(image, wide, filters, steps, _three(padding, 0))
 

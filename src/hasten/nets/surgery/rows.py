@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""By the number of dimensions."""
+"""Memory formats by the number of dimensions."""
 
 
 def as_rows(image: Tensor) -> Tensor:
@@ -17,5 +17,5 @@ def as_rows(image: Tensor) -> Tensor:
 
 
 def as_maps(rows: Tensor, batch: int, sides: Sequence[int]) -> Tensor:
-    """The other way round."""
+    """(B * prod(S), C) as (B, C, *S) in channels-last."""
     return rows.view(batch, *sides, rows.shape[1]).movedim(-1, 1)
