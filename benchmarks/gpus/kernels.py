@@ -180,7 +180,7 @@ def convolution(sheet: Sheet, name: str, channels: tuple[int, int], batch: int, 
         torch.autograd.grad(result, leaves, upstream)
 
     size = 2 * (upstream.numel() + image.numel() * (channels[0] > 1)) * upstream.element_size()
-    arms = {"torch": partial(call, False), "padded": partial(call, True)}
+    arms = {"torch": partial(call, False), "hasten": partial(call, True)}
     timed(sheet, f"{name} convolution {batch}x{channels[0]}x{side}^3 to {channels[1]}", arms, size)
 
 

@@ -157,6 +157,18 @@ def few_channels(few: int, channels: int, stride: int, dtype: torch.dtype) -> No
     outer_products(image, result, geometry)
 
 
+def narrow_results(channels: int, few: int, *, transposed: bool) -> None:
+    from hasten.nets.surgery.few_triton import geometry_of, narrow
+
+    side, stride = (48, 2) if transposed else (96, 1)
+    image, filters, bias, result = (
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+        for shape in ((16 * side**3, channels), (27, channels, few), (few,), (16 * 96**3, few))
+    )
+    geometry = geometry_of((side,) * 3, (96,) * 3, (3,) * 3, (stride,) * 3, (1,) * 3)
+    narrow(image, filters, bias, result, geometry, transposed=transposed)
+
+
 def blurs() -> None:
     from hasten.augment.smooth_triton import along
 
@@ -213,6 +225,8 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
     for few, channels, stride in ((1, 32, 1), (1, 32, 2), (2, 2, 1), (2, 64, 2), (3, 32, 1), (4, 64, 1)):
         yield partial(few_channels, few, channels, stride, torch.bfloat16)
+    for channels, few, transposed in ((32, 3, False), (64, 2, True), (320, 4, False), (16, 2, False)):
+        yield partial(narrow_results, channels, few, transposed=transposed)
     yield blurs
     yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
     if not quick:

@@ -11,6 +11,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import sys
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from benchmarks.gpus.written_out import written_out
 from hasten.kernels.columns import copy_columns
 from hasten.nets.losses.soft_counts import _SoftCounts
 from hasten.nets.losses.soft_counts_triton import triton_counts
-from hasten.nets.surgery.few_triton import convolve, geometry_of, outer_products
+from hasten.nets.surgery.few_triton import convolve, geometry_of, narrow, outer_products
 from hasten.nets.surgery.normact_triton import triton_norm_act
 from hasten.nets.surgery.rows import as_maps, as_rows
 
@@ -118,6 +119,38 @@ def few_channels_of(
     name = f"{few} channels to {channels} {kernel} {stride} {padding} {dtype}"
     compare([as_maps(rows, 2, wanted.shape[2:])], [wanted], TOLERANCE[dtype], name)
     compare([sums.float()], [filters.movedim((0, 1), (-1, -2)).reshape(sums.shape)], 1e-5, f"filters of {name}")
+
+
+def narrow_results() -> None:
+    """Convolutions to few channels, transposed ones among them."""
+    for dims, channels, few, kernel, stride, padding in [
+        (3, 32, 3, (3, 3, 3), (1, 1, 1), (1, 1, 1)),
+        (3, 20, 2, (3, 1, 3), (1, 2, 1), (1, 0, 2)),
+        (3, 70, 1, (2, 2, 2), (2, 2, 2), (0, 0, 0)),
+        (3, 16, 4, (3, 3, 3), (2, 1, 2), (1, 1, 1)),
+        (2, 5, 3, (1, 1), (1, 1), (0, 0)),
+    ]:
+        for transposed, dtype in product((False, True), (torch.float32, torch.float16)):
+            narrow_result(dims, channels, few, kernel, stride, padding, transposed, dtype)
+
+
+def narrow_result(
+    dims: int, channels: int, few: int, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
+    transposed: bool, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    image, bias = image_of((2, channels, 3, 5, 6)[: dims + 2], dtype, True), normal(few).to(dtype)
+    weight = normal(*((channels, few) if transposed else (few, channels)), *kernel).to(dtype)
+    names = {(2, False): "conv2d", (3, False): "conv3d", (2, True): "conv_transpose2d", (3, True): "conv_transpose3d"}
+    layer = getattr(functional, names[dims, transposed])
+    wanted = layer(image.double(), weight.double(), bias.double(), stride, padding)
+    geometry = geometry_of(image.shape[2:], wanted.shape[2:], kernel, stride, padding)
+    filters = weight.movedim((0, 1), (-2, -1) if transposed else (-1, -2)).reshape(-1, channels, few).contiguous()
+    for given in (bias, None):
+        rows = torch.full((wanted[:, 0].numel(), few), torch.nan, dtype=dtype)
+        narrow(as_rows(image), filters, given, rows, geometry, transposed=transposed)
+        exact = wanted if given is not None else wanted - bias.double().view(-1, *[1] * dims)
+        name = f"{channels} to {few} channels {kernel} {stride} {padding} {transposed} {dtype}"
+        compare([as_maps(rows, 2, wanted.shape[2:])], [exact], TOLERANCE[dtype], name)
 
 
 def batch_norms() -> None:
@@ -273,16 +306,4 @@ def columns() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    every = (
-        norms,
-        few_channels,
-        batch_norms,
-        dropouts,
-        long_dropout,
-        far_from_zero,
-        repeats,
-        losses,
-        wrong_label,
-        columns,
-    )
-    {each.__name__: each for each in every}[sys.argv[1]]()
+    globals()[sys.argv[1]]()

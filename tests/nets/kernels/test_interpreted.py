@@ -36,6 +36,7 @@ pytestmark = [
     [
         "norms",
         "few_channels",
+        "narrow_results",
         "batch_norms",
         "dropouts",
         "long_dropout",

@@ -1,14 +1,14 @@
 """Convolutions from or to few channels on a GPU, in channels-last, without cuDNN where it is slow.
 
 On an H200, cuDNN takes 9 ms forward and backward for 2 channels to 2 at 16 x 96^3, whose maps are read in 0.1 ms, and
-19 of the 85 ms of a U-Net's step for its first and its last layer. All that such layers compute, but for the result of
-one *to* few channels, is one of two products with the values that a filter covers of a map of few channels: a
-convolution, or the gradient of its filters. On other devices both are torch's, as the reference.
+19 of the 85 ms of a U-Net's step for its first and its last layer. All that such layers compute is one of three
+products: a convolution from few channels, the gradient of its filters, and a convolution to few channels. On other
+devices these are torch's, as the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ _MOST_VALUES = 128
 _MOST_ELEMENTS = 2**31
 """Elements of a map at most, as the kernels count in 32 bits."""
 _CONVOLUTIONS: dict[int, Any] = {4: F.conv2d, 5: F.conv3d}
+_TRANSPOSED: dict[int, Any] = {4: F.conv_transpose2d, 5: F.conv_transpose3d}
 _GRADIENTS: dict[int, Any] = {4: grad.conv2d_weight, 5: grad.conv3d_weight}
 
 
@@ -37,20 +38,21 @@ def from_few(
     return _FromFew.apply(image, weight, bias, tuple(stride), tuple(padding))
 
 
-def to_few(
-    forward: Callable[[Tensor, Tensor, Tensor | None], Tensor], image: Tensor, weight: Tensor, bias: Tensor | None,
-    stride: Sequence[int], padding: Sequence[int], *, transposed: bool,
+def to_few(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """The convolution of stride 1 of (B, C, *S) in channels-last, in its type. weight: (few, C, *k)."""
+    return _ToFew.apply(image, weight, bias, tuple(stride), tuple(padding), None)
+
+
+def transposed_to_few(
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    output_padding: Sequence[int],
 ) -> Tensor:  # fmt: skip
-    """`forward(image, weight, bias)`, a convolution of stride 1, or a transposed one, of (B, C, *S) to (B, few, *S').
-
-    weight: (few, C, *k), or (C, few, *k) of a transposed one.
-    """
-    return _ToFew.apply(image, weight, bias, forward, tuple(stride), tuple(padding), transposed)
+    """The transposed convolution of (B, C, *S) in channels-last, in its type. weight: (C, few, *k)."""
+    return _ToFew.apply(image, weight, bias, tuple(stride), tuple(padding), tuple(output_padding))
 
 
-def takes_few(channels: int, weight: Tensor, voxels: int) -> bool:
-    """Whether the kernels take a map of so many channels and voxels, with filters (., ., *k) as in `weight`."""
-    taps = weight.shape[2:].numel()
+def takes_few(channels: int, taps: int, voxels: int) -> bool:
+    """Whether the kernels take a map of so many channels and voxels, and filters of so many taps."""
     return channels <= FEW and channels * taps <= _MOST_VALUES and channels * voxels < _MOST_ELEMENTS
 
 
@@ -69,24 +71,26 @@ class _FromFew(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         image, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=FORMATS[gradient.ndim])
-        of_image = None
+        of_image = of_weight = None
         if ctx.needs_input_grad[0]:
             of_image = _image_gradient(gradient, image, weight.to(image.dtype), ctx.stride, ctx.padding)
-        of_weight = filters_gradient(image, gradient, weight, ctx.stride, ctx.padding)
+        if ctx.needs_input_grad[1]:
+            of_weight = filters_gradient(image, gradient, weight, ctx.stride, ctx.padding)
         return of_image, of_weight, _bias_gradient(gradient, ctx.needs_input_grad[2]), None, None
 
 
 class _ToFew(torch.autograd.Function):
-    """Backward, the gradient is the image of few channels."""
+    """Backward, the gradient is the image of few channels. output_padding: None unless it is transposed."""
 
     @staticmethod
     def forward(
-        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, forward: Callable[..., Tensor],
-        stride: tuple[int, ...], padding: tuple[int, ...], transposed: bool,
+        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...],
+        padding: tuple[int, ...], output_padding: tuple[int, ...] | None,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(image, weight)
-        ctx.stride, ctx.padding, ctx.transposed = stride, padding, transposed
-        return forward(image, weight, bias)
+        ctx.stride, ctx.padding, ctx.transposed = stride, padding, output_padding is not None
+        weight, bias = weight.to(image.dtype), None if bias is None else bias.to(image.dtype)
+        return narrowed(image, weight, bias, stride, padding, output_padding)
 
     @staticmethod
     @once_differentiable
@@ -96,18 +100,19 @@ class _ToFew(torch.autograd.Function):
         filters, stride, padding = weight, ctx.stride, ctx.padding
         if not ctx.transposed:
             filters, padding = _mirrored(weight), _mirrored_padding(weight, padding)
-        of_image = convolved(gradient, filters.to(gradient.dtype), stride, padding) if ctx.needs_input_grad[0] else None
-        of_weight = filters_gradient(gradient, image, filters, stride, padding)
-        if not ctx.transposed:
-            of_weight = _mirrored(of_weight)
-        of_bias = _bias_gradient(gradient, ctx.needs_input_grad[2])
-        return of_image, of_weight, of_bias, None, None, None, None
+        of_image = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_image = convolved(gradient, filters.to(gradient.dtype), stride, padding)
+        if ctx.needs_input_grad[1]:
+            of_weight = filters_gradient(gradient, image, filters, stride, padding)
+            of_weight = of_weight if ctx.transposed else _mirrored(of_weight)
+        return of_image, of_weight, _bias_gradient(gradient, ctx.needs_input_grad[2]), None, None, None
 
 
 def _image_gradient(
     gradient: Tensor, image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]
 ) -> Tensor:
-    if max(stride) == 1 and takes_few(len(weight), weight, gradient[:, 0].numel()):
+    if max(stride) == 1 and takes_few(len(weight), weight.shape[2:].numel(), gradient[:, 0].numel()):
         return convolved(gradient, _mirrored(weight), stride, _mirrored_padding(weight, padding))
     dims = image.ndim - 2
     return torch.ops.aten.convolution_backward(
@@ -144,6 +149,35 @@ def convolved(image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: t
     filters = weight.movedim(1, -1).reshape(len(weight), -1).contiguous()
     geometry = geometry_of(image.shape[2:], sides, weight.shape[2:], stride, padding)
     convolve(as_rows(image), filters, rows, geometry)
+    return as_maps(rows, len(image), sides)
+
+
+def narrowed(
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...],
+    output_padding: tuple[int, ...] | None,
+) -> Tensor:  # fmt: skip
+    """The convolution (B, few, *S') in channels-last, transposed if it has an output_padding.
+
+    image: (B, C, *S), weight: (few, C, *k), or (C, few, *k) if transposed, bias: (few,), of one type.
+    """
+    transposed = output_padding is not None
+    if not triton_runs(image):
+        if transposed:
+            return _TRANSPOSED[image.ndim](image, weight, bias, stride, padding, output_padding)
+        return _CONVOLUTIONS[image.ndim](image, weight, bias, stride, padding)
+    from hasten.nets.surgery.few_triton import geometry_of, narrow
+
+    filters = weight.movedim((0, 1), (-2, -1) if transposed else (-1, -2))
+    sides = [
+        (side - 1) * step - 2 * pad + kernel + more if transposed else (side + 2 * pad - kernel) // step + 1
+        for side, pad, kernel, step, more in zip(
+            image.shape[2:], padding, weight.shape[2:], stride, output_padding or padding, strict=True
+        )
+    ]
+    rows = image.new_empty(len(image) * torch.Size(sides).numel(), filters.shape[-1])
+    geometry = geometry_of(image.shape[2:], sides, weight.shape[2:], stride, padding)
+    products = filters.reshape(-1, *filters.shape[-2:]).contiguous()
+    narrow(as_rows(image), products, bias, rows, geometry, transposed=transposed)
     return as_maps(rows, len(image), sides)
 
 

@@ -1,7 +1,8 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""`few_channels.convolved` and `few_channels.filters_gradient` in Triton. Importing this needs Triton.
+"""The products of `few_channels` in Triton. Importing this needs Triton.
 
-Both are matrix products, in which the values that a voxel's filter covers, gathered from the image, are one factor.
+For an image of few channels, the values that a voxel's filter covers are gathered as one factor of a matrix product. A
+result of few channels is a sum of products, one for each tap of the filter.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ _PROGRAMS = 512
 """Programs that sum gradients of filters; their sums are added by torch."""
 
 
+_ROWS = 128
+"""Voxels of a result of few channels that a program computes."""
+
+
 class Geometry(NamedTuple):
-    """A convolution's (D, H, W); in 2-D, D is 1 and so are its kernel and stride."""
+    """(D, H, W) of a convolution of an image; in 2-D, D is 1 and so are its kernel and stride."""
 
     sides: Triple
-    """Sides of the image, which has few channels."""
+    """Sides of the image."""
     result: Triple
     kernel: Triple
     stride: Triple
@@ -105,6 +110,51 @@ def filters_kernel(
     tl.store(target, sums, channel < channels)
 
 
+@triton.jit
+def axis(place, length, tap, stride, padding, TRANSPOSED: tl.constexpr):
+    """Where along an axis of the image a tap of the filter lies for a place of the result, and whether it is there."""
+    if TRANSPOSED:
+        there = place + padding - tap
+        return there // stride, (there >= 0) & (there % stride == 0) & (there < length * stride)
+    else:
+        there = place * stride - padding + tap
+        return there, (there >= 0) & (there < length)
+
+
+@triton.jit
+def narrow_kernel(
+    image, filters, bias, result, voxels, channels, few, chunks, parts, depth, height, width, image_depth,
+    image_height, image_width, stride_0, stride_1, stride_2, padding_0, padding_1, padding_2, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PART: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """result[v, f] = bias[f] + sum over taps and channels of image[place of the tap for v, c] * filters[tap, c, f].
+
+    parts: taps * chunks, a chunk being PART channels.
+    """
+    voxel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    z, y, x = voxel // (width * height) % depth, voxel // width % height, voxel % width
+    case = voxel // (width * height * depth) * image_depth
+    column = tl.arange(0, COLUMNS)[None, :]
+    sums = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    for part in range(parts):
+        tap = part // chunks
+        channel = part % chunks * PART + tl.arange(0, PART)
+        from_z, in_z = axis(z, image_depth, tap // (WIDTH * HEIGHT), stride_0, padding_0, TRANSPOSED)
+        from_y, in_y = axis(y, image_height, tap // WIDTH % HEIGHT, stride_1, padding_1, TRANSPOSED)
+        from_x, in_x = axis(x, image_width, tap % WIDTH, stride_2, padding_2, TRANSPOSED)
+        row = (((case + from_z) * image_height + from_y) * image_width + from_x).to(tl.int64)
+        inside = (in_z & in_y & in_x & (voxel < voxels))[:, None] & (channel < channels)[None, :]
+        values = tl.load(image + row[:, None] * channels + channel[None, :], inside, other=0.0)
+        known = (channel < channels)[:, None] & (column < few)
+        factors = tl.load(filters + (tap * channels + channel)[:, None] * few + column, known, other=0.0)
+        sums = tl.dot(values, factors, sums)
+    if BIAS:
+        sums += tl.load(bias + column, column < few, other=0.0).to(tl.float32)
+    target = result + voxel[:, None] * few + column
+    tl.store(target, sums.to(result.dtype.element_ty), (voxel < voxels)[:, None] & (column < few))
+
+
 def convolve(image: Tensor, filters: Tensor, result: Tensor, geometry: Geometry) -> None:
     """image: (B * D * H * W, few) rows, filters: (C, taps * few), result: (B * d * h * w, C), all of one type."""
     (channels, values), voxels = filters.shape, len(result)
@@ -132,6 +182,24 @@ def outer_products(image: Tensor, gradient: Tensor, geometry: Geometry) -> Tenso
             CHANNELS=image.shape[1], VALUES=padded, COLUMNS=columns, BLOCK=block, num_warps=4,
         )  # fmt: skip
     return sums.sum(0)[:values]
+
+
+def narrow(
+    image: Tensor, filters: Tensor, bias: Tensor | None, result: Tensor, geometry: Geometry, *, transposed: bool
+) -> None:
+    """A convolution to few channels, or a transposed one.
+
+    image: (B * D * H * W, C) rows, filters: (taps, C, few), result: (B * d * h * w, few), all of one type.
+    """
+    taps, channels, few = filters.shape
+    part = min(_WIDTH, max(16, power_of_two(channels)))
+    chunks = triton.cdiv(channels, part)
+    with torch.cuda.device_of(image):
+        narrow_kernel[(triton.cdiv(len(result), _ROWS),)](
+            image, filters, bias, result, len(result), channels, few, chunks, taps * chunks, *_numbers(geometry),
+            *geometry.kernel[1:], TRANSPOSED=transposed, BIAS=bias is not None, PART=part, COLUMNS=16, BLOCK=_ROWS,
+            num_warps=4, num_stages=4,
+        )  # fmt: skip
 
 
 def geometry_of(
