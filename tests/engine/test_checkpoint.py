@@ -259,7 +259,7 @@ def save_in_a_loop(step):
         tensor.fill_(step)
         if kind == "folder":
             saver.save({"step": step, "tensor": tensor}, write)
-            done = step - 1  # the one before is on the disk, and this one under way
+            done = step - 2  # the one before may be under way, and this one waits
         else:
             write({"step": step, "tensor": tensor})
             done = step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from types import TracebackType
 from typing import Any
@@ -29,7 +29,7 @@ class Saver:
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hasten-save")
+        self._thread: ThreadPoolExecutor | None = None
         self._saves: list[Future[None]] = []
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -43,12 +43,15 @@ class Saver:
         """
         while len(self._saves) > 1 or (self._saves and self._saves[0].done()):
             self._saves.pop(0).result()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="hasten-save")
         self._saves.append(self._thread.submit(_write, write, *self._copied(content)))
 
     def wait(self) -> None:
         """Wait until all saves are on the disk. Raises the first error, once."""
-        saves, self._saves = self._saves, []
-        wait(saves)
+        if self._thread is not None:
+            self._thread.shutdown()
+        saves, self._saves, self._thread = self._saves, [], None
         for save in saves:
             save.result()
 

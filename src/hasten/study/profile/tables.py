@@ -18,9 +18,14 @@ ALL, TENSOR, MEMORY, OTHER = "All kernels", "Kernels using Tensor Cores", "Memor
 OUTSIDE, BESIDE = "outside the phases", "beside the steps"
 
 _TENSOR_CORE = re.compile(
-    r"tensorop|16816|1688|884|8816|hmma|imma|wgmma|s161616|xmma|bf16bf16|nvjet|gmma", re.IGNORECASE
+    # The last three are Hasten's own.
+    r"tensorop|16816|1688|884|8816|hmma|imma|wgmma|s161616|xmma|bf16bf16|nvjet|gmma"
+    r"|^(convolve|filters|narrow)_kernel",
+    re.IGNORECASE,
 )
-_DEVICE_MEMORY = re.compile(r"^(Memcpy|Memset)|copy_kernel|copy_device_to_device|FillFunctor|CatArray", re.IGNORECASE)
+_DEVICE_MEMORY = re.compile(
+    r"^(Memcpy|Memset)|copy_kernel|copy_columns|copy_device_to_device|FillFunctor|CatArray", re.IGNORECASE
+)
 _HOST_MEMORY = re.compile(
     r"^aten::(copy_|_to_copy|_to_dense|clone|contiguous|cat|stack|flip|fill_|zero_|index_copy_|pin_memory|_foreach_(copy|zero)_)$"
 )
