@@ -174,7 +174,10 @@ def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
 
 
 def _whole_batch(probe: Probe) -> Probe:
-    """Launches, which take the same time for a few patches, would make a short run look long on a GPU."""
+    """The probe with all patches of a step.
+
+    Launches, which take the same time for a few patches, would make a short run look long on a GPU.
+    """
     return replace(probe, shape=(max(probe.batch_size, probe.shape[0]), *probe.shape[1:]))
 
 
@@ -198,8 +201,7 @@ def fastest_variant(
 
     Where two rounds would take longer than that, the first variant is taken. passes: how many of them the run will
     make, in the size of the probe; a short run is measured in fewer rounds. is_short: whether a run of which a pass
-    takes so many seconds is too short to compare; it takes the last variant, if that is sound and no slower than the
-    first one.
+    takes so many seconds is too short to compare; it takes the last variant, if that is sound (`_usual_variant`).
 
     A variant is excluded if, in any pass, its loss differs from that of the first one, the reference, by more than
     2 %, or its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain

@@ -55,7 +55,8 @@ def triton_works(device: torch.device) -> bool:
 
 def try_triton_ahead(device: torch.device) -> None:
     """Begin to import and try Triton, which takes a second, beside whatever the caller does next; on a GPU alone."""
-    threading.Thread(target=triton_works, args=(device,), name="triton").start()
+    if device.type == "cuda":
+        threading.Thread(target=triton_works, args=(device,), name="triton").start()
 
 
 @cache
