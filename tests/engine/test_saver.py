@@ -69,7 +69,8 @@ def test_one_is_written_at_a_time_and_none_is_left_out() -> None:
     assert not any(thread.daemon for thread in disk.threads)
 
 
-def test_a_save_that_fails_holds_up_no_other() -> None:
+@pytest.mark.parametrize("later", ["wait", "save"])
+def test_a_save_that_waits_behind_a_failed_one_is_not_written(later: str) -> None:
     disk, saver = Disk(), Saver()
 
     def fail_late(content: dict[str, Any]) -> None:
@@ -80,9 +81,11 @@ def test_a_save_that_fails_holds_up_no_other() -> None:
     saver.save({"step": 2}, disk.write)
     disk.gate.set()
     with pytest.raises(OSError, match="No space"):
-        saver.wait()
-    saver.wait()
-    assert disk.written == [{"step": 2}]
+        saver.wait() if later == "wait" else saver.save({"step": 3}, disk.write)
+    assert disk.written == []
+    saver.save({"step": 4}, disk.write)
+    saver.close()
+    assert [content["step"] for content in disk.written] == [4]
 
 
 def test_close_waits_for_the_disk(tmp_path: Path) -> None:

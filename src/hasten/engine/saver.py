@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import copy
 from types import TracebackType
 from typing import Any
@@ -24,8 +24,9 @@ class Saver:
     """`save` returns as soon as the content is the thread's own; `close` (or the end of a `with`) waits for the disk.
 
     Saves are written one after another, in their order. While one is written, another one may wait in host memory; the
-    next `save` waits for room. What went wrong in the thread is raised by a later `save`, `wait` or `close`. A process
-    that ends without `close` still finishes the writes; one that is killed leaves the files before them.
+    next `save` waits for room. What went wrong in the thread is raised by a later `save`, `wait` or `close`, and a save
+    that waits behind a failed one is not written: it may count on what that one should have left. A process that ends
+    without `close` still finishes the writes; one that is killed leaves the files before them.
     """
 
     def __init__(self) -> None:
@@ -42,18 +43,27 @@ class Saver:
         a save before this one; this one is then not started.
         """
         while len(self._saves) > 1 or (self._saves and self._saves[0].done()):
-            self._saves.pop(0).result()
+            self._finish_first()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="hasten-save")
-        self._saves.append(self._thread.submit(_write, write, *self._copied(content)))
+        before = self._saves[-1] if self._saves else None
+        self._saves.append(self._thread.submit(_write, before, write, *self._copied(content)))
 
     def wait(self) -> None:
         """Wait until all saves are on the disk. Raises the first error, once."""
         if self._thread is not None:
             self._thread.shutdown()
-        saves, self._saves, self._thread = self._saves, [], None
-        for save in saves:
-            save.result()
+            self._thread = None
+        while self._saves:
+            self._finish_first()
+
+    def _finish_first(self) -> None:
+        try:
+            self._saves.pop(0).result()
+        except BaseException:
+            wait(self._saves)  # none of them is written
+            self._saves.clear()
+            raise
 
     def close(self) -> None:
         """`wait`, under the name that every resource has; the saver may be used again."""
@@ -101,7 +111,9 @@ class Saver:
             return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def _write(write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:
+def _write(before: Future[None] | None, write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:
+    if before is not None:
+        before.result()
     for event in ready:
         event.synchronize()
     write(content)
