@@ -151,7 +151,7 @@ def few_channels(few: int, channels: int, stride: int, dtype: torch.dtype) -> No
     geometry = geometry_of((96,) * 3, (side,) * 3, kernel, (stride,) * 3, padding)
     image, filters, result = (
         torch.empty(*shape, dtype=dtype, device="meta")
-        for shape in ((16 * 96**3, few), (channels, 27 * few), (16 * side**3, channels))
+        for shape in ((16 * 96**3, few), (channels, few, 27), (16 * side**3, channels))
     )
     convolve(image, filters, result, geometry)
     outer_products(image, result, geometry)

@@ -22,8 +22,7 @@ from hasten.nets.surgery.rows import FORMATS, as_maps, as_rows
 
 FEW = 4
 """Channels at most, on the side that has few."""
-_MOST_VALUES = 128
-"""Values that a filter covers at most."""
+_MOST_TAPS = 128
 _MOST_ELEMENTS = 2**31
 """Elements of a map at most, as the kernels count in 32 bits."""
 _CONVOLUTIONS: dict[int, Any] = {4: F.conv2d, 5: F.conv3d}
@@ -53,7 +52,7 @@ def transposed_to_few(
 
 def takes_few(channels: int, taps: int, voxels: int) -> bool:
     """Whether the kernels take a map of so many channels and voxels, and filters of so many taps."""
-    return channels <= FEW and channels * taps <= _MOST_VALUES and channels * voxels < _MOST_ELEMENTS
+    return channels <= FEW and taps <= _MOST_TAPS and channels * voxels < _MOST_ELEMENTS
 
 
 class _FromFew(torch.autograd.Function):
@@ -146,9 +145,8 @@ def convolved(image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: t
         for side, pad, kernel, step in zip(image.shape[2:], padding, weight.shape[2:], stride, strict=True)
     ]
     rows = image.new_empty(len(image) * torch.Size(sides).numel(), len(weight))
-    filters = weight.movedim(1, -1).reshape(len(weight), -1).contiguous()
     geometry = geometry_of(image.shape[2:], sides, weight.shape[2:], stride, padding)
-    convolve(as_rows(image), filters, rows, geometry)
+    convolve(as_rows(image), weight.flatten(2).contiguous(), rows, geometry)
     return as_maps(rows, len(image), sides)
 
 
@@ -192,6 +190,4 @@ def filters_gradient(
 
     geometry = geometry_of(image.shape[2:], gradient.shape[2:], weight.shape[2:], stride, padding)
     sums = outer_products(as_rows(image), as_rows(gradient), geometry)
-    # As (taps, few, C).
-    taps = sums.view(*weight.shape[2:], image.shape[1], -1)
-    return taps.movedim((-1, -2), (0, 1)).to(weight.dtype)
+    return sums.movedim(-1, 0).reshape(weight.shape).to(weight.dtype)
