@@ -47,6 +47,7 @@ class Launch:
     aligned: tuple[int, ...]
     """Places of arguments that are a multiple of 16."""
     warps: int
+    stages: int
 
     def built(self, card: int) -> Any:
         source = ASTSource(
@@ -55,7 +56,9 @@ class Launch:
             constexprs=dict(self.constants),
             attrs={(place,): [["tt.divisibility", 16]] for place in self.aligned},
         )
-        return triton.compile(source, target=GPUTarget("cuda", card, 32), options={"num_warps": self.warps})
+        return triton.compile(
+            source, target=GPUTarget("cuda", card, 32), options={"num_warps": self.warps, "num_stages": self.stages}
+        )
 
     def __str__(self) -> str:
         pointers = next((kind[1:] for _, kind in self.signature if kind.startswith("*")), "")
@@ -64,7 +67,7 @@ class Launch:
 
 
 def launch_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
-    warps = kwargs.pop("num_warps", 4)
+    warps, stages = kwargs.pop("num_warps", 4), kwargs.pop("num_stages", 3)
     given = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
     signature, constants, aligned = [], [], []
     for place, name in enumerate(kernel.arg_names):
@@ -85,7 +88,7 @@ def launch_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lau
             kind = "i32" if value < 2**31 else "i64"
             aligned += [place] if value % 16 == 0 and not kernel.params[place].do_not_specialize else []
         signature.append((name, kind))
-    return Launch(kernel, tuple(signature), tuple(constants), tuple(aligned), warps)
+    return Launch(kernel, tuple(signature), tuple(constants), tuple(aligned), warps, stages)
 
 
 @contextmanager

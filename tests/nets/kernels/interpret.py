@@ -105,7 +105,7 @@ def few_channels_of(
     dims: int, few: int, channels: int, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    image = image_of((2, few, 5, 9, 11)[: dims + 2], dtype, True)
+    image = image_of((2, few, 3, 5, 7)[: dims + 2], dtype, True)
     weight = normal(channels, few, *kernel).to(dtype)
     convolution = functional.conv3d if dims == 3 else functional.conv2d
     gradient_of = grad.conv3d_weight if dims == 3 else grad.conv2d_weight
@@ -118,7 +118,7 @@ def few_channels_of(
     filters = gradient_of(image.double(), weight.shape, gradient.double(), stride, padding)
     name = f"{few} channels to {channels} {kernel} {stride} {padding} {dtype}"
     compare([as_maps(rows, 2, wanted.shape[2:])], [wanted], TOLERANCE[dtype], name)
-    compare([sums.float()], [filters.flatten(2).movedim(0, -1)], 1e-5, f"filters of {name}")
+    compare([sums.float()], [filters.flatten(2)], 1e-5, f"filters of {name}")
 
 
 def narrow_results() -> None:

@@ -190,4 +190,4 @@ def filters_gradient(
 
     geometry = geometry_of(image.shape[2:], gradient.shape[2:], weight.shape[2:], stride, padding)
     sums = outer_products(as_rows(image), as_rows(gradient), geometry)
-    return sums.movedim(-1, 0).reshape(weight.shape).to(weight.dtype)
+    return sums.view(weight.shape).to(weight.dtype)

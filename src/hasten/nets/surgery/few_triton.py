@@ -1,4 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
+# ruff: noqa: RUF005 (Triton has no unpacking)
 """The products of `few_channels` in Triton. Importing this needs Triton.
 
 For an image of few channels, the values that a voxel's filter covers are gathered as one factor of a matrix product, a
@@ -18,16 +19,14 @@ from torch import Tensor
 from hasten.config.schema import Triple
 from hasten.kernels.use import power_of_two
 
-_GATHERED = 4096
-"""Values of the image that a program gathers at once."""
 _TAPS = 32
-"""Taps of a filter that `convolve_kernel` multiplies at once."""
-_WIDTH = 64
-"""Channels that a program computes or multiplies at once, at most; 16 at least, for the matrix units."""
+"""Taps of a filter that are multiplied at once, at most."""
+_WIDTH = 32
+"""Channels that a program multiplies or computes at once, at most; 16 at least, for the matrix units."""
 _PROGRAMS = 512
 """Programs that sum gradients of filters; their sums are added by torch."""
 _ROWS = 128
-"""Voxels of a result of few channels that a program computes."""
+"""Voxels that a program has at once."""
 
 
 class Geometry(NamedTuple):
@@ -61,118 +60,139 @@ def axis(place, length, tap, padding, STRIDE: tl.constexpr, TRANSPOSED: tl.const
 
 
 @triton.jit
-def source(
-    case, z, y, x, tap, depth, height, width, padding_0, padding_1, padding_2, STRIDE_0: tl.constexpr,
-    STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
+def value(
+    image, case, z, y, x, there, few, tap: tl.constexpr, depth, height, width, padding_0, padding_1,
+    padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr, DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """Row of the image where a tap lies for a place of the result, and whether there is one. HEIGHT and WIDTH are the
-    kernel's.
+    """(BLOCK,) values of one of few channels that a tap covers, 0 outside of the image and for taps beyond the last."""
+    if tap < DEPTH * HEIGHT * WIDTH:
+        from_z, in_z = axis(z, depth, tap // (WIDTH * HEIGHT), padding_0, STRIDE_0, False)
+        from_y, in_y = axis(y, height, tap // WIDTH % HEIGHT, padding_1, STRIDE_1, False)
+        from_x, in_x = axis(x, width, tap % WIDTH, padding_2, STRIDE_2, False)
+        row = ((case * depth + from_z) * height + from_y) * width + from_x
+        return tl.load(image + row * FEW + few, there & in_z & in_y & in_x, other=0.0)
+    else:
+        return tl.zeros_like(x).to(image.dtype.element_ty)
+
+
+@triton.jit
+def gathered(
+    image, case, z, y, x, there, few, first: tl.constexpr, depth, height, width, padding_0, padding_1,
+    padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr, DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """(BLOCK, PART) values of one of few channels that the taps from `first` on cover.
+
+    A thread has all values of a voxel, so that where taps lie is known when this is compiled. DEPTH, HEIGHT and WIDTH
+    are the kernel's.
     """
-    from_z, in_z = axis(z, depth, tap // (WIDTH * HEIGHT), padding_0, STRIDE_0, TRANSPOSED)
-    from_y, in_y = axis(y, height, tap // WIDTH % HEIGHT, padding_1, STRIDE_1, TRANSPOSED)
-    from_x, in_x = axis(x, width, tap % WIDTH, padding_2, STRIDE_2, TRANSPOSED)
-    return ((case * depth + from_z) * height + from_y) * width + from_x, in_z & in_y & in_x
+    values = ()
+    for number in tl.static_range(PART):
+        each = value(
+            image, case, z, y, x, there, few, first + number, depth, height, width, padding_0, padding_1, padding_2,
+            STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW,
+        )  # fmt: skip
+        values = values + (each,)  # type: ignore[assignment]
+    # Half with half, so that the last axis of all is that of neighbouring taps.
+    return tl.reshape(joined(values, PART // 2), (x.shape[0], PART))
+
+
+@triton.jit
+def joined(values, half: tl.constexpr):
+    """2 * half tensors as one, with an axis of two for each halving."""
+    pairs = ()
+    for place in tl.static_range(half):
+        pairs = pairs + (tl.join(values[place], values[place + half]),)  # type: ignore[assignment]
+    if half > 1:
+        return joined(pairs, half // 2)
+    else:
+        return pairs[0]  # type: ignore[misc]
 
 
 @triton.jit
 def convolve_kernel(
-    image, filters, result, voxels, channels, taps, depth, height, width, image_depth, image_height, image_width,
+    image, filters, result, voxels, channels, depth, height, width, image_depth, image_height, image_width,
     padding_0, padding_1, padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, TAPS: tl.constexpr, PART: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, TAPS: tl.constexpr,
+    PART: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """result[v, c] = sum over taps and few channels of filters[c, few, tap] * image[place of the tap for v, few]."""
-    voxel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    voxel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     case, z, y, x = split(voxel, depth, height, width)
-    channel = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    sums = tl.zeros((ROWS, BLOCK), tl.float32)
+    channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    sums = tl.zeros((COLUMNS, BLOCK), tl.float32)
     for first in tl.static_range(0, TAPS, PART):
-        tap = first + tl.arange(0, PART)
-        row, inside = source(
-            case, z, y, x, tap[:, None], image_depth, image_height, image_width, padding_0, padding_1, padding_2,
-            STRIDE_0, STRIDE_1, STRIDE_2, HEIGHT, WIDTH, False,
-        )  # fmt: skip
-        there = inside & (voxel < voxels) & (tap[:, None] < taps)
-        known = (channel < channels) & (tap[None, :] < taps)
+        tap = first + tl.arange(0, PART)[None, :]
+        known = (channel < channels) & (tap < DEPTH * HEIGHT * WIDTH)
         for few in tl.static_range(FEW):
-            gathered = tl.load(image + row * FEW + few, there, other=0.0)
-            factors = tl.load(filters + (channel * FEW + few) * taps + tap[None, :], known, other=0.0)
-            sums = tl.dot(factors, gathered, sums)
-    target = result + voxel.to(tl.int64) * channels + channel
-    tl.store(target, sums.to(result.dtype.element_ty), (voxel < voxels) & (channel < channels))
+            values = gathered(
+                image, case, z, y, x, voxel < voxels, few, first, image_depth, image_height, image_width, padding_0,
+                padding_1, padding_2, STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW, PART,
+            )  # fmt: skip
+            factors = tl.load(filters + (channel * FEW + few) * (DEPTH * HEIGHT * WIDTH) + tap, known, other=0.0)
+            sums = tl.dot(factors, tl.trans(values), sums)
+    target = result + voxel[None, :].to(tl.int64) * channels + channel
+    tl.store(target, sums.to(result.dtype.element_ty), (voxel < voxels)[None, :] & (channel < channels))
 
 
 @triton.jit
 def filters_kernel(
-    image, gradient, result, voxels, channels, taps, steps, depth, height, width, image_depth, image_height,
-    image_width, padding_0, padding_1, padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr,
-    STRIDE_2: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, TAPS: tl.constexpr,
-    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    image, gradient, result, voxels, channels, steps, depth, height, width, image_depth, image_height, image_width,
+    padding_0, padding_1, padding_2, FIRST: tl.constexpr, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr,
+    STRIDE_2: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr,
+    TAPS: tl.constexpr, PART: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """result[program, few, tap, c] = sum over its voxels of image[place of the tap for v, few] * gradient[v, c]."""
-    program = tl.program_id(0)
-    tap = tl.arange(0, TAPS)[:, None]
-    channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    # One sum for each of the few channels, as Triton has no lists of tensors.
-    sums_0 = tl.zeros((TAPS, COLUMNS), tl.float32)
-    sums_1, sums_2, sums_3 = sums_0, sums_0, sums_0
+    """result[program, c, few, tap] = sum over its voxels of gradient[v, c] * image[place of the tap for v, few].
+
+    Of PART taps from FIRST on. Neighbouring programs have the same voxels and another of the few channels.
+    """
+    program, few = tl.program_id(0) // FEW, tl.program_id(0) % FEW
+    channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    sums = tl.zeros((COLUMNS, PART), tl.float32)
     for step in range(steps):
         voxel = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
-        case, z, y, x = split(voxel[None, :], depth, height, width)
-        row, inside = source(
-            case, z, y, x, tap, image_depth, image_height, image_width, padding_0, padding_1, padding_2, STRIDE_0,
-            STRIDE_1, STRIDE_2, HEIGHT, WIDTH, False,
+        case, z, y, x = split(voxel, depth, height, width)
+        there = voxel < voxels
+        values = gathered(
+            image, case, z, y, x, there, few, FIRST, image_depth, image_height, image_width, padding_0, padding_1,
+            padding_2, STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW, PART,
         )  # fmt: skip
-        there = inside & (voxel[None, :] < voxels) & (tap < taps)
-        place = gradient + voxel[:, None].to(tl.int64) * channels + channel
-        factors = tl.load(place, (voxel[:, None] < voxels) & (channel < channels), other=0.0)
-        values = image + row * FEW
-        sums_0 = tl.dot(tl.load(values, there, other=0.0), factors, sums_0)
-        if FEW > 1:
-            sums_1 = tl.dot(tl.load(values + 1, there, other=0.0), factors, sums_1)
-        if FEW > 2:
-            sums_2 = tl.dot(tl.load(values + 2, there, other=0.0), factors, sums_2)
-        if FEW > 3:
-            sums_3 = tl.dot(tl.load(values + 3, there, other=0.0), factors, sums_3)
-    target = result + (program * FEW * TAPS + tap) * channels + channel
-    known = channel < channels
-    tl.store(target, sums_0, known)
-    if FEW > 1:
-        tl.store(target + TAPS * channels, sums_1, known)
-    if FEW > 2:
-        tl.store(target + 2 * TAPS * channels, sums_2, known)
-    if FEW > 3:
-        tl.store(target + 3 * TAPS * channels, sums_3, known)
+        place = gradient + voxel[None, :].to(tl.int64) * channels + channel
+        sums = tl.dot(tl.load(place, there[None, :] & (channel < channels), other=0.0), values, sums)
+    tap = FIRST + tl.arange(0, PART)[None, :]
+    target = result + ((program * channels + channel) * FEW + few) * (DEPTH * HEIGHT * WIDTH) + tap
+    tl.store(target, sums, (channel < channels) & (tap < DEPTH * HEIGHT * WIDTH))
 
 
 @triton.jit
 def narrow_kernel(
-    image, filters, bias, result, voxels, channels, few, chunks, parts, depth, height, width, image_depth,
+    image, filters, bias, result, voxels, channels, few, chunks, lines, depth, height, width, image_depth,
     image_height, image_width, padding_0, padding_1, padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr,
-    STRIDE_2: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr,
-    PART: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    STRIDE_2: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr,
+    BIAS: tl.constexpr, PART: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """result[v, f] = bias[f] + sum over taps and channels of image[place of the tap for v, c] * filters[tap, c, f].
 
-    parts: taps * chunks, a chunk being PART channels.
+    lines: those of the kernel along the last axis, times chunks of PART channels.
     """
     voxel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     case, z, y, x = split(voxel, depth, height, width)
     column = tl.arange(0, COLUMNS)[None, :]
     sums = tl.zeros((BLOCK, COLUMNS), tl.float32)
-    for part in range(parts):
-        tap = part // chunks
+    for part in range(lines):
+        line = part // chunks
         channel = part % chunks * PART + tl.arange(0, PART)
-        row, inside = source(
-            case, z, y, x, tap, image_depth, image_height, image_width, padding_0, padding_1, padding_2, STRIDE_0,
-            STRIDE_1, STRIDE_2, HEIGHT, WIDTH, TRANSPOSED,
-        )  # fmt: skip
-        there = (inside & (voxel < voxels))[:, None] & (channel < channels)[None, :]
-        values = tl.load(image + row.to(tl.int64)[:, None] * channels + channel[None, :], there, other=0.0)
+        from_z, in_z = axis(z, image_depth, line // HEIGHT, padding_0, STRIDE_0, TRANSPOSED)
+        from_y, in_y = axis(y, image_height, line % HEIGHT, padding_1, STRIDE_1, TRANSPOSED)
+        begin, inside = ((case * image_depth + from_z) * image_height + from_y) * image_width, in_z & in_y
         known = (channel < channels)[:, None] & (column < few)
-        factors = tl.load(filters + (tap * channels + channel)[:, None] * few + column, known, other=0.0)
-        sums = tl.dot(values, factors, sums)
+        for number in tl.static_range(WIDTH):
+            from_x, in_x = axis(x, image_width, number, padding_2, STRIDE_2, TRANSPOSED)
+            there = (inside & in_x & (voxel < voxels))[:, None] & (channel < channels)[None, :]
+            place = image + (begin + from_x).to(tl.int64)[:, None] * channels + channel[None, :]
+            factor = filters + ((line * WIDTH + number) * channels + channel)[:, None] * few + column
+            sums = tl.dot(tl.load(place, there, other=0.0), tl.load(factor, known, other=0.0), sums)
     if BIAS:
         sums += tl.load(bias + column, column < few, other=0.0).to(tl.float32)
     target = result + voxel[:, None] * few + column
@@ -182,37 +202,37 @@ def narrow_kernel(
 def convolve(image: Tensor, filters: Tensor, result: Tensor, geometry: Geometry) -> None:
     """image: (B * D * H * W, few) rows, filters: (C, few, taps), result: (B * d * h * w, C), all of one type."""
     (channels, few, taps), voxels = filters.shape, len(result)
-    padded, rows = _padded(taps), _columns(channels)
-    part = min(padded, _TAPS)
-    block = _GATHERED // _TAPS
+    columns = _columns(channels)
     with torch.cuda.device_of(image):
-        convolve_kernel[(triton.cdiv(voxels, block), triton.cdiv(channels, rows))](
-            image, filters, result, voxels, channels, taps, *_numbers(geometry), FEW=few, TAPS=padded, PART=part,
-            ROWS=rows, BLOCK=block, **_shape(geometry), num_warps=4,
+        convolve_kernel[(triton.cdiv(voxels, _ROWS), triton.cdiv(channels, columns))](
+            image, filters, result, voxels, channels, *_numbers(geometry), FEW=few, COLUMNS=columns, BLOCK=_ROWS,
+            **_shape(geometry), **_parts(taps), num_warps=4,
         )  # fmt: skip
 
 
 def outer_products(image: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
-    """(few, taps, C) float32. image: (B * D * H * W, few) rows. gradient: (B * d * h * w, C)."""
+    """(C, few, taps) float32. image: (B * D * H * W, few) rows. gradient: (B * d * h * w, C)."""
     (voxels, channels), few = gradient.shape, image.shape[1]
     taps = geometry.kernel[0] * geometry.kernel[1] * geometry.kernel[2]
-    padded, columns = _padded(taps), _columns(channels)
-    block = _GATHERED // max(padded, _TAPS)
-    steps = triton.cdiv(voxels, block * _PROGRAMS)
-    programs = triton.cdiv(voxels, block * steps)
-    sums = torch.empty(programs, few, padded, channels, device=image.device)
+    columns, parts = _columns(channels), _parts(taps)
+    steps = triton.cdiv(voxels, _ROWS * _PROGRAMS)
+    programs = triton.cdiv(voxels, _ROWS * steps)
+    sums = torch.empty(programs, channels, few, taps, device=image.device)
     with torch.cuda.device_of(image):
-        filters_kernel[(programs, triton.cdiv(channels, columns))](
-            image, gradient, sums, voxels, channels, taps, steps, *_numbers(geometry), FEW=few, TAPS=padded,
-            COLUMNS=columns, BLOCK=block, **_shape(geometry), num_warps=4,
-        )  # fmt: skip
-    return sums.sum(0)[:, :taps]
+        for first in range(0, parts["TAPS"], parts["PART"]):
+            filters_kernel[(programs * few, triton.cdiv(channels, columns))](
+                image, gradient, sums, voxels, channels, steps, *_numbers(geometry), FIRST=first, FEW=few,
+                COLUMNS=columns, BLOCK=_ROWS, **_shape(geometry), **parts, num_warps=4, num_stages=1,
+            )  # fmt: skip
+    return sums.sum(0)
 
 
 def narrow(
     image: Tensor, filters: Tensor, bias: Tensor | None, result: Tensor, geometry: Geometry, *, transposed: bool
 ) -> None:
     """A convolution to few channels, or a transposed one.
+
+    With wider kernels, a line of rows would not fit into the shared memory of small cards twice.
 
     image: (B * D * H * W, C) rows, filters: (taps, C, few), result: (B * d * h * w, few), all of one type.
     """
@@ -221,9 +241,9 @@ def narrow(
     chunks = triton.cdiv(channels, part)
     with torch.cuda.device_of(image):
         narrow_kernel[(triton.cdiv(len(result), _ROWS),)](
-            image, filters, bias, result, len(result), channels, few, chunks, taps * chunks, *_numbers(geometry),
-            TRANSPOSED=transposed, BIAS=bias is not None, PART=part, COLUMNS=16, BLOCK=_ROWS, **_shape(geometry),
-            num_warps=4, num_stages=4,
+            image, filters, bias, result, len(result), channels, few, chunks, taps // geometry.kernel[2] * chunks,
+            *_numbers(geometry), TRANSPOSED=transposed, BIAS=bias is not None, PART=part, COLUMNS=16, BLOCK=_ROWS,
+            **_shape(geometry), num_warps=4, num_stages=2 if geometry.kernel[2] <= 3 else 1,
         )  # fmt: skip
 
 
@@ -247,11 +267,13 @@ def _numbers(geometry: Geometry) -> tuple[int, ...]:
 def _shape(geometry: Geometry) -> dict[str, int]:
     """What the kernels are compiled for, so that no number is divided by one that is not known."""
     strides = {f"STRIDE_{axis}": stride for axis, stride in enumerate(geometry.stride)}
-    return strides | {"HEIGHT": geometry.kernel[1], "WIDTH": geometry.kernel[2]}
+    return strides | dict(zip(("DEPTH", "HEIGHT", "WIDTH"), geometry.kernel, strict=True))
 
 
-def _padded(taps: int) -> int:
-    return max(16, power_of_two(taps))
+def _parts(taps: int) -> dict[str, int]:
+    """Taps with those of zeros, and how many of them are multiplied at once."""
+    padded = max(16, power_of_two(taps))
+    return {"TAPS": padded, "PART": min(padded, _TAPS)}
 
 
 def _columns(channels: int) -> int:
