@@ -60,42 +60,55 @@ def axis(place, length, tap, padding, STRIDE: tl.constexpr, TRANSPOSED: tl.const
 
 
 @triton.jit
-def value(
-    image, case, z, y, x, there, few, tap: tl.constexpr, depth, height, width, padding_0, padding_1,
-    padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr, DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr,
-):  # fmt: skip
-    """(BLOCK,) values of one of few channels that a tap covers, 0 outside of the image and for taps beyond the last."""
-    if tap < DEPTH * HEIGHT * WIDTH:
-        from_z, in_z = axis(z, depth, tap // (WIDTH * HEIGHT), padding_0, STRIDE_0, False)
-        from_y, in_y = axis(y, height, tap // WIDTH % HEIGHT, padding_1, STRIDE_1, False)
-        from_x, in_x = axis(x, width, tap % WIDTH, padding_2, STRIDE_2, False)
-        row = ((case * depth + from_z) * height + from_y) * width + from_x
-        return tl.load(image + row * FEW + few, there & in_z & in_y & in_x, other=0.0)
-    else:
-        return tl.zeros_like(x).to(image.dtype.element_ty)
+def along(place, length, padding, STRIDE: tl.constexpr, TAPS: tl.constexpr):
+    """Where all taps along an axis lie, and whether they are there: a tuple each."""
+    places = ()
+    insides = ()
+    for tap in tl.static_range(TAPS):
+        there, inside = axis(place, length, tap, padding, STRIDE, False)
+        places = places + (there,)  # type: ignore[assignment]
+        insides = insides + (inside,)  # type: ignore[assignment]
+    return places, insides
 
 
 @triton.jit
-def gathered(
-    image, case, z, y, x, there, few, first: tl.constexpr, depth, height, width, padding_0, padding_1,
-    padding_2, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr, DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, PART: tl.constexpr,
+def covered(
+    voxel, there, depth, height, width, image_depth, image_height, image_width, padding_0, padding_1, padding_2,
+    STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr, STRIDE_2: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK, PART) values of one of few channels that the taps from `first` on cover.
+    """Where the values of all taps lie for (BLOCK,) voxels of the result, and whether they are within the image.
 
-    A thread has all values of a voxel, so that where taps lie is known when this is compiled. DEPTH, HEIGHT and WIDTH
-    are the kernel's.
+    DEPTH, HEIGHT and WIDTH are the kernel's. A thread has all values of a voxel, so that taps are known when this is
+    compiled.
     """
+    case, z, y, x = split(voxel, depth, height, width)
+    from_z, in_z = along(z, image_depth, padding_0, STRIDE_0, DEPTH)
+    from_y, in_y = along(y, image_height, padding_1, STRIDE_1, HEIGHT)
+    from_x, in_x = along(x, image_width, padding_2, STRIDE_2, WIDTH)
+    places = ()
+    insides = ()
+    for tap in tl.static_range(DEPTH * HEIGHT):
+        line = ((case * image_depth + from_z[tap // HEIGHT]) * image_height + from_y[tap % HEIGHT]) * image_width
+        inside = there & in_z[tap // HEIGHT] & in_y[tap % HEIGHT]
+        for number in tl.static_range(WIDTH):
+            places = places + ((line + from_x[number]) * FEW,)  # type: ignore[assignment]
+            insides = insides + (inside & in_x[number],)  # type: ignore[assignment]
+    return places, insides
+
+
+@triton.jit
+def gathered(image, places, insides, first: tl.constexpr, TAPS: tl.constexpr, PART: tl.constexpr):
+    """(BLOCK, PART) values of the taps from `first` on, 0 outside of the image and beyond the last one."""
     values = ()
-    for number in tl.static_range(PART):
-        each = value(
-            image, case, z, y, x, there, few, first + number, depth, height, width, padding_0, padding_1, padding_2,
-            STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW,
-        )  # fmt: skip
-        values = values + (each,)  # type: ignore[assignment]
+    for tap in tl.static_range(PART):
+        if first + tap < TAPS:
+            value = tl.load(image + places[first + tap], insides[first + tap], other=0.0)
+        else:
+            value = tl.zeros_like(places[0]).to(image.dtype.element_ty)
+        values = values + (value,)  # type: ignore[assignment]
     # Half with half, so that the last axis of all is that of neighbouring taps.
-    return tl.reshape(joined(values, PART // 2), (x.shape[0], PART))
+    return tl.reshape(joined(values, PART // 2), (places[0].shape[0], PART))
 
 
 @triton.jit
@@ -119,17 +132,17 @@ def convolve_kernel(
 ):  # fmt: skip
     """result[v, c] = sum over taps and few channels of filters[c, few, tap] * image[place of the tap for v, few]."""
     voxel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    case, z, y, x = split(voxel, depth, height, width)
+    places, insides = covered(
+        voxel, voxel < voxels, depth, height, width, image_depth, image_height, image_width, padding_0, padding_1,
+        padding_2, STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW,
+    )  # fmt: skip
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[:, None]
     sums = tl.zeros((COLUMNS, BLOCK), tl.float32)
     for first in tl.static_range(0, TAPS, PART):
         tap = first + tl.arange(0, PART)[None, :]
         known = (channel < channels) & (tap < DEPTH * HEIGHT * WIDTH)
         for few in tl.static_range(FEW):
-            values = gathered(
-                image, case, z, y, x, voxel < voxels, few, first, image_depth, image_height, image_width, padding_0,
-                padding_1, padding_2, STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW, PART,
-            )  # fmt: skip
+            values = gathered(image + few, places, insides, first, DEPTH * HEIGHT * WIDTH, PART)
             factors = tl.load(filters + (channel * FEW + few) * (DEPTH * HEIGHT * WIDTH) + tap, known, other=0.0)
             sums = tl.dot(factors, tl.trans(values), sums)
     target = result + voxel[None, :].to(tl.int64) * channels + channel
@@ -152,12 +165,12 @@ def filters_kernel(
     sums = tl.zeros((COLUMNS, PART), tl.float32)
     for step in range(steps):
         voxel = (program * steps + step) * BLOCK + tl.arange(0, BLOCK)
-        case, z, y, x = split(voxel, depth, height, width)
         there = voxel < voxels
-        values = gathered(
-            image, case, z, y, x, there, few, FIRST, image_depth, image_height, image_width, padding_0, padding_1,
-            padding_2, STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW, PART,
+        places, insides = covered(
+            voxel, there, depth, height, width, image_depth, image_height, image_width, padding_0, padding_1,
+            padding_2, STRIDE_0, STRIDE_1, STRIDE_2, DEPTH, HEIGHT, WIDTH, FEW,
         )  # fmt: skip
+        values = gathered(image + few, places, insides, FIRST, DEPTH * HEIGHT * WIDTH, PART)
         place = gradient + voxel[None, :].to(tl.int64) * channels + channel
         sums = tl.dot(tl.load(place, there[None, :] & (channel < channels), other=0.0), values, sums)
     tap = FIRST + tl.arange(0, PART)[None, :]
