@@ -9,6 +9,7 @@ sizes and alignment are those of a run. Needs a CUDA build of torch with its Tri
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import subprocess
@@ -147,29 +148,25 @@ def joins(rows: int, width: int) -> None:
     copy_columns(both[:, width:], torch.empty(rows, width, dtype=torch.bfloat16, device="meta"))
 
 
-def few_channels(few: int, channels: int, stride: int, dtype: torch.dtype) -> None:
-    from hasten.nets.surgery.few_triton import convolve, geometry_of, outer_products
+def few_channels(
+    few: int, channels: int, sides: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    """Convolutions from few channels and the gradient of their filters, and, likewise transposed or not, to few."""
+    from hasten.nets.surgery.few_triton import convolve, geometry_of, narrow, outer_products
 
-    side, kernel, padding = 96 // stride, (3,) * 3, (1,) * 3
-    geometry = geometry_of((96,) * 3, (side,) * 3, kernel, (stride,) * 3, padding)
-    image, filters, result = (
-        torch.empty(*shape, dtype=dtype, device="meta")
-        for shape in ((16 * 96**3, few), (channels, few, 27), (16 * side**3, channels))
-    )
-    convolve(image, filters, result, geometry)
-    outer_products(image, result, geometry)
+    def made(*shape: int) -> Tensor:
+        return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
 
-
-def narrow_results(channels: int, few: int, *, transposed: bool) -> None:
-    from hasten.nets.surgery.few_triton import geometry_of, narrow
-
-    side, stride = (48, 2) if transposed else (96, 1)
-    image, filters, bias, result = (
-        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
-        for shape in ((16 * side**3, channels), (27, channels, few), (few,), (16 * 96**3, few))
-    )
-    geometry = geometry_of((side,) * 3, (96,) * 3, (3,) * 3, (stride,) * 3, (1,) * 3)
-    narrow(image, filters, bias, result, geometry, transposed=transposed)
+    padding = tuple(side // 2 for side in kernel)
+    small = tuple(-(-side // step) for side, step in zip(sides, stride, strict=True))
+    many, fewer, taps = (2 * math.prod(sides), 2 * math.prod(small), math.prod(kernel))
+    geometry = geometry_of(sides, small, kernel, stride, padding)
+    convolve(made(many, few), made(channels, few, taps), made(fewer, channels), geometry)
+    outer_products(made(many, few), made(fewer, channels), geometry)
+    filters, bias = made(taps, channels, few), made(few)
+    narrow(made(many, channels), filters, bias, made(fewer, few), geometry, transposed=False)
+    geometry = geometry_of(small, sides, kernel, stride, padding)
+    narrow(made(fewer, channels), filters, None, made(many, few), geometry, transposed=True)
 
 
 def blurs() -> None:
@@ -226,10 +223,16 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
     for last in (True, False):
         yield partial(norms, (16, 16, 96, 96, 96), torch.bfloat16, "one", last, dropout=True)
     yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
-    for few, channels, stride in ((1, 32, 1), (1, 32, 2), (2, 2, 1), (2, 64, 2), (3, 32, 1), (4, 64, 1)):
-        yield partial(few_channels, few, channels, stride, torch.bfloat16)
-    for channels, few, transposed in ((32, 3, False), (64, 2, True), (320, 4, False), (16, 2, False)):
-        yield partial(narrow_results, channels, few, transposed=transposed)
+    cube, plane = (96, 96, 96), (512, 512)
+    kinds_of_few: list[tuple[Any, ...]] = [(1, 32, cube, (3, 3, 3), (1, 1, 1)), (2, 64, cube, (3, 3, 3), (2, 2, 2))]
+    if not quick:
+        kinds_of_few += [
+            (2, 2, cube, (3, 3, 3), (1, 1, 1)), (3, 32, cube, (3, 3, 3), (1, 1, 1)),
+            (4, 320, cube, (1, 3, 3), (1, 2, 2)), (3, 20, plane, (3, 3), (1, 1)), (3, 24, plane, (3, 3), (1, 1)),
+            (1, 32, plane, (7, 7), (2, 2)), (4, 16, (1, 33, 35), (1, 1, 1), (1, 1, 1)),
+        ]  # fmt: skip
+    for each in kinds_of_few:
+        yield partial(few_channels, *each)
     yield blurs
     yield partial(chains, torch.float16, 1, (128, 128, 128), 3)
     if not quick:

@@ -51,12 +51,12 @@ def axis(place, length, tap, padding, STRIDE: tl.constexpr, TRANSPOSED: tl.const
     """Where along an axis of the image a tap of the filter lies for a place of the result, and whether it is there."""
     if TRANSPOSED:
         there = place + padding - tap
-        inside = (there.to(tl.uint32) < (length * STRIDE).to(tl.uint32)) & (there % STRIDE == 0)
+        inside = (there.to(tl.uint32) < tl.cast(length * STRIDE, tl.uint32)) & (there % STRIDE == 0)
         return there // STRIDE, inside
     else:
         # As an unsigned number, one below 0 is a large one.
         there = place * STRIDE - padding + tap
-        return there, there.to(tl.uint32) < length.to(tl.uint32)
+        return there, there.to(tl.uint32) < tl.cast(length, tl.uint32)
 
 
 @triton.jit
@@ -245,18 +245,19 @@ def narrow(
 ) -> None:
     """A convolution to few channels, or a transposed one.
 
-    With wider kernels, a line of rows would not fit into the shared memory of small cards twice.
-
     image: (B * D * H * W, C) rows, filters: (taps, C, few), result: (B * d * h * w, few), all of one type.
     """
     taps, channels, few = filters.shape
     part = _columns(channels)
     chunks = triton.cdiv(channels, part)
+    # A line of rows must fit into the shared memory of small cards twice; rows that are not read in long words take
+    # many registers.
+    stages, block = 2 if geometry.kernel[2] <= 3 else 1, _ROWS if channels % 16 == 0 else _ROWS // 2
     with torch.cuda.device_of(image):
-        narrow_kernel[(triton.cdiv(len(result), _ROWS),)](
+        narrow_kernel[(triton.cdiv(len(result), block),)](
             image, filters, bias, result, len(result), channels, few, chunks, taps // geometry.kernel[2] * chunks,
-            *_numbers(geometry), TRANSPOSED=transposed, BIAS=bias is not None, PART=part, COLUMNS=16, BLOCK=_ROWS,
-            **_shape(geometry), num_warps=4, num_stages=2 if geometry.kernel[2] <= 3 else 1,
+            *_numbers(geometry), TRANSPOSED=transposed, BIAS=bias is not None, PART=part, COLUMNS=16, BLOCK=block,
+            **_shape(geometry), num_warps=4, num_stages=stages,
         )  # fmt: skip
 
 
