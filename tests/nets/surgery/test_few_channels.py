@@ -107,6 +107,17 @@ def test_which_layers_are_of_few_channels(layer: nn.Module, few: str, monkeypatc
         assert "Few" not in str(net(image).grad_fn)
 
 
+def test_functions_take_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.nets.surgery.gpu_forms._LEAST_VOXELS", 1)
+    image, weight = torch.randn(1, 2, 6, 6, 6), torch.randn(3, 2, 3, 3, 3)
+    weight = weight.contiguous(memory_format=torch.channels_last_3d)
+    for given in ((), (1,), (1, 1), (1, 1, 1, 1), ((1, 1, 1), (1, 1, 1), (1, 1, 1), 1)):
+        wanted = F.conv3d(image, weight, None, *given)
+        with torch.autocast("cpu", torch.bfloat16), gpu_forms(takes=lambda image: True):
+            result = F.conv3d(image, weight, None, *given)
+        torch.testing.assert_close(result.float(), wanted, rtol=0.05, atol=0.1)
+
+
 def test_maps_that_are_counted_in_64_bits_are_left_to_torch() -> None:
     assert takes_few(2, 27, 2**30 - 1)
     assert not takes_few(2, 27, 2**30)

@@ -83,12 +83,14 @@ def _is_last(value: Tensor) -> bool:
 
 def _of_few(func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any]) -> Tensor:
     """The convolution by Hasten's kernels where they take it; else with channels of zeros where the image has few."""
-    transposed, (stride, padding) = bool(_OUTPUTS[func]), rest[:2]
+    transposed = bool(_OUTPUTS[func])
     on = torch.is_autocast_enabled(image.device.type)
     dtype = torch.get_autocast_dtype(image.device.type) if on else image.dtype
-    plain = len(rest) > 3 and set(rest[4] if transposed else rest[2]) == {1} and isinstance(padding, tuple)
+    numbers = [each for each in rest if isinstance(each, tuple)]  # as modules give them: all but the groups
+    plain = len(numbers) == (4 if transposed else 3) and set(numbers[-1]) == {1}  # the last is the dilation
     voxels, taps = image[:, 0].numel(), weight.shape[2:].numel()
     if plain and dtype in _KERNEL_TYPES and voxels >= _LEAST_VOXELS:
+        stride, padding = numbers[:2]
         rows = image.to(dtype).contiguous(memory_format=FORMATS[image.ndim])
         if transposed and takes_few(weight.shape[1], taps, voxels * math.prod(stride)):
             return transposed_to_few(rows, weight, bias, stride, padding, rest[2])
