@@ -16,6 +16,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from benchmarks.harness import ROOT
 
@@ -45,7 +46,7 @@ def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
     left = [Requirement(text) for text in requirements]
     while left:
         requirement = left.pop()
-        name = requirement.name.lower().replace("_", "-")
+        name = canonicalize_name(requirement.name)
         if name in result:
             continue
         try:

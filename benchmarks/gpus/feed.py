@@ -137,9 +137,7 @@ def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: Program)
         {"floor": lambda: step(image, label, next(number)), "fed": lambda: step(*pair(next(feed)), next(number))},
         sheet.device, rounds=2 if sheet.quick else 7, repeats=1 if sheet.quick else 8, warmup=2,
     )  # fmt: skip
-    over = [fed / floor for fed, floor in zip(times["fed"], times["floor"], strict=True)]
-    sheet.keep({f"{name}/step, floor beside {kind}_ms": times["floor"], f"{name}/step, fed {kind}_ms": times["fed"],
-                f"{name}/overhead, {kind}": over})  # fmt: skip
+    keep_overhead(sheet, name, kind, times)
 
 
 def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
@@ -153,9 +151,13 @@ def captured_overhead(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) 
     times = turns({"floor": fixed.step, "fed": fed.step}, sheet.device, rounds=7, repeats=8, warmup=2)
     fixed.close()
     fed.close()
+    keep_overhead(sheet, name, "captured", times)
+
+
+def keep_overhead(sheet: Sheet, name: str, kind: str, times: dict[str, list[float]]) -> None:
     over = [fed / floor for fed, floor in zip(times["fed"], times["floor"], strict=True)]
-    sheet.keep({f"{name}/step, floor captured_ms": times["floor"], f"{name}/step, fed captured_ms": times["fed"],
-                f"{name}/overhead, captured": over})  # fmt: skip
+    sheet.keep({f"{name}/step, floor beside {kind}_ms": times["floor"], f"{name}/step, fed {kind}_ms": times["fed"],
+                f"{name}/overhead, {kind}": over})  # fmt: skip
 
 
 def claims(sheet: Sheet, name: str) -> None:

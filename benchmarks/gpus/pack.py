@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 NEEDED = (
     "monai", "nibabel", "pytorch-ignite", "isal", "pydantic", "pydantic-core",
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def wanted(names: Sequence[str]) -> list[str]:
     """`name==version` of each, as installed here. Raises ValueError for torch, and for what is not installed."""
     results = []
-    for name in dict.fromkeys(_plain_name(name) for name in names):
+    for name in dict.fromkeys(canonicalize_name(name) for name in names):
         if name == "torch" or name.startswith(("nvidia-c", "triton")):
             raise ValueError(f"{name}: the machine's own build is to be used; leave it out")
         try:
@@ -53,10 +54,6 @@ def wanted(names: Sequence[str]) -> list[str]:
                 f"{name}: is not installed here, so that its version is not known; pip install it"
             ) from None
     return results
-
-
-def _plain_name(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def fetch(requirements: Sequence[str], to: Path, python: str) -> float:

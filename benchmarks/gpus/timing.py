@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.harness import interleave
-from hasten.engine.side_stream import SideStream
+from hasten.engine.side_stream import graph_of
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int = 1) -> Callable[[], float]:
@@ -49,15 +49,7 @@ def replayed(call: Callable[[], object], device: torch.device) -> Callable[[], o
     """
     if device.type != "cuda":
         return call
-    side = SideStream(device)
-
-    def warm() -> torch.Tensor:
-        call()
-        return torch.zeros((), device=device)
-
-    for _ in range(3):
-        side.run(warm)
-    return side.capture(call)[0].replay
+    return graph_of(call, device)[0].replay
 
 
 def wait(device: torch.device) -> None:

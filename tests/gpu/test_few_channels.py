@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from hasten.engine.side_stream import SideStream
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from tests.nets.examples import laid_out
 
@@ -69,8 +70,6 @@ def test_they_can_be_captured_and_read_no_value() -> None:
             loss = layer(image).float().square().mean()
         loss.backward()
         return loss
-
-    from hasten.engine.side_stream import SideStream
 
     side = SideStream(image.device)
     for _ in range(3):

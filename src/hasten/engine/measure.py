@@ -18,7 +18,7 @@ from hasten.cache.key import digest
 from hasten.engine.batch_size import release_memory
 from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.precision import autocast, tensor_cores
-from hasten.engine.side_stream import SideStream
+from hasten.engine.side_stream import graph_of
 from hasten.engine.step import memory_format, shaped
 from hasten.engine.variant import Variant, VariantTimes, keep, read_kept
 from hasten.files import first_line
@@ -48,8 +48,6 @@ _LEAST_BUSY = 0.25
 """Smallest gain that counts while other programs use the processor: smaller ones are lost in that noise."""
 _HOPELESS = 1.5
 """A variant that takes this many times the fastest one's seconds is not timed again."""
-_WARM_UP = 3
-"""Passes before one is captured, so that libraries have made their handles and workspaces."""
 _RULES = 9
 """Version of the measurement: raised when it changes, so that older results are ignored."""
 
@@ -81,8 +79,8 @@ class Probe:
     """Time passes as CUDA graphs, as the step of the run will be one: launched one by one, the kernels of a small
     network would take the host longer than the device."""
     build_together: bool = False
-    """Build Triton kernels together, by a pass of undefined values. Not of a user's own network, which may use values
-    as indices."""
+    """Build Triton kernels together, by passes in which they do not run. Not of a user's own network, which may use
+    as indices what they would have written."""
 
 
 def probe_batch_size(batch_size: int, device: torch.device) -> int:
@@ -122,7 +120,7 @@ def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> di
     replays: dict[str, Callable[[], Trace]] = {}
     try:
         for name, call in calls.items():
-            replays[name] = _graph_of(call, device)
+            replays[name] = _replay_of(call, device)
     except RuntimeError as error:
         log.info("timed without CUDA graphs: %s", first_line(error))
         replays.clear()
@@ -131,11 +129,8 @@ def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> di
     return replays
 
 
-def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], Trace]:
-    side = SideStream(device)
-    for _ in range(_WARM_UP):
-        side.run(lambda: call()[0])
-    graph, (loss, norm) = side.capture(call)
+def _replay_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], Trace]:
+    graph, (loss, norm) = graph_of(call, device)
 
     def replay() -> Trace:
         graph.replay()

@@ -56,8 +56,6 @@ class TimeLimit:
         self._share = _VALIDATION_SHARE if train.target is None else _TARGET_SHARE
         self._due = self._looks = 0
         self._mark: tuple[int, float] | None = None
-        self._settled = False
-        """Whether steps run as they will to the end."""
 
     @property
     def left_s(self) -> float:
@@ -98,10 +96,11 @@ class TimeLimit:
 
     def _fitting(self, step: int, trained_s: float) -> tuple[int | None, int]:
         """Steps that still fit, None before a step has been timed, and the step of the next check."""
-        if self._mark is None or not self._settled:
+        if self._mark is None:
             # The first step is no measure of the others: libraries are loaded and kernels chosen in it. Nor are those
             # up to a CUDA graph.
-            self._mark, self._settled = (step, trained_s), self.captured is None or self.captured.settled
+            if self.captured is None or self.captured.settled:
+                self._mark = (step, trained_s)
             return (None if self.left_s > self.closing_s else 0), step + 1
         first, before = self._mark
         measured = max(1e-9, (trained_s - before) / (step - first))

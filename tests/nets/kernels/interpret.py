@@ -23,8 +23,8 @@ from hasten.kernels.columns import copy_columns
 from hasten.nets.losses.soft_counts import _SoftCounts
 from hasten.nets.losses.soft_counts_triton import triton_counts
 from hasten.nets.surgery.few_triton import convolve, geometry_of, narrow, outer_products
+from hasten.nets.surgery.layout import as_maps, as_rows
 from hasten.nets.surgery.normact_triton import triton_norm_act
-from hasten.nets.surgery.rows import as_maps, as_rows
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Of the largest value."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from hasten.nets.surgery.few_channels import FEW, from_few, takes_few, to_few, transposed_to_few
 from hasten.nets.surgery.gpu_forms import gpu_forms
+from hasten.nets.surgery.layout import channels_last_of
 from tests.nets.examples import laid_out
 
 SIDES = (7, 6, 9)
@@ -19,8 +20,10 @@ KINDS: list[tuple[int, Any, int, int]] = list(product((2, 3), (3, (1, 3), 2), (1
 """Dimensions, kernel, stride and padding."""
 
 
-def expanded(value: Any, dims: int) -> tuple[int, ...]:
-    return (value,) * dims if isinstance(value, int) else (value[0],) * (dims - 1) + (value[1],)
+def expanded(dims: int, kernel: Any, stride: int, padding: int) -> tuple[tuple[int, ...], ...]:
+    """Kernel, stride and padding along each axis; padding is less than the kernel's side."""
+    sides = (kernel,) * dims if isinstance(kernel, int) else (kernel[0],) * (dims - 1) + (kernel[1],)
+    return sides, (stride,) * dims, tuple(min(padding, side - 1) for side in sides)
 
 
 def alike(call: Any, reference: Any, leaves: list[Tensor]) -> None:
@@ -36,8 +39,7 @@ def alike(call: Any, reference: Any, leaves: list[Tensor]) -> None:
 @pytest.mark.parametrize(("dims", "kernel", "stride", "padding"), KINDS)
 @pytest.mark.parametrize(("few", "channels"), [(1, 8), (2, 2), (4, 3)])
 def test_from_few(dims: int, kernel: Any, stride: int, padding: int, few: int, channels: int) -> None:
-    kernel, stride_, padding_ = (expanded(each, dims) for each in (kernel, stride, padding))
-    padding_ = tuple(min(pad, side - 1) for pad, side in zip(padding_, kernel, strict=True))
+    kernel, stride_, padding_ = expanded(dims, kernel, stride, padding)
     convolution = F.conv3d if dims == 3 else F.conv2d
     image, weight, bias = (
         torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -55,8 +57,7 @@ def test_from_few(dims: int, kernel: Any, stride: int, padding: int, few: int, c
 def test_to_few(dims: int, kernel: Any, stride: int, padding: int, transposed: bool) -> None:
     if stride > 1 and not transposed:
         return
-    kernel, stride_, padding_ = (expanded(each, dims) for each in (kernel, stride, padding))
-    padding_ = tuple(min(pad, side - 1) for pad, side in zip(padding_, kernel, strict=True))
+    kernel, stride_, padding_ = expanded(dims, kernel, stride, padding)
     more = ((stride - 1,) * dims,) if transposed else ()
     names = {(2, False): F.conv2d, (3, False): F.conv3d, (2, True): F.conv_transpose2d, (3, True): F.conv_transpose3d}
     channels = (6, 3) if transposed else (3, 6)
@@ -102,6 +103,7 @@ def test_which_layers_are_of_few_channels(layer: nn.Module, few: str, monkeypatc
     name = type(result.grad_fn).__name__
     assert name.startswith(f"_{few}") if few else "Few" not in name
     assert result.dtype == torch.bfloat16
+    assert result.is_contiguous(memory_format=channels_last_of(result))
     torch.testing.assert_close(result.float(), wanted, rtol=0.05, atol=0.05)
     with gpu_forms(takes=lambda image: True):
         assert "Few" not in str(net(image).grad_fn)

@@ -11,7 +11,7 @@ from monai.engines.utils import default_prepare_batch
 from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
 
-from hasten.nets.surgery.rows import FORMATS
+from hasten.nets.surgery.layout import as_last
 
 
 def prepare_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -129,12 +129,10 @@ def joined(values: list[Any]) -> Any:
 def lay_out(network: nn.Module) -> None:
     """Convert the weights of 2-D and 3-D convolutions to channels-last; they stay the same Parameters."""
     for weight in network.parameters():
-        if weight.ndim in FORMATS:
-            weight.data = weight.data.contiguous(memory_format=FORMATS[weight.ndim])
+        if weight.ndim in (4, 5):
+            weight.data = as_last(weight.data)
 
 
 def as_laid_out(image: Any) -> Any:
     """An image (B, C, H, W) or (B, C, D, H, W) in channels-last order; others as they are."""
-    if isinstance(image, Tensor) and image.ndim in FORMATS:
-        return image.contiguous(memory_format=FORMATS[image.ndim])
-    return image
+    return as_last(image) if isinstance(image, Tensor) and image.ndim in (4, 5) else image

@@ -8,7 +8,6 @@ devices these are torch's, as the reference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn import grad
 
 from hasten.kernels.use import triton_runs
-from hasten.nets.surgery.rows import FORMATS, as_maps, as_rows
+from hasten.nets.surgery.layout import as_last, as_maps, as_rows
 
 FEW = 4
 """Channels at most, on the side that has few."""
@@ -31,23 +30,25 @@ _GRADIENTS: dict[int, Any] = {4: grad.conv2d_weight, 5: grad.conv3d_weight}
 
 
 def from_few(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
 ) -> Tensor:
     """The convolution of (B, few, *S) in channels-last, in its type. weight: (C, few, *k), of any float type."""
-    return _FromFew.apply(image, weight, bias, tuple(stride), tuple(padding))
+    return _FromFew.apply(image, weight, bias, stride, padding)
 
 
-def to_few(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+def to_few(
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
+) -> Tensor:
     """The convolution of stride 1 of (B, C, *S) in channels-last, in its type. weight: (few, C, *k)."""
-    return _ToFew.apply(image, weight, bias, tuple(stride), tuple(padding), None)
+    return _ToFew.apply(image, weight, bias, stride, padding, None)
 
 
 def transposed_to_few(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
-    output_padding: Sequence[int],
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...],
+    output_padding: tuple[int, ...],
 ) -> Tensor:  # fmt: skip
     """The transposed convolution of (B, C, *S) in channels-last, in its type. weight: (C, few, *k)."""
-    return _ToFew.apply(image, weight, bias, tuple(stride), tuple(padding), tuple(output_padding))
+    return _ToFew.apply(image, weight, bias, stride, padding, output_padding)
 
 
 def takes_few(channels: int, taps: int, voxels: int) -> bool:
@@ -69,7 +70,7 @@ class _FromFew(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         image, weight = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=FORMATS[gradient.ndim])
+        gradient = as_last(gradient)
         of_image = of_weight = None
         if ctx.needs_input_grad[0]:
             of_image = _image_gradient(gradient, image, weight.to(image.dtype), ctx.stride, ctx.padding)
@@ -95,7 +96,7 @@ class _ToFew(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         image, weight = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=FORMATS[gradient.ndim])
+        gradient = as_last(gradient)
         filters, stride, padding = weight, ctx.stride, ctx.padding
         if not ctx.transposed:
             filters, padding = _mirrored(weight), _mirrored_padding(weight, padding)
@@ -140,11 +141,8 @@ def convolved(image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: t
         return _CONVOLUTIONS[image.ndim](image, weight, None, stride, padding)
     from hasten.nets.surgery.few_triton import convolve, geometry_of
 
-    sides = [
-        (side + 2 * pad - kernel) // step + 1
-        for side, pad, kernel, step in zip(image.shape[2:], padding, weight.shape[2:], stride, strict=True)
-    ]
-    rows = image.new_empty(len(image) * torch.Size(sides).numel(), len(weight))
+    sides = _sides(image, weight, stride, padding)
+    rows = image.new_empty(len(image) * sides.numel(), len(weight))
     geometry = geometry_of(image.shape[2:], sides, weight.shape[2:], stride, padding)
     convolve(as_rows(image), weight.flatten(2).contiguous(), rows, geometry)
     return as_maps(rows, len(image), sides)
@@ -166,17 +164,26 @@ def narrowed(
     from hasten.nets.surgery.few_triton import geometry_of, narrow
 
     filters = weight.movedim((0, 1), (-2, -1) if transposed else (-1, -2))
-    sides = [
-        (side - 1) * step - 2 * pad + kernel + more if transposed else (side + 2 * pad - kernel) // step + 1
-        for side, pad, kernel, step, more in zip(
-            image.shape[2:], padding, weight.shape[2:], stride, output_padding or padding, strict=True
-        )
-    ]
-    rows = image.new_empty(len(image) * torch.Size(sides).numel(), filters.shape[-1])
+    sides = _sides(image, weight, stride, padding, output_padding)
+    rows = image.new_empty(len(image) * sides.numel(), filters.shape[-1])
     geometry = geometry_of(image.shape[2:], sides, weight.shape[2:], stride, padding)
     products = filters.reshape(-1, *filters.shape[-2:]).contiguous()
     narrow(as_rows(image), products, bias, rows, geometry, transposed=transposed)
     return as_maps(rows, len(image), sides)
+
+
+def _sides(
+    image: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...],
+    output_padding: tuple[int, ...] | None = None,
+) -> torch.Size:  # fmt: skip
+    """Sides of a convolution's result, of a transposed one's if there is an output_padding."""
+    axes = zip(image.shape[2:], weight.shape[2:], stride, padding, strict=True)
+    if output_padding is None:
+        return torch.Size((side + 2 * pad - kernel) // step + 1 for side, kernel, step, pad in axes)
+    return torch.Size(
+        (side - 1) * step - 2 * pad + kernel + more
+        for (side, kernel, step, pad), more in zip(axes, output_padding, strict=True)
+    )
 
 
 def filters_gradient(
@@ -184,8 +191,7 @@ def filters_gradient(
 ) -> Tensor:
     """(C, few, *k), in the type of `weight`, which has this shape. image: (B, few, *S). gradient: (B, C, *S')."""
     if not triton_runs(image):
-        found = _GRADIENTS[image.ndim](image, weight.shape, gradient, stride, padding)
-        return found.to(weight.dtype)
+        return _GRADIENTS[image.ndim](image, weight.shape, gradient, stride, padding).to(weight.dtype)
     from hasten.nets.surgery.few_triton import geometry_of, outer_products
 
     geometry = geometry_of(image.shape[2:], gradient.shape[2:], weight.shape[2:], stride, padding)

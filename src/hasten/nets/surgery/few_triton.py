@@ -154,7 +154,7 @@ def filters_kernel(
     image, gradient, result, voxels, channels, steps, depth, height, width, image_depth, image_height, image_width,
     padding_0, padding_1, padding_2, FIRST: tl.constexpr, STRIDE_0: tl.constexpr, STRIDE_1: tl.constexpr,
     STRIDE_2: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr,
-    TAPS: tl.constexpr, PART: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    PART: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """result[program, c, few, tap] = sum over its voxels of gradient[v, c] * image[place of the tap for v, few].
 
@@ -235,7 +235,7 @@ def outer_products(image: Tensor, gradient: Tensor, geometry: Geometry) -> Tenso
         for first in range(0, parts["TAPS"], parts["PART"]):
             filters_kernel[(programs * few, triton.cdiv(channels, columns))](
                 image, gradient, sums, voxels, channels, steps, *_numbers(geometry), FIRST=first, FEW=few,
-                COLUMNS=columns, BLOCK=_ROWS, **_shape(geometry), **parts, num_warps=4, num_stages=1,
+                PART=parts["PART"], COLUMNS=columns, BLOCK=_ROWS, **_shape(geometry), num_warps=4, num_stages=1,
             )  # fmt: skip
     return sums.sum(0)
 
@@ -280,7 +280,7 @@ def _numbers(geometry: Geometry) -> tuple[int, ...]:
 
 def _shape(geometry: Geometry) -> dict[str, int]:
     """What the kernels are compiled for, so that no number is divided by one that is not known."""
-    strides = {f"STRIDE_{axis}": stride for axis, stride in enumerate(geometry.stride)}
+    strides = {f"STRIDE_{number}": stride for number, stride in enumerate(geometry.stride)}
     return strides | dict(zip(("DEPTH", "HEIGHT", "WIDTH"), geometry.kernel, strict=True))
 
 

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from hasten.kernels.use import kernels_take, triton_runs
 from hasten.nets.surgery.few_channels import from_few, takes_few, to_few, transposed_to_few
-from hasten.nets.surgery.rows import FORMATS, as_maps, as_rows
+from hasten.nets.surgery.layout import as_last, as_maps, as_rows, channels_last_of
 
 _LEAST_CHANNELS = 8
 """Channels that a tensor core takes at once: 16 bytes of 16-bit floats."""
@@ -77,8 +77,7 @@ class _Forms(TorchFunctionMode):
 
 
 def _is_last(value: Tensor) -> bool:
-    layout = FORMATS.get(value.ndim)
-    return layout is not None and value.is_contiguous(memory_format=layout)
+    return value.ndim in (4, 5) and value.is_contiguous(memory_format=channels_last_of(value))
 
 
 def _of_few(func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest: list[Any]) -> Tensor:
@@ -91,7 +90,7 @@ def _of_few(func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest:
     voxels, taps = image[:, 0].numel(), weight.shape[2:].numel()
     if plain and dtype in _KERNEL_TYPES and voxels >= _LEAST_VOXELS:
         stride, padding = numbers[:2]
-        rows = image.to(dtype).contiguous(memory_format=FORMATS[image.ndim])
+        rows = as_last(image.to(dtype))
         if transposed and takes_few(weight.shape[1], taps, voxels * math.prod(stride)):
             return transposed_to_few(rows, weight, bias, stride, padding, rest[2])
         if not transposed and takes_few(weight.shape[1], taps, voxels):
@@ -101,10 +100,10 @@ def _of_few(func: Any, image: Tensor, weight: Tensor, bias: Tensor | None, rest:
     more = _LEAST_CHANNELS - image.shape[1]
     if more <= 0:
         return func(image, weight, bias, *rest)
-    sides, layout = [0, 0] * (image.ndim - 2), FORMATS[image.ndim]
-    image = F.pad(image.to(dtype), [*sides, 0, more]).contiguous(memory_format=layout)
+    sides = [0, 0] * (image.ndim - 2)
+    image = F.pad(image.to(dtype), [*sides, 0, more])
     weight = F.pad(weight, [*sides, 0, 0, 0, more] if transposed else [*sides, 0, more])
-    return func(image, weight.contiguous(memory_format=layout), bias, *rest)
+    return func(as_last(image), as_last(weight), bias, *rest)
 
 
 class _Join(torch.autograd.Function):
@@ -122,7 +121,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        rows = as_rows(gradient.contiguous(memory_format=FORMATS[gradient.ndim]))
+        rows = as_rows(as_last(gradient))
         parts = [rows.new_empty(len(rows), width) for width in ctx.widths]
         for part, place in zip(parts, rows.split(ctx.widths, 1), strict=True):
             _copy(place, part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,21 @@ from torch import Tensor
 def channels_last_of(image: Tensor) -> torch.memory_format:
     """Channels-last for an image (B, C, H, W) or (B, C, D, H, W)."""
     return torch.channels_last_3d if image.ndim == 5 else torch.channels_last
+
+
+def as_last(image: Tensor) -> Tensor:
+    """The image (B, C, H, W) or (B, C, D, H, W) in channels-last, which is itself if it lies so."""
+    return image.contiguous(memory_format=channels_last_of(image))
+
+
+def as_rows(image: Tensor) -> Tensor:
+    """(B, C, *S) in channels-last as (B * prod(S), C), in the same memory."""
+    return image.movedim(1, -1).reshape(-1, image.shape[1])
+
+
+def as_maps(rows: Tensor, batch: int, sides: Sequence[int]) -> Tensor:
+    """(B * prod(S), C) as (B, C, *S) in channels-last, in the same memory."""
+    return rows.view(batch, *sides, rows.shape[1]).movedim(-1, 1)
 
 
 def layout_of(image: Tensor) -> torch.memory_format:
