@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,18 @@ class ThreadBuffer:
         batches: queue.Queue[Any] = queue.Queue(self.buffer_size)
         stop = self._stop = threading.Event()
         thread = threading.Thread(target=_make, args=(iter(self.src), batches, stop), name="loader", daemon=True)
+
+        def end() -> None:
+            stop.set()
+            while thread.is_alive():
+                # The thread may be waiting for room: discard values so that it can end.
+                try:
+                    batches.get(timeout=0.01)
+                except queue.Empty:
+                    thread.join(0.01)
+
+        # Of an iterator that a program keeps to its end: a thread that frees tensors while Python shuts down aborts it.
+        atexit.register(end)
         thread.start()
         try:
             get = Range(LOADING)(batches.get)
@@ -44,13 +57,8 @@ class ThreadBuffer:
                     raise batch.error
                 yield batch
         finally:
-            stop.set()
-            while thread.is_alive():
-                # The thread may be waiting for room: discard values so that it can end.
-                try:
-                    batches.get(timeout=0.01)
-                except queue.Empty:
-                    thread.join(0.01)
+            end()
+            atexit.unregister(end)
 
 
 class ThreadDataLoader(DataLoader):

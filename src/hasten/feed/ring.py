@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import queue
 import threading
@@ -43,6 +44,8 @@ class Ring(Generic[Batch]):
     def __iter__(self) -> Generator[Batch, None, None]:
         for slot in range(self._depth):
             self._free.put(slot)
+        # Of an iterator that a program keeps to its end: a thread that frees tensors while Python shuts down aborts it.
+        atexit.register(self._end)
         self._thread.start()
         try:
             while (slot_or_error := self._full.get()) is not None:
@@ -54,9 +57,13 @@ class Ring(Generic[Batch]):
                     self._used[slot_or_error].record(torch.cuda.current_stream(self._device))
                 self._free.put(slot_or_error)
         finally:
-            self._ended = True
-            self._free.put(0)  # wakes a thread that waits for a slot
-            self._thread.join()
+            self._end()
+            atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._free.put(0)  # wakes a thread that waits for a slot
+        self._thread.join()
 
     def _await_copy(self, slot: int) -> None:
         """Let the consumer's stream, not the host, wait until the slot is filled."""

@@ -22,7 +22,8 @@ _NETWORK = ("wait", "backward", "optimizer", "checkpoint", "gradient_sync")
 
 def watch(session: Session) -> None:
     """Sample the thread from the end of the first step until the session's end."""
-    threading.Thread(target=_sample, args=(session, session.pid), name="hasten-doctor", daemon=True).start()
+    session.sampler = threading.Thread(target=_sample, args=(session, session.pid), name="hasten-doctor", daemon=True)
+    session.sampler.start()
 
 
 def _sample(session: Session, pid: int) -> None:
@@ -30,15 +31,15 @@ def _sample(session: Session, pid: int) -> None:
     while session.on and session.pid == pid:
         time.sleep(EVERY)
         now = time.perf_counter()
-        frame = sys._current_frames().get(session.thread)
-        if frame is not None and session.depth == 0:
-            _note(session, frame, now - at)
+        if session.depth == 0:
+            # Keep no frame here: the script's tensors would live on until the next sample.
+            _note(session, sys._current_frames().get(session.thread), now - at)
         at = now
 
 
 def _note(session: Session, frame: Any, seconds: float) -> None:
     inner = session.line.stack[-1]
-    if inner in _NETWORK:
+    if frame is None or inner in _NETWORK:
         return  # Batches of a validation included.
     label = session.line.over or inner
     package, called = "", ""

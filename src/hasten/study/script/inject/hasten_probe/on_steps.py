@@ -100,9 +100,9 @@ def _end_step(session: Session) -> None:
     if session.index == 1:
         # Whatever came before the first step, such as writing data, doesn't count.
         session.deadline = time.time() + session.seconds
-        stop.watch(session)
         on_lines.keep_loop(session)
         on_lines.watch(session)
+        stop.watch(session)
         on_lines.watch_files(session)
         on_data.watch_nnunet(session)
         _load(session)

@@ -129,6 +129,8 @@ class Session:
         self.opened: dict[str, dict[str, int]] = {}
         self.subclass = ""
         self.load: dict[str, Any] = {}
+        self.sampler: Any = None
+        self.timer: Any = None
 
     def begin_forked(self) -> None:
         """Reset the state in a forked process."""

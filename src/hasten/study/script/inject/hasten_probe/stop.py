@@ -40,9 +40,9 @@ def watch(session: Session) -> None:
 
         sys.excepthook = failing
         atexit.register(_at_exit, session)
-    timer = threading.Timer(max(0.1, session.deadline - time.time()), _time_is_up, args=(session,))
-    timer.daemon = True
-    timer.start()
+    session.timer = threading.Timer(max(0.1, session.deadline - time.time()), _time_is_up, args=(session,))
+    session.timer.daemon = True
+    session.timer.start()
 
 
 def _at_exit(session: Session) -> None:
@@ -88,11 +88,19 @@ def again(session: Session) -> None:
 
 
 def _close(session: Session, why: str, experiments: bool) -> None:
+    _end_threads(session)
     prepare(session)
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
     write(session, why, experiments=_experiments(session))
+
+
+def _end_threads(session: Session) -> None:
+    """End them while the interpreter runs: one that frees a tensor of the script during its shutdown aborts it."""
+    session.timer.cancel()
+    for thread in (session.timer, session.sampler):
+        thread.join()
 
 
 def prepare(session: Session) -> None:
