@@ -194,11 +194,9 @@ def test_a_script_that_ends_by_itself_is_judged_by_what_it_did(script):
 
 def test_the_probes_threads_end_before_the_interpreter_does(script):
     """One that still frees a tensor of the script then aborts it."""
-    last = (
-        "import atexit, threading\natexit.register(lambda: print(*[thread.name for thread in threading.enumerate()]))\n"
-    )
+    last = "import atexit, threading\natexit.register(lambda: print([thread.name for thread in threading.enumerate()]))"
     run = watch(sys.executable, script(last + TRAINS + "for _ in range(6): step()"), steps=50)
-    assert (run.ended, run.exit_code, run.output) == ("finished", 0, "MainThread\n")
+    assert (run.ended, run.exit_code, run.output) == ("finished", 0, "['MainThread']\n")
 
 
 @pytest.mark.slow
