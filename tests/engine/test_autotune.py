@@ -98,7 +98,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         return VariantTimes({str(allowed[-1]): 0.01}, allowed[-1])
 
     monkeypatch.setattr(autotune, "fastest_variant", measure)
-    monkeypatch.setattr(autotune, "cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("hasten.engine.variant.cpu_has_bf16", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     return made
 
@@ -125,7 +125,7 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
 def test_bf16_is_not_measured_on_a_processor_that_emulates_it(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autotune, "cpu_has_bf16", lambda: False)
+    monkeypatch.setattr("hasten.engine.variant.cpu_has_bf16", lambda: False)
     _, engaged, _ = settle_variant(planned(tmp_path), nn.Identity())
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "fp32 channels-last"]
     assert (engaged["autocast bf16"].on, "no bf16 instructions" in engaged["autocast bf16"].why) == (False, True)
@@ -213,9 +213,9 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
     _, probe, allowed, _, _ = asked[0]
     assert probe.replay
     assert [str(variant) for variant in allowed] == [
-        "fp32", "bf16", "bf16 channels-last fused",
+        "fp32", "bf16", "bf16 channels-last fused norms", "bf16 channels-last fused",
     ]  # fmt: skip
-    assert result.config.train.fused_kernels
+    assert result.config.train.fused_kernels is True
     assert engaged["fused kernels"].on
 
 

@@ -71,7 +71,7 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert (how.precision, how.channels_last) == ("fp32", True)
     assert not how.fused_kernels
     # On a GPU in channels-last, also of a run on a CPU, which leaves them undecided.
-    for fused, on in ((None, True), (True, True), (False, False)):
+    for fused, on in ((None, True), (True, True), ("norms", "norms"), (False, False)):
         card = dataclasses.replace(config, train=dataclasses.replace(settled, fused_kernels=fused))
         assert inference_of(card, spatial_dims=3, device=torch.device("cuda"), classes=2).fused_kernels is on
     # What one window holds is not cut, and nothing larger.

@@ -199,6 +199,7 @@ class NetworkConfig:
     """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
 
 
+FusedKernels = Literal[False, "norms", True]
 LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]
 
 
@@ -256,9 +257,8 @@ class TrainConfig:
     clip_norm: float = 12.0
     """Gradient norm is clipped to this; 0 does not clip."""
     accumulate: int = 1
-    """Pieces that a batch goes through the network in, one after another, before the optimizer's update. Where it does
-    not divide `sample.batch_size`, the last piece is smaller, and there may be fewer; each counts by its samples, so
-    that the gradient stays that of the batch. Several processes need batches that it divides."""
+    """Pieces of a batch that go through the network one by one before the update. If it does not divide `batch_size`,
+    the last one is smaller; each counts by its samples. Several processes need batches that it divides."""
     ema: float = 0.995
     """Longest memory of the weights' exponential moving average, which validation and prediction use; 0 is off."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = None
@@ -275,9 +275,9 @@ class TrainConfig:
     """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
-    fused_kernels: bool | None = None
-    """Use Hasten's kernels on a GPU: norm with activation in one and, in channels-last, concatenations as rows and
-    first convolutions on matrix units; None takes the faster measured here."""
+    fused_kernels: FusedKernels | None = None
+    """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
+    most 4 channels; `norms`: without these convolutions; None takes the fastest measured here."""
     compile: bool | None = None
     """torch.compile the network; None compiles when the run is long enough for it to pay."""
     compile_blocks: bool = False

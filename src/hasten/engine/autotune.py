@@ -15,7 +15,6 @@ from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN
 from hasten.config.networks import is_own
-from hasten.config.schema import TrainConfig
 from hasten.config.size import parse_size
 from hasten.distribute.consensus import run_on_rank0
 from hasten.distribute.strategy import Strategy
@@ -26,7 +25,7 @@ from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fas
 from hasten.engine.precision import autocast
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep, memory_format
-from hasten.engine.variant import Precision, Variant, explain, variant_of
+from hasten.engine.variant import Variant, candidates, explain, variant_of
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.cpu.kernels import cpu_kernels
@@ -38,7 +37,6 @@ from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, operate_built
 from hasten.observe.clock import Clock
-from hasten.observe.env import cpu_has_bf16
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +44,6 @@ Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
 """Largest share of the time until train.max_seconds for measuring precision and memory format."""
 _DATA_DEPENDENT_FLOW = "the network decides by values on its way"
-FAST_BF16 = (8, 0)
-"""Lowest compute capability with matrix units for bf16."""
 _SHORT_SECONDS = 120.0
 """Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
 _SHORT_STEPS = 1000
@@ -123,7 +119,7 @@ def settle_variant_on_all(
     if world.size > 1:
         engaged["strategy"] = Switch(True, f"{strategy.name} on {world.size} processes")
     planned = _with_variant(planned, variant)
-    fused_norms(network, variant.fused_kernels)
+    fused_norms(network, bool(variant.fused_kernels))
     steps = run_on_rank0(world, lambda: fitting_steps(planned, clock, seconds), group=group)
     return with_train(planned, steps=steps), seconds
 
@@ -161,7 +157,7 @@ def settle_variant(
         "channels-last": Switch(variant.channels_last, why if train.channels_last is None else GIVEN),
     }
     if planned.device.type == "cuda":
-        engaged["fused kernels"] = Switch(variant.fused_kernels, why if train.fused_kernels is None else GIVEN)
+        engaged["fused kernels"] = Switch(bool(variant.fused_kernels), why if train.fused_kernels is None else GIVEN)
     result = _with_variant(planned, variant)
     return result, engaged, seconds
 
@@ -198,31 +194,6 @@ def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
 
 
 _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
-
-
-def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
-    """The variants that `train` leaves open; the first one is the reference that the others are compared with.
-
-    bf16 is left out on a processor that emulates it. On a GPU with fast bf16, float32 is included only to validate the
-    results of the others; TF32 is never faster there.
-    Hasten's kernels are combined with channels-last: measured on an H100, each is slower without the other.
-    """
-    formats = [train.channels_last] if train.channels_last is not None else [False, True]
-    fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
-    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FAST_BF16
-    precisions: list[Precision] = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
-    if train.precision is not None:
-        precisions = [train.precision]
-    elif device.type == "cpu":
-        precisions = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
-    if device.type == "cpu":
-        return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
-    together = len(formats) == len(fused) == 2
-    return reference + [
-        Variant(precision=precision, channels_last=last, fused_kernels=on)
-        for precision in precisions for last in formats for on in fused if not together or last == on
-    ]  # fmt: skip
 
 
 def keep_layers(planned: RunPlan, network: nn.Module) -> str:

@@ -146,7 +146,7 @@ def compose_run(
         settle_autotuning(step, seconds, engaged)
         planned, compiled = settle_network(planned, network, seconds, engaged, strategy.world)
         step.network = strategy.wrap(compiled)
-        step.fused_kernels = variant_of(train).fused_kernels and not planned.config.train.compile
+        step.fused_kernels = not planned.config.train.compile and variant_of(train).fused_kernels
     engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}
     if start is not None:
         engaged["weights to start from"] = Switch(True, start.summary())

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hasten.config.schema import Triple
+from hasten.config.schema import FusedKernels, Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.bands import Box, available_bytes, bands, widened
@@ -49,7 +49,7 @@ class Inference:
     channels_last: bool
     spatial_dims: int
     device: torch.device
-    fused_kernels: bool = False
+    fused_kernels: FusedKernels = False
     """Whether convolutions and concatenations run in `gpu_forms`, on a GPU in channels-last; norms are switched by
     `fused_norms`."""
     size_spread: float = 0.0

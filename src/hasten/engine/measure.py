@@ -48,7 +48,7 @@ _LEAST_BUSY = 0.25
 """Smallest gain that counts while other programs use the processor: smaller ones are lost in that noise."""
 _HOPELESS = 1.5
 """A variant that takes this many times the fastest one's seconds is not timed again."""
-_RULES = 9
+_RULES = 10
 """Version of the measurement: raised when it changes, so that older results are ignored."""
 
 Trace = tuple[Tensor, Tensor]
@@ -103,7 +103,7 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
 
     def call() -> Trace:
         with tensor_cores(probe.device, variant.precision):
-            with autocast(probe.device, variant.precision), gpu_forms(variant.fused_kernels and variant.channels_last):
+            with autocast(probe.device, variant.precision), gpu_forms(variant.channels_last and variant.fused_kernels):
                 output = network(shaped(image, probe.spatial_dims, layout))
             value = probe.loss(output, label)
             value.backward()
@@ -342,7 +342,7 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant, *, dropouts: bool 
     """
     layout = memory_format(probe.spatial_dims, variant.channels_last)
     network_copy = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
-    fused_norms(network_copy, variant.fused_kernels)
+    fused_norms(network_copy, bool(variant.fused_kernels))
     for module in network_copy.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.train(dropouts)

@@ -375,7 +375,7 @@ def inference_of(
     config: PlannedRun, *, spatial_dims: int, device: torch.device, classes: int, overlapping: bool = False
 ) -> Inference:
     """Inference settings of a run. classes: number of outputs. overlapping: whether the outputs are regions."""
-    infer, variant = config.infer, variant_of(config.train)
+    infer, variant, fused = config.infer, variant_of(config.train), config.train.fused_kernels
     return Inference(
         patch=infer.patch,
         divisor=divisor(config.network),
@@ -392,7 +392,7 @@ def inference_of(
         spatial_dims=spatial_dims,
         device=device,
         # Of a run on a CPU, whether they are faster on a GPU was not measured; in channels-last torch's norms are slow.
-        fused_kernels=device.type == "cuda" and variant.channels_last and config.train.fused_kernels is not False,
+        fused_kernels=device.type == "cuda" and variant.channels_last and (True if fused is None else fused),
         overlapping=overlapping,
         classes=classes,
     )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hasten.config.schema import FusedKernels
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.precision import autocast, autotuned, tensor_cores
 from hasten.engine.update import Update
@@ -44,7 +45,7 @@ class TrainStep:
     device: torch.device
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss over a whole batch sees one piece at a time."""
-    fused_kernels: bool = False
+    fused_kernels: FusedKernels = False
     """Run the forward pass in `gpu_forms`, on a GPU in channels-last; norms are switched by `fused_norms`. Not for a
     compiled network: the compiler chooses its own forms.
     """
@@ -69,7 +70,7 @@ class TrainStep:
     @Range(FORWARD)
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
         """() float32 loss of a piece, with its graph. image, label: as `__call__` takes them."""
-        with self.autocast(), gpu_forms(self.fused_kernels and self.channels_last):
+        with self.autocast(), gpu_forms(self.channels_last and self.fused_kernels):
             output = self.network(self.shaped(image))
         return self.loss(output, label)
 

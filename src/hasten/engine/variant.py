@@ -8,13 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hasten.config.schema import TrainConfig
+import torch
+
+from hasten.config.schema import FusedKernels, TrainConfig
+from hasten.observe.env import cpu_has_bf16
 from hasten.observe.rundir import write_json
 
 log = logging.getLogger(__name__)
 
 _USUAL = "usually the fastest on such a device, with float32's loss and gradients; too short a run to compare others"
 
+FAST_BF16 = (8, 0)
+"""Lowest compute capability with matrix units for bf16."""
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
@@ -22,11 +27,12 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 class Variant:
     precision: Precision
     channels_last: bool
-    fused_kernels: bool = False
-    """Whether Hasten's kernels run on a GPU (train.fused_kernels)."""
+    fused_kernels: FusedKernels = False
+    """Which of Hasten's kernels run on a GPU (train.fused_kernels)."""
 
     def __str__(self) -> str:
-        parts = (self.precision, "channels-last" * self.channels_last, "fused" * self.fused_kernels)
+        fused = {False: "", "norms": "fused norms", True: "fused"}[self.fused_kernels]
+        parts = (self.precision, "channels-last" * self.channels_last, fused)
         return " ".join(part for part in parts if part)
 
 
@@ -34,9 +40,45 @@ def variant_of(train: TrainConfig) -> Variant:
     """The variant of a run whose precision and memory format are decided."""
     assert train.precision is not None
     assert train.channels_last is not None
-    return Variant(
-        precision=train.precision, channels_last=train.channels_last, fused_kernels=bool(train.fused_kernels)
-    )
+    fused = train.fused_kernels or False
+    return Variant(precision=train.precision, channels_last=train.channels_last, fused_kernels=fused)
+
+
+def candidates(device: torch.device, train: TrainConfig) -> list[Variant]:
+    """The variants that `train` leaves open; the first one is the reference that the others are compared with.
+
+    bf16 is left out on a processor that emulates it. On a GPU with fast bf16, float32 is included only to validate the
+    results of the others; TF32 is never faster there.
+    """
+    formats = [train.channels_last] if train.channels_last is not None else [False, True]
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FAST_BF16
+    precisions: list[Precision] = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
+    if train.precision is not None:
+        precisions = [train.precision]
+    elif device.type == "cpu":
+        precisions = ["fp32", "bf16"] if cpu_has_bf16() else ["fp32"]
+    if device.type == "cpu":
+        return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
+    return reference + [
+        Variant(precision=precision, channels_last=last, fused_kernels=fused)
+        for precision in precisions for last in formats for fused in _fused(train, precision, last)
+    ]  # fmt: skip
+
+
+def _fused(train: TrainConfig, precision: Precision, channels_last: bool) -> list[FusedKernels]:
+    """Which of Hasten's kernels are compared on a GPU, all of them last.
+
+    Measured on an H100, they are slower without channels-last, and that without them. Convolutions of few channels have
+    kernels in channels-last and 16 bits only.
+    """
+    if train.fused_kernels is not None:
+        return [train.fused_kernels]
+    if train.channels_last is None and not channels_last:
+        return [False]
+    none: list[FusedKernels] = [False] if train.channels_last is not None else []
+    norms: list[FusedKernels] = ["norms"] if channels_last and precision in ("bf16", "fp16") else []
+    return [*none, *norms, True]
 
 
 @dataclass(frozen=True, slots=True)

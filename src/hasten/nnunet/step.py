@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import TrainConfig
-from hasten.engine.autotune import FAST_BF16, candidates
 from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fastest_variant, probe_batch_size
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
-from hasten.engine.variant import Variant, VariantTimes, explain
+from hasten.engine.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
 from hasten.nets.build import Loss
 from hasten.nets.losses.regions import Members, region_masks
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
@@ -103,7 +102,7 @@ def make_step(
     layout = memory_format(setting.spatial_dims, variant.channels_last)
     bare.to(memory_format=layout)  # type: ignore[call-overload]
     lay_out_moments(optimizer)
-    fused_norms(bare, variant.fused_kernels)
+    fused_norms(bare, bool(variant.fused_kernels))
     result, compiled = network, network is not bare and not setting.several_ranks
     if compiled and seconds and setting.idle:
         result, engaged["compiled network"] = faster_compiled(bare, probe, variant, always=False)
@@ -113,7 +112,7 @@ def make_step(
     )
     step = TrainStep(
         network=result, loss=loss, update=update, precision=variant.precision, channels_last=variant.channels_last,
-        spatial_dims=setting.spatial_dims, device=device, fused_kernels=variant.fused_kernels and not compiled,
+        spatial_dims=setting.spatial_dims, device=device, fused_kernels=not compiled and variant.fused_kernels,
     )  # fmt: skip
     return step, engaged
 
@@ -129,7 +128,7 @@ def evaluate(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[
     batches: image and target as of the step.
     """
     images = [image for image, _ in batches]
-    with step.autocast(), gpu_forms(step.fused_kernels and step.channels_last):
+    with step.autocast(), gpu_forms(step.channels_last and step.fused_kernels):
         output = step.network(step.shaped(torch.cat(images) if len(images) > 1 else images[0]))
     heads = [output] if isinstance(output, Tensor) else output
     outputs = zip(*(head.split([len(image) for image in images]) for head in heads), strict=True)

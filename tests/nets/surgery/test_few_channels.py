@@ -106,6 +106,8 @@ def test_which_layers_are_of_few_channels(layer: nn.Module, few: str, monkeypatc
     assert result.is_contiguous(memory_format=channels_last_of(result))
     torch.testing.assert_close(result.float(), wanted, rtol=0.05, atol=0.05)
     with gpu_forms(takes=lambda image: True):
+        assert "Few" not in str(net(image).grad_fn)  # of float32
+    with torch.autocast("cpu", torch.bfloat16), gpu_forms("norms", takes=lambda image: True):
         assert "Few" not in str(net(image).grad_fn)
 
 
