@@ -54,12 +54,12 @@ def norms(given: argparse.Namespace) -> Part:
     return claims, {f"{name}_ms": values for name, values in times.items()}, {}
 
 
-def thin(given: argparse.Namespace) -> Part:
-    from benchmarks.engines.thin import ARMS, LAYERS, NETWORK, thin_times
+def few_channels(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.few_channels import ARMS, LAYERS, NETWORK, few_channel_times
     from hasten.observe.env import cpu_has_bf16
 
     precisions = [each for each in given.precisions if each == "fp32" or cpu_has_bf16()]
-    times = thin_times(given.rounds, precisions)
+    times = few_channel_times(given.rounds, precisions)
     claims = []
     for name in (*LAYERS, NETWORK, f"{NETWORK}, forward"):
         for precision in precisions:
@@ -128,8 +128,8 @@ def ablation(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "steps": steps, "norms": norms, "thin": thin, "optimizers": optimizers, "overhead": overhead, "sliding": sliding,
-    "memory": memory, "ablation": ablation,
+    "steps": steps, "norms": norms, "few_channels": few_channels, "optimizers": optimizers, "overhead": overhead,
+    "sliding": sliding, "memory": memory, "ablation": ablation,
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
 LAYERS = {
     "first": lambda: nn.Conv3d(1, 32, 3, padding=1),
     "first, strided": lambda: nn.Conv3d(1, 32, 3, stride=2, padding=1, bias=False),
-    "thin": lambda: nn.Conv3d(2, 2, 3, padding=1),
+    "both": lambda: nn.Conv3d(2, 2, 3, padding=1),
     "four to many": lambda: nn.Conv3d(4, 96, (1, 3, 3), padding=(0, 1, 1)),
     "last": lambda: nn.Conv3d(32, 3, 3, padding=1),
     "head": lambda: nn.Conv3d(40, 3, 1),

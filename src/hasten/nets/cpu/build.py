@@ -21,7 +21,7 @@ from hasten.config.schema import CacheConfig
 from hasten.observe.env import cpu_flags, driver_version, required_cxx_compiler
 
 _FOLDER = Path(__file__).parent
-_LEVELS = {"normact": "-O2", "soft_counts": "-O2", "thin": "-O3"}
+_LEVELS = {"normact": "-O2", "soft_counts": "-O2", "few_channels": "-O3"}
 """Optimisation of each source: -O3 compiles for twice as long, and makes the third one twice as fast."""
 _FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=fast", "-Wno-psabi")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma")

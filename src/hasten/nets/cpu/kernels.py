@@ -36,7 +36,7 @@ def cpu_kernels() -> CpuKernels:
         functions = ctypes.CDLL(str(library()))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = last_line(error)
-        log.warning("norms, losses and thin convolutions run as torch's operations: %s", reason)
+        log.warning("norms, losses and convolutions of few channels run as torch's operations: %s", reason)
         return CpuKernels(None, f"torch's operations run: {reason}")
     return CpuKernels(functions, f"compiled functions, opened or built in {time.perf_counter() - begin:.1f} s")
 

@@ -20,7 +20,7 @@ from hasten.kernels.use import triton_runs
 from hasten.nets.surgery.layout import as_last, as_maps, as_rows
 
 FEW = 4
-"""Channels at most, on the side that has few."""
+"""Channels at most, on the side that has few; `kMost` of `few_channels.cpp`."""
 _MOST_TAPS = 128
 _MOST_ELEMENTS = 2**31
 """Elements of a map at most, as the kernels count in 32 bits."""

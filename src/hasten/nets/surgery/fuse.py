@@ -36,7 +36,7 @@ class Surgery:
     """Norms that keep the memory format of their input, those of `pairs` included."""
     activations: tuple[str, ...] = ()
     """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
-    thin: tuple[str, ...] = ()
+    few_channels: tuple[str, ...] = ()
     """Convolutions to a few channels, which C++ functions compute on a CPU."""
 
     @property
@@ -51,8 +51,8 @@ class Surgery:
         return (
             f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
             f"{self.biases} layers add no bias, as the norm behind them would take it away again"
-            + f", {len(self.thin)} convolutions have a C++ function for few channels"
-            * bool(self.thin)
+            + f", {len(self.few_channels)} convolutions have a C++ function for few channels"
+            * bool(self.few_channels)
         )
 
 

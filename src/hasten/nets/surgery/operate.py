@@ -11,14 +11,14 @@ from torch.nn.modules.conv import _ConvNd
 
 from hasten.nets.surgery.bias import cancelled_biases, is_unbiased, leave_out, to_unbiased
 from hasten.nets.surgery.dataflow import Probe, see_flow
+from hasten.nets.surgery.few_cpu import few_channel_layers, undo_few_channels
 from hasten.nets.surgery.fuse import Surgery, fuse_block, unfuse
 from hasten.nets.surgery.fuse import fuse as fuse_norms
 from hasten.nets.surgery.reclass import original
-from hasten.nets.surgery.thin import not_thin, thin_layers
 
 
 def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True) -> Surgery:
-    """Fuse norms with activations, leave out biases that cancel and compute thin layers in C++ on a CPU, in place.
+    """Fuse norms with activations, leave out biases that cancel, use C++ for few channels on a CPU; in place.
 
     probe: an input as in training, on the network's device: copies of the network run it a few times, to trace the
     data flow. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
@@ -31,7 +31,7 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
     flow = see_flow(network, probe)
     unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
     surgery = fuse_norms(network, flow) if fuse else Surgery()
-    return replace(surgery, unbiased=unbiased, thin=thin_layers(network) if fuse else ())
+    return replace(surgery, unbiased=unbiased, few_channels=few_channel_layers(network) if fuse else ())
 
 
 def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: bool = True) -> Surgery:
@@ -46,7 +46,7 @@ def operate_built(network: nn.Module, example: Callable[[], Probe], *, biases: b
 def undo(network: nn.Module) -> None:
     """Restore the classes of modules that `operate` changed, and train their biases again."""
     for module in network.modules():
-        not_thin(module)
+        undo_few_channels(module)
         unfuse(module)
         if is_unbiased(module):
             original(module)
@@ -70,4 +70,6 @@ def _known_blocks(network: nn.Module) -> Surgery:
             if bias is not None and to_unbiased(layer):
                 bias.requires_grad_(False)
                 unbiased.append(start + first)
-    return Surgery(tuple(fused), tuple(unbiased), tuple(fused), thin=thin_layers(network) if fused else ())
+    return Surgery(
+        tuple(fused), tuple(unbiased), tuple(fused), few_channels=few_channel_layers(network) if fused else ()
+    )

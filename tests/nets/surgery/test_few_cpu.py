@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hasten.nets.surgery.bias import to_unbiased
+from hasten.nets.surgery.few_cpu import few_channel_layers
 from hasten.nets.surgery.operate import operate, undo
-from hasten.nets.surgery.thin import thin_layers
 from hasten.observe.env import cxx_compiler
 
 pytestmark = pytest.mark.skipif(cxx_compiler() is None, reason="needs a C++ compiler")
@@ -51,7 +51,7 @@ def test_outputs_and_gradients_are_torchs(
     inputs = inputs if transposed else min(inputs, 4)
     layer = layer_of(len(sides), inputs, outputs, transposed=transposed, bias=bias)
     exact = copy.deepcopy(layer).double()
-    assert thin_layers(layer) == ("",)
+    assert few_channel_layers(layer) == ("",)
     image = last(torch.randn(count, inputs, *sides).to(torch.bfloat16 if short else torch.float32))
     image, precise = image.requires_grad_(), image.detach().double().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16, enabled=short):
@@ -62,7 +62,7 @@ def test_outputs_and_gradients_are_torchs(
     expected.backward(upstream.double())
     if image.is_contiguous():
         return  # in both formats, so that torch computed it
-    assert "Thin" in type(output.grad_fn).__name__
+    assert "_Few" in type(output.grad_fn).__name__
     assert output.dtype == image.dtype
     assert output.permute(0, *range(2, output.ndim), 1).is_contiguous()
     bound = 1e-2 if short else 1e-5
@@ -83,7 +83,7 @@ def assert_near(value: Tensor | None, exact: Tensor | None, bound: float) -> Non
 @pytest.mark.parametrize("transposed", [False, True])
 def test_results_do_not_depend_on_the_number_of_threads(transposed: bool) -> None:
     layer = layer_of(3, 4, 3, transposed=transposed)
-    thin_layers(layer)
+    few_channel_layers(layer)
     image = last(torch.randn(2, 4, 7, 11, 13)).requires_grad_()
     results, threads = [], torch.get_num_threads()
     try:
@@ -118,25 +118,25 @@ def test_results_do_not_depend_on_the_number_of_threads(transposed: bool) -> Non
 )
 def test_other_layers_stay_torchs(layer: nn.Module) -> None:
     kind = type(layer)
-    assert thin_layers(layer) == ()
+    assert few_channel_layers(layer) == ()
     assert type(layer) is kind
 
 
 def test_images_that_the_functions_do_not_take_are_torchs() -> None:
     layer = layer_of(2, 3, 2, transposed=False)
     exact = copy.deepcopy(layer)
-    thin_layers(layer)
+    few_channel_layers(layer)
     for image in (torch.randn(1, 3, 5, 6), last(torch.randn(0, 3, 5, 6)), torch.randn(3, 5, 6)):
         assert torch.equal(layer(image), exact(image))
     with pytest.raises(RuntimeError, match="channels"):
         layer(last(torch.randn(1, 4, 5, 6)))
     output = layer.double()(last(torch.randn(1, 3, 5, 6)).double())
-    assert "Thin" not in type(output.grad_fn).__name__
+    assert "_Few" not in type(output.grad_fn).__name__
 
 
 def test_a_transposed_layers_output_size_is_torchs() -> None:
     layer = layer_of(2, 8, 2, transposed=True)
-    thin_layers(layer)
+    few_channel_layers(layer)
     assert layer(last(torch.randn(1, 8, 5, 6)), [9, 12]).shape == (1, 2, 9, 12)
 
 
@@ -145,7 +145,7 @@ def test_a_bias_that_is_left_out_stays_out(transposed: bool) -> None:
     layer = layer_of(3, 4, 2, transposed=transposed)
     to_unbiased(layer)
     bare = copy.deepcopy(layer)
-    assert thin_layers(layer) == ("",)
+    assert few_channel_layers(layer) == ("",)
     image = last(torch.randn(1, 4, 5, 6, 7))
     assert_near(layer(image), bare(image).double(), 1e-5)
 
@@ -156,7 +156,7 @@ def test_operate_and_undo() -> None:
                             nn.Conv2d(3, 3, 3, padding=1))  # fmt: skip
     exact = copy.deepcopy(network)
     surgery = operate(network, torch.randn(1, 3, 8, 8))
-    assert (surgery.thin, surgery.unbiased) == (("3", "6"), ("0", "3"))
+    assert (surgery.few_channels, surgery.unbiased) == (("3", "6"), ("0", "3"))
     assert "2 convolutions have a C++ function for few channels" in str(surgery)
     image = last(torch.randn(2, 3, 8, 8))
     assert_near(network(image), exact(image).double(), 1e-5)

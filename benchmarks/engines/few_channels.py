@@ -19,7 +19,7 @@ NETWORK = "UNet 16-32-64-128, 3 classes, 2x1x40x56x40"
 ARMS = ("torch, contiguous", "torch, channels-last", "hasten")
 
 
-def thin_times(rounds: int, precisions: list[str]) -> dict[str, list[float]]:
+def few_channel_times(rounds: int, precisions: list[str]) -> dict[str, list[float]]:
     """Milliseconds of each layer, precision and arm, interleaved; of the network also without a backward pass."""
     from hasten.engine.allocator import keep_freed_memory
 
@@ -41,13 +41,13 @@ def _layer_call(
     import torch
     from torch import nn
 
-    from hasten.nets.surgery.thin import thin_layers
+    from hasten.nets.surgery.few_cpu import few_channel_layers
 
     torch.manual_seed(0)
     more: dict[str, Any] = {"stride": 2, "output_padding": 1} if transposed else {}
     layer = (nn.ConvTranspose3d if transposed else nn.Conv3d)(inputs, outputs, 3, padding=1, bias=False, **more)
     if arm == "hasten":
-        assert thin_layers(layer) == ("",)
+        assert few_channel_layers(layer) == ("",)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return _call(layer, torch.randn(shape).to(dtype), arm, precision, backward=True)
 
@@ -56,15 +56,15 @@ def _network_call(arm: str, precision: str, *, backward: bool) -> Callable[[], N
     import torch
 
     from benchmarks.tasks import network
+    from hasten.nets.surgery.few_cpu import undo_few_channels
     from hasten.nets.surgery.operate import operate
-    from hasten.nets.surgery.thin import not_thin
 
     torch.manual_seed(0)
     unet = network(3)
-    assert len(operate(unet).thin) == 2
+    assert len(operate(unet).few_channels) == 2
     if arm != "hasten":  # norms are Hasten's in all arms
         for module in unet.modules():
-            not_thin(module)
+            undo_few_channels(module)
     return _call(unet, torch.randn(2, 1, 40, 56, 40), arm, precision, backward=backward)
 
 

@@ -1,4 +1,4 @@
-"""Convolutions to and between a few channels, in channels-last on a CPU, as C++ functions: `nets/cpu/thin.cpp`.
+"""Convolutions to and between a few channels, in channels-last on a CPU, as C++ functions: `nets/cpu/few_channels.cpp`.
 
 The last layers of a UNet have a channel for each class and the image's resolution. oneDNN computes such a convolution
 as if it had 16 channels; of the step of a small network that was a fifth.
@@ -16,16 +16,14 @@ from torch.autograd.function import once_differentiable
 
 from hasten.nets.cpu.kernels import call
 from hasten.nets.surgery.bias import is_unbiased
+from hasten.nets.surgery.few_channels import FEW
 from hasten.nets.surgery.layout import channels_last_of, layout_of, on_cpu_only
 from hasten.nets.surgery.normact_cpu import DTYPES, cpu_kernel_takes
 from hasten.nets.surgery.reclass import Mixed, become, remove
 
-_MOST = 4
-"""Channels of a thin output; `kMost` of `thin.cpp`."""
-
 
 class _Size(ctypes.Structure):
-    """`Thin` of `thin.cpp`."""
+    """`FewChannels` of `few_channels.cpp`."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("samples", "inputs", "outputs", "depth", "height", "width", "taps")),
@@ -45,11 +43,11 @@ def _convolved(image: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
     """(B, K, *S) of an image (B, C, *S) and filters (C, *taps, K), in the image's type."""
     filters = filters.transpose(-3, -2).contiguous()
     output = _empty(image, filters.shape[-1], image.shape[2:])
-    call("thin_conv", _size_of(image, filters.shape[-1]), (image, filters, bias, output))
+    call("few_conv", _size_of(image, filters.shape[-1]), (image, filters, bias, output))
     return output
 
 
-class _ThinConv(torch.autograd.Function):
+class _FewConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(image, weight)
@@ -67,18 +65,18 @@ class _ThinConv(torch.autograd.Function):
         if any(ctx.needs_input_grad[1:]):
             filters = torch.empty_like(weight.movedim(0, -1), memory_format=torch.contiguous_format)
             to_bias = weight.new_empty(len(weight))
-            call("thin_conv_filter", _size_of(image, len(weight)), (gradient, image, filters, to_bias))
+            call("few_conv_filter", _size_of(image, len(weight)), (gradient, image, filters, to_bias))
             to_weight = filters.movedim(-1, 0)
         return to_image, to_weight, to_bias if ctx.needs_input_grad[2] else None
 
 
-class _ThinTransposed(torch.autograd.Function):
+class _FewTransposed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(image, weight)
         output = _empty(image, weight.shape[1], [2 * side for side in image.shape[2:]])
         size = _size_of(image, weight.shape[1])
-        call("thin_transposed", size, (image, weight.contiguous(), bias, output))
+        call("few_transposed", size, (image, weight.contiguous(), bias, output))
         return output
 
     @staticmethod
@@ -102,14 +100,14 @@ def _empty(image: Tensor, channels: int, sides: Sequence[int]) -> Tensor:
     return torch.empty(shape, dtype=image.dtype, memory_format=channels_last_of(image))
 
 
-class _Thin(Mixed):
+class _FewChannels(Mixed):
     def forward(self: Any, image: Tensor, *more: Any) -> Tensor:
         bias = None if is_unbiased(self) else self.bias
         ready = None if more or image.shape[1:2] != (self.in_channels,) else _ready(image, self.weight, bias)
         if ready is None:
             output: Tensor = super().forward(image, *more)  # type: ignore[misc]
             return output
-        function = _ThinTransposed if self.transposed else _ThinConv
+        function = _FewTransposed if self.transposed else _FewConv
         result: Tensor = function.apply(ready, self.weight, bias)
         return result
 
@@ -125,30 +123,30 @@ def _ready(image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     return image if takes else None
 
 
-def thin_layers(network: nn.Module) -> tuple[str, ...]:
+def few_channel_layers(network: nn.Module) -> tuple[str, ...]:
     """Let the C++ functions compute the layers that they can, in place; returns their names.
 
     They run on a CPU in channels-last, in float32 and bf16; anywhere else such a layer is torch's own.
     """
     for layer in network.modules():
-        if _is_thin(layer):
-            become(layer, _Thin)
-    return tuple(name for name, layer in network.named_modules() if isinstance(layer, _Thin))
+        if _has_few(layer):
+            become(layer, _FewChannels)
+    return tuple(name for name, layer in network.named_modules() if isinstance(layer, _FewChannels))
 
 
-def _is_thin(layer: nn.Module) -> bool:
+def _has_few(layer: nn.Module) -> bool:
     kinds = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     if not isinstance(layer, kinds) or not (is_unbiased(layer) or type(layer) in kinds):
         return False
-    if layer.out_channels > _MOST or layer.weight.device.type != "cpu":
+    if layer.out_channels > FEW or layer.weight.device.type != "cpu":
         return False
     shape = {"kernel_size": 3, "padding": 1, "dilation": 1, "stride": 2 if layer.transposed else 1}
     shape["output_padding"] = int(layer.transposed)
     same = all(set(getattr(layer, name)) == {value} for name, value in shape.items())
-    fits = layer.in_channels <= _MOST or layer.transposed
+    fits = layer.in_channels <= FEW or layer.transposed
     return same and fits and layer.groups == 1 and layer.padding_mode == "zeros"
 
 
-def not_thin(layer: nn.Module) -> None:
-    """Undo `thin_layers` on one module."""
-    remove(layer, _Thin)
+def undo_few_channels(layer: nn.Module) -> None:
+    """Undo `few_channel_layers` on one module."""
+    remove(layer, _FewChannels)

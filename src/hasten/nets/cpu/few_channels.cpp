@@ -8,7 +8,7 @@
 
 #include "vectors.h"
 
-extern "C" struct Thin {
+extern "C" struct FewChannels {
     int64_t samples, inputs, outputs; // at most kMost outputs
     int64_t depth, height, width;     // of the input
     int64_t taps;                     // of the filter along the depth: 3, or 1 for an image of two dimensions
@@ -29,7 +29,7 @@ constexpr int64_t kBlock = 4; // voxels of a transposed convolution whose sums a
 template <class T> void copy_in(const T *image, int64_t start, int64_t count, int64_t step, float *to) {
     for (int64_t k = 0; k < count; ++k) to[k] = single(image[start + k * step]);
 }
-void read(const Thin &size, const void *image, int64_t start, int64_t count, int64_t step, float *to) {
+void read(const FewChannels &size, const void *image, int64_t start, int64_t count, int64_t step, float *to) {
     if (size.bfloat16)
         copy_in(static_cast<const BFloat16 *>(image), start, count, step, to);
     else
@@ -38,7 +38,7 @@ void read(const Thin &size, const void *image, int64_t start, int64_t count, int
 template <class T> void copy_out(const float *from, int64_t count, T *image, int64_t start, int64_t step) {
     for (int64_t k = 0; k < count; ++k) image[start + k * step] = rounded<T>(from[k]);
 }
-void write(const Thin &size, const float *from, int64_t count, void *image, int64_t start, int64_t step) {
+void write(const FewChannels &size, const float *from, int64_t count, void *image, int64_t start, int64_t step) {
     if (size.bfloat16)
         copy_out(from, count, static_cast<BFloat16 *>(image), start, step);
     else
@@ -58,7 +58,7 @@ inline void keep([[maybe_unused]] Vec &value) {
 class Planes {
   public:
     // border: zeros before the first value of a row
-    Planes(const Thin &size, const void *image, int64_t channels, int64_t kept, int64_t border)
+    Planes(const FewChannels &size, const void *image, int64_t channels, int64_t kept, int64_t border)
         : row(rounded_up(size.width + 2, kWidth) + kWidth), size_(size), image_(image), channels_(channels),
           kept_(kept), border_(border), values_(channels * (size.height + 2 + kRows) * row) {
         memory_ = static_cast<float *>(aligned_alloc(64, rounded_up(values_ * (kept + 1) * sizeof(float), 64)));
@@ -86,7 +86,7 @@ class Planes {
     const int64_t row;
 
   private:
-    const Thin &size_;
+    const FewChannels &size_;
     const void *image_;
     int64_t channels_, kept_, border_, values_, loaded_[3];
     float *memory_;
@@ -105,7 +105,7 @@ template <int K> inline void add(const float *from, int64_t row, const float *fa
 
 // weight: (inputs, taps, 3, 3, K), along depth, x and y
 template <int K>
-int convolve(const Thin &size, const void *image, const float *weight, const float *bias, void *output) {
+int convolve(const FewChannels &size, const void *image, const float *weight, const float *bias, void *output) {
     int failed = 0;
 #pragma omp parallel num_threads(size.threads)
     {
@@ -142,7 +142,7 @@ int convolve(const Thin &size, const void *image, const float *weight, const flo
 }
 
 // Gradients of the filter, (inputs, taps, 3, 3, K), and of the bias, (K), from that of the output.
-template <int K> int to_filter(const Thin &size, const void *gradient, const void *image, float *to_weight, float *to_bias) {
+template <int K> int to_filter(const FewChannels &size, const void *gradient, const void *image, float *to_weight, float *to_bias) {
     const int64_t all = size.samples * size.depth, count = size.inputs * size.taps * 9 * K;
     float *parts = static_cast<float *>(malloc(sizeof(float) * all * (count + K)));
     if (!parts) return 1;
@@ -218,7 +218,7 @@ inline void add_products(const float *voxels, int64_t inputs, const float *table
 //
 // Each voxel of the input is multiplied with the filters of three rows at once, and the products are added to those rows.
 template <int K>
-int transpose(const Thin &size, const void *image, const float *weight, const float *bias, void *output) {
+int transpose(const FewChannels &size, const void *image, const float *weight, const float *bias, void *output) {
     constexpr int64_t vectors = (9 * K + kWidth - 1) / kWidth, lanes = vectors * kWidth;
     const int64_t inputs = size.inputs, width = rounded_up(size.width, kBlock), filters = size.taps * inputs * lanes;
     const int64_t depth = size.taps == 1 ? size.depth : 2 * size.depth, length = (2 * width + 1) * K;
@@ -274,14 +274,14 @@ int transpose(const Thin &size, const void *image, const float *weight, const fl
     }
 
 // Return 1 where memory runs out. The bias may be null.
-extern "C" int thin_conv(const Thin *size, const void *image, const float *weight, const float *bias, void *output) {
+extern "C" int few_conv(const FewChannels *size, const void *image, const float *weight, const float *bias, void *output) {
     BY_OUTPUTS(convolve, *size, image, weight, bias, output)
 }
 
-extern "C" int thin_conv_filter(const Thin *size, const void *gradient, const void *image, float *weight, float *bias) {
+extern "C" int few_conv_filter(const FewChannels *size, const void *gradient, const void *image, float *weight, float *bias) {
     BY_OUTPUTS(to_filter, *size, gradient, image, weight, bias)
 }
 
-extern "C" int thin_transposed(const Thin *size, const void *image, const float *weight, const float *bias, void *output) {
+extern "C" int few_transposed(const FewChannels *size, const void *image, const float *weight, const float *bias, void *output) {
     BY_OUTPUTS(transpose, *size, image, weight, bias, output)
 }
