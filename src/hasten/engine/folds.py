@@ -22,6 +22,7 @@ from hasten.distribute.world import detect_world
 from hasten.engine.crossval import score_fold, summarise
 from hasten.engine.custom_network import with_code
 from hasten.engine.ensemble import changed_settings
+from hasten.engine.recorded_split import require_same_cases
 from hasten.engine.run import train
 from hasten.engine.run_plan import read_cases
 from hasten.engine.stop import Stopped
@@ -77,6 +78,7 @@ def train_folds(
     check_folder(out)
     if world.first:
         _settle(config, out)
+        _require_same_cases(config, out)
     for fold in chosen:
         run, started = fold_folder(out, fold), started if fold == chosen[0] else None
         if is_finished(run):
@@ -99,6 +101,13 @@ def _first_plan(config: RunConfig, out: Path) -> Path | None:
         return None
     plans = (run / PLAN_JSON for run in fold_runs(out).values())
     return next((plan for plan in plans if plan.is_file()), None)
+
+
+def _require_same_cases(config: RunConfig, out: Path) -> None:
+    """Raise ValueError where the folds that were begun have other cases than the source has now."""
+    case_set, _, _ = read_cases(at_fold(config, 0))
+    for fold, run in fold_runs(out).items():
+        require_same_cases(run, *split_cases(case_set, at_fold(config, fold).data.split))
 
 
 def with_folds(config: RunConfig) -> RunConfig:

@@ -1,0 +1,89 @@
+"""A run goes on with the cases that it was begun with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hasten.cases.phantom import write_phantoms
+from hasten.cases.types import Case
+from hasten.engine.folds import train_folds
+from hasten.engine.recorded_split import require_same_cases, split_record
+from hasten.engine.run import train
+from hasten.observe.rundir import PLAN_JSON, SUMMARY_JSON
+from tests.engine.runs import at_step, config_of, resumed
+
+Parts = tuple[list[Case], list[Case]]
+
+
+def parts(folder: Path, train: str, validation: str) -> Parts:
+    def case(name: str) -> Case:
+        for kind in ("image", "label"):
+            path = folder / f"{name}.{kind}"
+            if not path.exists():
+                path.write_bytes(b"12345")
+        return Case(id=name, image=(folder / f"{name}.image",), label=folder / f"{name}.label")
+
+    return [case(name) for name in train], [case(name) for name in validation]
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """Begun with a to f trained on, and x and y validated."""
+    record = split_record(*parts(tmp_path, "abcdef", "xy"))
+    assert record["validation"] == {"x": 10, "y": 10}
+    (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": record}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        ("abcdefg", "xy", "g added"),
+        ("abc", "xy", "d, e, f gone"),
+        ("abcdeghijklmf", "xy", "g, h, i, j, k and 2 more added"),
+        ("bcdefx", "ay", "a trained on before and validated now; x validated before and trained on now"),
+    ],
+)
+def test_other_cases_are_refused(begun: Path, train: str, validation: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"begun with: {message}. restore the data set, or train into another --out"):
+        require_same_cases(begun, *parts(begun, train, validation))
+
+
+def test_the_same_cases_may_lie_elsewhere(begun: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    require_same_cases(begun, *parts(tmp_path_factory.mktemp("moved"), "fedcba", "yx"))
+
+
+def test_a_file_of_another_size_is_a_warning(begun: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (begun / "c.label").write_bytes(b"123")
+    with caplog.at_level(logging.WARNING):
+        require_same_cases(begun, *parts(begun, "abcdef", "xy"))
+    assert "files of c have another size" in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"cases": 3}', '{"cases": {"train": {}}}'])
+def test_a_run_without_a_record_is_not_checked(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / PLAN_JSON).write_text(content)
+    require_same_cases(tmp_path, *parts(tmp_path, "a", "x"))
+
+
+def test_neither_a_run_nor_a_fold_goes_on_with_more_cases(tmp_path: Path) -> None:
+    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(24, 40, 40))
+    config = config_of(source, tmp_path / "cache", "train.steps=4", "data.split.by=fold", "data.split.num_folds=2")
+    run, folds = tmp_path / "run", tmp_path / "folds"
+    with at_step(2, "interrupt"), pytest.raises(KeyboardInterrupt):
+        train(config, run)
+    train_folds(config, folds, [0])
+    shutil.rmtree(source if source.is_dir() else source.parent)
+    write_phantoms(tmp_path / "set", num_cases=8, shape=(24, 40, 40))
+    with pytest.raises(ValueError, match=r"run: the cases are not those .* phantom_006, phantom_007 added"):
+        train(resumed(run), run, resume=True)
+    with pytest.raises(ValueError, match=r"fold0: the cases are not those .* phantom_006, phantom_007 added"):
+        train_folds(config, folds, [1])
+    assert not (run / SUMMARY_JSON).exists() or json.loads((run / SUMMARY_JSON).read_text())["status"] == "interrupted"
+    assert not (folds / "fold1").exists()
