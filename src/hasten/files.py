@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -69,6 +69,12 @@ def hash_file(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(paths: Iterable[Path]) -> int:
+    """Bytes of files together, those in a folder included; what is missing counts as empty."""
+    files = (each for path in paths for each in (path.iterdir() if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def try_lock(path: Path, flags: int) -> int | None:

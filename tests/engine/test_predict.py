@@ -186,10 +186,23 @@ def test_channels_in_files_of_their_own_or_in_one(run_of_two_channels: Path, tmp
     assert named[0].read_bytes() == folder[0].read_bytes()
 
 
+def test_channels_are_counted_from_0(run_of_two_channels: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        save(tmp_path / f"in/x_{number:04d}.nii.gz", anatomy(1)[0], np.eye(4))
+    message = fails(
+        "x_0001.nii.gz: the files of case x end in 0001, 0002, but channels are counted from 0 (0000, 0001)",
+        lambda: predict(run_of_two_channels, tmp_path / "in", tmp_path / "out"),
+    )
+    assert "rename them" in message
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_nnunet_folder_of_one_channel_loses_its_endings(run: Path, tmp_path: Path) -> None:
     for name in ("x_0000", "y_0000"):
         save(tmp_path / f"in/{name}.nii.gz", anatomy(1)[0], np.eye(4))
     assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "A")] == ["x.nii.gz", "y.nii.gz"]
+    files = sorted((tmp_path / "in").iterdir())  # as a shell lists them
+    assert [path.name for path in predict(run, files, tmp_path / "C")] == ["x.nii.gz", "y.nii.gz"]
     shutil.move(tmp_path / "in/y_0000.nii.gz", tmp_path / "in/y_0001.nii.gz")
     assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "B")] == ["x_0000.nii.gz", "y_0001.nii.gz"]
 
@@ -409,6 +422,29 @@ def test_going_on_leaves_what_this_network_wrote(run: Path, tmp_path: Path) -> N
     predict(run, images, out, resume=True, overwrite=True)
     assert first.stat().st_mtime > 0
     assert not list(out.glob("*partial*"))
+
+
+def test_going_on_predicts_no_other_image_under_an_old_name(run: Path, tmp_path: Path) -> None:
+    affine, out = np.diag([*SPACING, 1.0]), tmp_path / "masks"
+    images = [anatomy(number)[0] for number in range(2)]
+    mine = [save(tmp_path / f"mine/{name}.nii.gz", images[0], affine) for name in "ab"]
+    others = [save(tmp_path / f"others/{name}.nii.gz", images[1], affine) for name in "ab"]
+    [first, second] = predict(run, mine, out)
+    before = (first.read_bytes(), second.stat().st_mtime_ns)
+    # The files of another folder, older than the label maps.
+    fails("a.nii.gz: was predicted from another image", lambda: predict(run, others, out, resume=True))
+    # A file that has changed since, of the same size.
+    later = first.stat().st_mtime + 5
+    os.utime(mine[0], (later, later))
+    fails("a.nii.gz: was predicted from another image", lambda: predict(run, mine, out, resume=True))
+    os.utime(mine[0], (0, 0))
+    assert predict(run, mine, out, resume=True) == [first, second]
+    shutil.copy(others[0], mine[0])
+    os.utime(mine[0], (0, 0))
+    predict(run, mine, out, resume=True, overwrite=True)
+    assert first.read_bytes() != before[0]
+    assert second.stat().st_mtime_ns == before[1]
+    assert predict(run, mine, out, resume=True) == [first, second]
 
 
 def test_going_on_with_other_settings_is_refused(run: Path, tmp_path: Path) -> None:

@@ -25,16 +25,17 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     """The cases of image files, and of the image files in folders, in the order given and by name within a folder.
 
     Where the network takes several channels, files `NAME_0000`, `NAME_0001`, ... are the channels of the case NAME; a
-    file that holds all the channels is a case by itself. Where every file of a folder ends in `_0000`, that is taken
-    off: it is an nnU-Net folder with a file for each case. Raises one ValueError that lists every input whose header
-    cannot be read, or that has another number of channels or dimensions than the network was trained on.
+    file that holds all the channels is a case by itself. Where every file of a folder, or every file that is named by
+    itself, ends in `_0000`, that is taken off: so nnU-Net names cases of one channel. Raises one ValueError that lists
+    every input whose header cannot be read, whose channels are not numbered from 0, or that has another number of
+    channels or dimensions than the network was trained on.
     """
     files: list[_File] = []
     problems: list[str] = []
-    names: dict[Path, str] = {}
-    for path in inputs:
-        listed = _listed(path)
-        names.update(_names(listed) if path.is_dir() else {})
+    named = {path: _listed(path) for path in inputs}
+    names = _names([path for path, listed in named.items() if listed == [path]])
+    for path, listed in named.items():
+        names.update(_names(listed) if listed != [path] else {})
         for file in listed:
             try:
                 section = read_section_header(file) if spatial_dims == 2 else None
@@ -69,7 +70,7 @@ def _listed(path: Path) -> list[Path]:
 
 
 def _names(files: list[Path]) -> dict[Path, str]:
-    """Shorter names for the files of an nnU-Net folder that holds one file for each case."""
+    """Shorter names where each file is a case of nnU-Net's, with its only channel."""
     if not all(stem(file).endswith("_0000") and len(stem(file)) > 5 for file in files):
         return {}
     return {file: stem(file)[:-5] for file in files}
@@ -91,6 +92,13 @@ def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_di
         return (
             f"{first.path}{several}: {count} channel{'' if count == 1 else 's'}, but the network was trained on "
             f"{len(channels)} ({', '.join(channels)}); give every case those channels{hint}"
+        )
+    numbers = sorted(stem(file.path)[-4:] for file in group)
+    wanted = [f"{number:04d}" for number in range(len(group))]
+    if len(group) > 1 and numbers != wanted:
+        return (
+            f"{first.path}: the files of case {name} end in {', '.join(numbers)}, but channels are counted from 0 "
+            f"({', '.join(wanted)}); rename them in the order {', '.join(channels)}"
         )
     depth = first.shape[0]
     # A volume of one slice may go through a 3-D network; a picture lies nowhere in space.

@@ -11,7 +11,7 @@ import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from math import prod
@@ -25,7 +25,7 @@ from hasten.cases.types import Case
 from hasten.config.resume_rules import text_of
 from hasten.engine.ensemble import Member
 from hasten.engine.postprocess import Cleanings
-from hasten.files import hash_file, replacing, sync_folder
+from hasten.files import hash_file, replacing, size_of, sync_folder
 
 PREDICTION_JSON = "prediction.json"
 _OF_THE_MACHINE = ("batch_size", "sums_on_host")
@@ -49,12 +49,14 @@ def region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Pa
 
 
 def label_targets(
-    files: Sequence[Sequence[Path]], cases: Sequence[Case], *, overwrite: bool, since: float | None = None
-) -> list[bool]:
+    files: Sequence[Sequence[Path]], cases: Sequence[Case], *, overwrite: bool, since: float | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> list[bool]:  # fmt: skip
     """Whether each case is to be written. Raises ValueError where one can't be, or would replace something.
 
     files: those of each case, its label map first. since: label maps that were written after this time, with all that
-    belongs to them, are whole and stay. None keeps none.
+    belongs to them and from these images, are whole and stay. None keeps none. sizes: name of a label map to the bytes
+    of the image that it was predicted from.
     """
     times = Counter(target for of_case in files for target in of_case)
     twice = next((target for target, count in times.items() if count > 1), None)
@@ -67,24 +69,26 @@ def label_targets(
         if target.exists() and _number(target) in inputs:
             raise ValueError(f"{target}: is an input; choose another --out")
     to_write = []
-    for of_case in files:
+    for of_case, case in zip(files, cases, strict=True):
         existing = [each for each in of_case if each.exists()]
-        if (
-            since is not None
-            and len(existing) == len(of_case)
-            and min(each.stat().st_mtime for each in existing) >= since
-        ):
-            to_write.append(False)
-            continue
-        if existing and not overwrite:
-            older = (
-                "was written before the settings in prediction.json, or not all that belongs to it is there"
-                if since is not None
-                else "exists"
-            )
-            raise ValueError(f"{existing[0]}: {older}; add --overwrite to replace it, or choose another --out")
-        to_write.append(True)
+        problem = _why_not_kept(of_case, case, since, (sizes or {}).get(of_case[0].name))
+        if problem and existing and not overwrite:
+            raise ValueError(f"{existing[0]}: {problem}; add --overwrite to replace it, or choose another --out")
+        to_write.append(bool(problem))
     return to_write
+
+
+def _why_not_kept(of_case: Sequence[Path], case: Case, since: float | None, size: int | None) -> str:
+    """Why the files of a case can't stay; "" if they can. size: bytes of the image that they were predicted from."""
+    if since is None:
+        return "exists"
+    written = min((each.stat().st_mtime if each.exists() else -1.0) for each in of_case)
+    if written < since:
+        return f"was written before the settings in {PREDICTION_JSON}, or not all that belongs to it is there"
+    image_time = max(path.stat().st_mtime for path in case.image)
+    if written < image_time or size not in (None, size_of(case.image)):
+        return f"was predicted from another image than {case.image[0]} is now"
+    return ""
 
 
 def _number(path: Path) -> tuple[int, int]:
@@ -191,13 +195,24 @@ def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> fl
     return path.stat().st_mtime
 
 
-def write_settings(out: Path, settings: dict[str, Any]) -> None:
-    """Write `out`/prediction.json. One with the same settings keeps its time. Raises ValueError."""
+def image_sizes(out: Path) -> dict[str, int]:
+    """Name of each label map in `out` to the bytes of the image that it was predicted from, by prediction.json."""
+    return (_read_settings(out / PREDICTION_JSON) or {}).get("images", {})
+
+
+def write_settings(out: Path, settings: dict[str, Any], sizes: Mapping[str, int]) -> None:
+    """Write `out`/prediction.json. One with the same settings keeps its time and its images. Raises ValueError."""
     path = out / PREDICTION_JSON
     before = _read_settings(path)
     if before is not None and not _differences(before, settings):
-        return
-    write_file(path, f"{json.dumps(settings, indent=2)}\n".encode())
+        time, settings, sizes = path.stat().st_mtime_ns, before, {**before.get("images", {}), **sizes}
+        if sizes == before.get("images"):
+            return
+    else:
+        time = None
+    write_file(path, f"{json.dumps({**settings, 'images': dict(sizes)}, indent=2)}\n".encode())
+    if time is not None:
+        os.utime(path, ns=(time, time))
 
 
 def _read_settings(path: Path) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import (
     PREDICTION_JSON,
     deciding_settings,
+    image_sizes,
     label_targets,
     make_folder,
     region_folders,
@@ -31,6 +32,7 @@ from hasten.engine.outputs import (
 )
 from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
 from hasten.engine.section import segment_section
+from hasten.files import size_of
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
 
@@ -63,8 +65,8 @@ def predict(
         out: folder. Names in it are those of the cases with `ending`; label values are those of the training set.
         overrides: settings of the section `infer` that differ from the run's, such as "infer.overlap=0.25".
         overwrite: replace what is there under a final name.
-        resume: leave label maps alone that were written with the same networks and settings, as `out`/prediction.json
-            says; what is there under a final name is whole.
+        resume: leave label maps alone that were written with the same networks and settings from the same images, as
+            `out`/prediction.json says; what is there under a final name is whole.
         regions: of a run with overlapping classes write the mask of each, too, 0 and 1, in a folder of `out` named
             after the region. The label map is painted region after region.
         probabilities: write CASE.npz beside each label map, too, with `probabilities` (K, D, H, W) float16 on the
@@ -126,10 +128,11 @@ def predict_cases(
         [target, *(folder / target.name for folder in folders), *([out / f"{case.id}.npz"] if probabilities else [])]
         for target, case in zip(targets, cases, strict=True)
     ]
-    to_write = label_targets(files, cases, overwrite=overwrite, since=since)
+    to_write = label_targets(files, cases, overwrite=overwrite, since=since, sizes=image_sizes(out))
     model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     is_new = make_folder(out)
-    write_settings(out, settings)
+    wanted = [(target, case) for target, case, each in zip(targets, cases, to_write, strict=True) if each]
+    write_settings(out, settings, {target.name: size_of(case.image) for target, case in wanted})
     for folder in folders:
         make_folder(folder)
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]

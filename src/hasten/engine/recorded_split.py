@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hasten.cases.types import Case
+from hasten.files import size_of
 from hasten.observe.rundir import PLAN_JSON
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,8 @@ _REMEDY = "restore the data set, or train into another --out"
 def split_record(train: Iterable[Case], validation: Iterable[Case]) -> dict[str, dict[str, int]]:
     """Ids of the cases of both parts, each with the bytes of its files."""
     return {
-        part: {case.id: _size(case) for case in cases} for part, cases in (("train", train), ("validation", validation))
+        part: {case.id: size_of([*case.image, *([case.label] if case.label else [])]) for case in cases}
+        for part, cases in (("train", train), ("validation", validation))
     }
 
 
@@ -63,10 +65,3 @@ def _named(ids: Iterable[str]) -> str:
     ids = sorted(ids)
     more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
     return ", ".join(ids[:_SHOWN]) + more
-
-
-def _size(case: Case) -> int:
-    """Bytes of a case's files, those in a folder included; what is missing counts as empty."""
-    paths = [Path(file) for file in (*case.image, *([case.label] if case.label else []))]
-    files = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path]) if each.is_file()]
-    return sum(file.stat().st_size for file in files)
