@@ -13,6 +13,7 @@ import torch
 
 from hasten.config.load import load_run
 from hasten.engine.compose import prepare_run
+from hasten.engine.folds import train_folds
 from hasten.engine.predict import predict
 from hasten.engine.run import train
 from hasten.engine.run_plan import plan_run
@@ -67,6 +68,15 @@ def test_a_run_learns_from_what_is_annotated(run: Path) -> None:
         for name in examples.files:
             if name.startswith(("label_", "prediction_")):
                 assert set(np.unique(examples[name])) <= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("regions", [False, True])
+def test_a_cross_validation_has_a_report(source: Path, tmp_path: Path, regions: bool) -> None:
+    given = (f"data.ignore={IGNORE}", "train.steps=6", "data.split.by=fold", "data.split.num_folds=2")
+    scores = train_folds(config_of(source, *given, regions=regions), tmp_path / "cv")
+    page = write_report([tmp_path / "cv"], tmp_path / "cv/report.html").read_text()
+    worst = min(scores["cases"], key=lambda case: scores["cases"][case]["dice"])
+    assert f"<b>{worst} (fold {scores['cases'][worst]['fold']})</b>" in page
 
 
 def test_predictions_hold_classes_alone(run: Path, source: Path, tmp_path: Path) -> None:

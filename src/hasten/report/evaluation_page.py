@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hasten.cases.formats import read_file
-from hasten.cases.labels import to_class_index
+from hasten.cases.labels import IGNORED, to_class_index
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
 from hasten.config.load import load_run
@@ -197,19 +197,24 @@ def _worst(crossval: CrossValidation) -> Section:
     for dice, fold, name in sorted(order, key=lambda entry: entry[0])[:WORST]:
         _, _, validation = read_cases(load_run(fold.run / RUN_YAML))
         case = next(case for case in validation if case.id == name)
-        example = _example(case, pairs[name], labels, f"{name} (fold {fold.number})", dice)
+        title = f"{name} (fold {fold.number})"
+        example = _example(case, pairs[name], labels, crossval.pairs.ignore, title, dice)
         slices.append(slice_of(example, list(range(1, len(labels)))))
     names = [name for value, name in sorted(labels.items()) if value != 0]
     keys = (*class_keys(names), *DIFFERENCE_KEYS)
     return Section(title="Cases with the lowest Dice", slices=tuple(slices), keys=keys if slices else ())
 
 
-def _example(case: Case, pair: Pair, labels: dict[int, str], name: str, dice: float) -> Example:
+def _example(case: Case, pair: Pair, labels: dict[int, str], ignore: int | None, name: str, dice: float) -> Example:
     """The slice on which label map and prediction disagree most, seen from the patient's feet, anterior at the top."""
     image = read_image(case)
     maps = [
-        to_class_index(read_file(path, label=True).array[0], labels, path) for path in (pair.label, pair.prediction)
+        to_class_index(read_file(path, label=True).array[0], labels, path, ignore)
+        for path in (pair.label, pair.prediction)
     ]
+    ignored = maps[0] == IGNORED
+    for each in maps:
+        each[ignored] = 0  # nothing is right or wrong there
     depth, height, width = image.array.shape[1:]
     permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
     volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))
