@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,14 +21,14 @@ from tests.augment.stores import random_store
 from tests.engine.test_autotune import planned
 
 
-def settled_with_switches(planned: Any, share: Share = WHOLE) -> tuple[Any, Program, dict[str, Switch]]:
+def settled_with_switches(planned: Any, share: Share = WHOLE, **limit: float) -> tuple[Any, Program, dict[str, Switch]]:
     engaged: dict[str, Switch] = {}
-    result, program = sampling.settle_program(planned, ARENA, share, engaged=engaged)
+    result, program = sampling.settle_program(planned, ARENA, share, engaged=engaged, **limit)
     return result, program, engaged
 
 
-def settle_program(planned: Any) -> tuple[Any, Program, Switch]:
-    result, program, engaged = settled_with_switches(planned)
+def settle_program(planned: Any, **limit: float) -> tuple[Any, Program, Switch]:
+    result, program, engaged = settled_with_switches(planned, **limit)
     assert set(engaged) == {"compiled batch program"}
     return result, program, engaged["compiled batch program"]
 
@@ -201,12 +203,26 @@ def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path
     assert "several processes" in engaged["compiled batch program"].why
 
 
+def test_only_the_steps_that_fit_into_the_time_count(tmp_path: Path, programs: Programs) -> None:
+    """Of 0.3 s, of which a batch takes a third."""
+    run = planned(tmp_path, steps=100_000)
+    _, program, engaged = settle_program(run, seconds=30.0, step_seconds=0.2)
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "would save about 5 s in 100 steps" in engaged.why
+    programs.batches = 0
+    assert not settle_program(run, seconds=-1.0, step_seconds=0.2)[1].compiled
+    programs.batches = 0
+    assert settle_program(run, seconds=300.0, step_seconds=0.2)[1].compiled
+
+
 @pytest.mark.parametrize(("device", "cost"), [("cpu", 40), ("cuda", 10)])
 def test_compiling_the_batch_program_costs_less_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, device: str, cost: int
 ) -> None:
     monkeypatch.setattr(sampling, "seconds_of", lambda call, device: 0.1)
-    pays = partial(sampling._compile_pays, cast(Any, lambda number: None), device=torch.device(device), known=False)
+    segment = Mock(device=torch.device(device))
+    pays = partial(sampling._compile_pays, segment, seconds=math.inf, step_seconds=0.0, known=False)
     share = sampling._SAVED.get(device, 0.8)
     assert not pays(steps=int(0.9 * cost / (0.1 * share)))[0]
     assert pays(steps=int(1.1 * cost / (0.1 * share)))[0]

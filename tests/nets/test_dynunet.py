@@ -41,13 +41,17 @@ def test_the_same_scores(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"name": "residualencoderunet"},
-        {"blocks": (1, 2, 2, 2)},
-        {"kernel_size": ((3, 3, 3), (1, 3, 3), (3, 3, 3), (3, 3, 3))},
-        {"channels": (4, 8), "strides": ((2, 2, 2),)},
+        ({"name": "residualencoderunet"}, "network.name=residualencoderunet is not in MONAI"),
+        ({"blocks": (1, 2, 2, 2)}, r"two convolutions a level, and not network.blocks=\[1, 2, 2, 2\]"),
+        (
+            {"kernel_size": ((3, 3, 3), (1, 3, 3), (3, 3, 3), (3, 3, 3))},
+            r"smaller in network.kernel_size=\[\[3, 3, 3\], ",
+        ),
+        ({"channels": (4, 8), "strides": ((2, 2, 2),)}, r"three levels at least, and network.channels=\[4, 8\]"),
     ],
 )
-def test_what_monai_does_not_have(settings: dict[str, Any]) -> None:
-    assert dynunet_settings(replace(PLAIN, **settings)) is None
+def test_what_monai_does_not_have(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        dynunet_settings(replace(PLAIN, **settings))

@@ -28,12 +28,14 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     networks, images and preparations that MONAI alone can't do.
     """
     scaling = _single_scaling(config, len(content["channels"]), where)
-    dynunet = dynunet_settings(config.network)
-    if is_own(config.network) or (config.network.name in NNUNET and dynunet is None):
+    try:
+        if is_own(config.network):
+            raise ValueError(f"network.name={config.network.name} is not in MONAI")
+        dynunet = dynunet_settings(config.network) if config.network.name in NNUNET else None
+    except ValueError as problem:
         raise ValueError(
-            f"{where}: network.name={config.network.name} is not in MONAI, so a bundle can't build it; export it as "
-            ".onnx or .safetensors"
-        )
+            f"{where}: {problem}, so a bundle can't build it; export it as .onnx or .safetensors"
+        ) from None
     if content["spatial_dims"] != 3 or config.prepare.orientation is None:
         why = "of pictures" if content["spatial_dims"] != 3 else "with prepare.orientation=null"
         raise ValueError(f"{where}: a run {why} can't be a bundle; export it as .onnx or .safetensors")

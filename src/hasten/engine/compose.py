@@ -134,7 +134,8 @@ def compose_run(
     train = planned.config.train
     with clock.span("compile"):
         # 4. The batch program.
-        planned, program = settle_program(planned, arena, share_of(planned, strategy), rank_cases, engaged)
+        time = {"seconds": time_left(planned, clock), "step_seconds": step_seconds}
+        planned, program = settle_program(planned, arena, share_of(planned, strategy), rank_cases, engaged, **time)
         # 5. The strategy places the weights; then the optimizer takes them up, for the step.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -55,11 +56,15 @@ def settle_program(
     share: Share = WHOLE,
     rank_cases: RankCases | None = None,
     engaged: dict[str, Switch] | None = None,
+    *,
+    seconds: float = math.inf,
+    step_seconds: float = 0.0,
 ) -> tuple[RunPlan, Program]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
     rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. engaged: gets the
-    outcome. Raises ValueError for an augmentation that these cases don't allow.
+    outcome. seconds: the time that is left for the run, of which a step takes `step_seconds` without its batch. Raises
+    ValueError for an augmentation that these cases don't allow.
     """
     config = planned.config
     requested, why = config.sample.compile, GIVEN
@@ -74,7 +79,8 @@ def settle_program(
         _build_kernels(program.latest)
     else:
         program = _program(planned, arena, share, rank_cases, compile=False)
-        requested, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
+        pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds)
+        requested, why = pays(program.latest, known=marker.is_file())
         if requested:
             program, why = _faster(program, _program(planned, arena, share, rank_cases, compile=True), "compiled", why)
     if program.compiled:
@@ -88,7 +94,8 @@ def settle_program(
     engaged = {} if engaged is None else engaged
     engaged["compiled batch program"] = Switch(program.compiled, reason)
     make = partial(_program, planned, arena, share, rank_cases, compile=False)
-    program = _in_few_kernels(planned, program, make, engaged)
+    pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds, known=False)
+    program = _in_few_kernels(planned, program, make, pays, engaged)
     _note_per_sample(planned, program, engaged)
     return settled, program
 
@@ -106,15 +113,16 @@ def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Progra
 
 
 def _in_few_kernels(
-    planned: RunPlan, program: Program, make: Callable[..., Program], engaged: dict[str, Switch]
-) -> Program:
+    planned: RunPlan, program: Program, make: Callable[..., Program], pays: Callable[[Segment], tuple[bool, str]],
+    engaged: dict[str, Switch],
+) -> Program:  # fmt: skip
     """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; other chains stay."""
     segment, device = program.latest, planned.device
     if program.compiled or not triton_works(device) or segment.hands_over or not fused_places(segment.stages):
         return program
     chosen = program
-    pays, why = _compile_pays(segment, planned.config.train.steps, device, known=False)
-    if pays:
+    worth_it, why = pays(segment)
+    if worth_it:
         try:
             fused = make(fuse=True)
             _build_kernels(fused.latest)
@@ -229,15 +237,17 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     )
 
 
-def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:
-    """Compare what compiling saves over the whole run with what it costs."""
+def _compile_pays(eager: Segment, *, steps: int, seconds: float, step_seconds: float, known: bool) -> tuple[bool, str]:
+    """Compare what compiling saves over the run, or over its steps that fit into `seconds`, with what it costs."""
+    device = eager.device
     _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
-    seconds = min(later)
-    saved = _SAVED.get(device.type, 0.8) * seconds * steps
+    batch_s = min(later)
+    steps = int(min(steps, max(0.0, seconds) / (batch_s + step_seconds)))
+    saved = _SAVED.get(device.type, 0.8) * batch_s * steps
     cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)
     kernel = "a kernel compiled by an earlier run" if known else "compiling"
     text = (
-        f"an eager batch takes {1e3 * seconds:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
+        f"an eager batch takes {1e3 * batch_s:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
     )
     return saved > cost, f"{text} in {steps} steps"
 

@@ -18,14 +18,20 @@ _UP = re.compile(r"decoder\.transpconvs\.(\d+)\.(\w+)")
 _HEAD = re.compile(r"decoder\.seg_layers\.(\d+)\.(\w+)")
 
 
-def dynunet_settings(network: PlannedNetwork) -> PlannedNetwork | None:
-    """Settings of the `dynunet` that computes the same, with `trans_bias`; None where MONAI has none."""
-    blocks = network.blocks or (2,) * len(network.channels)
-    if network.name != "plainconvunet" or set(blocks) != {2} or len(network.strides) < 2:
-        return None
-    kernels = network.kernel_size or ()
+def dynunet_settings(network: PlannedNetwork) -> PlannedNetwork:
+    """Settings of the `dynunet` that computes the same, with `trans_bias`. Raises ValueError where MONAI has none."""
+    blocks, kernels = network.blocks or (2,) * len(network.channels), network.kernel_size or ()
+    if network.name != "plainconvunet":
+        raise ValueError(f"network.name={network.name} is not in MONAI")
+    if set(blocks) != {2}:
+        raise ValueError(f"MONAI's DynUNet has two convolutions a level, and not network.blocks={list(blocks)}")
+    if len(network.strides) < 2:
+        raise ValueError(f"MONAI's DynUNet has three levels at least, and network.channels={list(network.channels)}")
     if any(fine > coarse for pair in pairwise(kernels) for fine, coarse in zip(*pair, strict=True)):
-        return None
+        raise ValueError(
+            "on its way up MONAI's DynUNet has the kernels of the coarser level, which are smaller in "
+            f"network.kernel_size={[list(each) for each in kernels]}"
+        )
     return replace(
         network, name="dynunet", num_res_units=0, blocks=None, act=network.act or "leakyrelu", deep_supervision=0
     )
