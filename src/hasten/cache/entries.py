@@ -80,7 +80,13 @@ def prune(
     going = {entry.path for entry in entries if entry.kind == "unfinished"} - building
     if damaged:
         going |= {entry.path for entry, wrong in verify(folder) if wrong}
+    lost = {entry.path.name for entry in entries if entry.kind == "arena" and entry.path in going}
     needed: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.kind == "set" and lost & set(entry.shards):
+            # The other cases stay: the next run looks them up.
+            going.add(entry.path)
+            needed |= {name: shards[name] for name in entry.shards if name in shards and name not in lost}
     total, limit = 0, time.time() - 86400 * (unused_days or 0)
     for entry in entries:
         if entry.kind not in ("set", "remote") or entry.path in going:

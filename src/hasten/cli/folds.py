@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,4 +78,4 @@ def _summary_lines(summary: dict[str, Any], out: Path, page: Path | None) -> lis
     ]
     if page is not None:
         lines.append(f"report     {page}")
-    return [*lines, f"predict    hasten predict {out} IMAGE... --out FOLDER"]
+    return [*lines, f"predict    hasten predict {shlex.quote(str(out))} IMAGE... --out FOLDER"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -32,4 +33,4 @@ def phantom(
 
     write_phantoms(empty_folder(out), num_cases=cases, shape=shape, spacing=spacing, seed=seed)
     echo(f"{cases} case{'' if cases == 1 else 's'} in {out}")
-    echo(f"train      hasten train {out} --out FOLDER")
+    echo(f"train      hasten train {shlex.quote(str(out))} --out FOLDER")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -75,4 +76,4 @@ def phantom(
     spec = twin_of(recipe, reduced=reduced, cases=cases)
     yaml_path = write_twin(recipe, spec, to, num_threads=threads or usable_cores())
     echo(f"{spec.cases} case{'' if spec.cases == 1 else 's'} in {to}")
-    echo(f"train      hasten train {yaml_path} --out FOLDER")
+    echo(f"train      hasten train {shlex.quote(str(yaml_path))} --out FOLDER")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,5 +164,6 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:
         lines.append(f"report     {report}")
-    lines.append(f"predict    hasten predict {out} {'SLIDE' if 'froc' in summary else 'IMAGE'}... --out FOLDER")
+    image = "SLIDE" if "froc" in summary else "IMAGE"
+    lines.append(f"predict    hasten predict {shlex.quote(str(out))} {image}... --out FOLDER")
     return lines

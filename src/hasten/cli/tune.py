@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -40,4 +41,4 @@ def tune(
     )
     echo("\n".join(result.lines()))
     echo(f"report     {result.out / 'tune.html'}")
-    echo(f"train      hasten train {result.out / 'tuned.yaml'} --out FOLDER")
+    echo(f"train      hasten train {shlex.quote(str(result.out / 'tuned.yaml'))} --out FOLDER")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def _write_page(tuned: Tuned) -> None:
             text="" if changes else "Nothing: tuned.yaml is the run as it was given.",
             table=Table(("field", "was", "is"), changes) if changes else None,
             note="\n".join(tuned.notes),
-            pre=f"hasten train {tuned.out / TUNED_YAML} --out FOLDER",
+            pre=f"hasten train {shlex.quote(str(tuned.out / TUNED_YAML))} --out FOLDER",
         )
     ]
     if tuned.suggestions:
