@@ -125,7 +125,11 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
 
 
 def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
-    config: DetectionConfig, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    config: DetectionConfig,
+    run: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(run, out)
@@ -138,6 +142,10 @@ def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
         resumed(optimizer="sgd")
     with pytest.raises(ValueError, match=r"complete; train\.learning_rate=0\.5 .*start another"):
         resumed(learning_rate=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr("hasten.pathology.run.find_slides", lambda source: find_slides(source)[:-1])
+        with pytest.raises(ValueError, match=r"the cases are not those that it was begun with: .* gone"):
+            resumed()
     with run_lock(out, resume=True), pytest.raises(ValueError, match=f"another run .pid {os.getpid()} "):
         resumed()
     assert ((out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()) == before

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
+from hasten.cases.types import Case
 from hasten.config.resume_rules import Changes
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import LoopComponents
 from hasten.engine.loop import Loop
+from hasten.engine.recorded_split import require_same_cases, split_record
 from hasten.engine.resume import require_use, resumed_settings, tell_changes
 from hasten.engine.run import make_loop, run_loop, starting, write_start
 from hasten.engine.summary import write_summary
@@ -21,7 +24,7 @@ from hasten.engine.variant import variant_of
 from hasten.observe.clock import Clock
 from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import BEST_PT, CHECKPOINTS, RUN_YAML
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, PLAN_JSON, RUN_YAML, write_json
 from hasten.observe.trackers import check_trackers
 from hasten.pathology.compose import TileEvaluator, compose_slides
 from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
@@ -62,26 +65,39 @@ def train_detection(
         if resume:
             config, changes = resumed_settings(load(out / RUN_YAML), config, DETECTION_RULES)
         with starting(out, world, resume=resume):
+            if resume:
+                require_same_cases(out, *map(_as_cases, _slides(config)))
             slides, components, evaluator = _prepare(config, clock)
             loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
             if resume and components.paced.done(loop.first):
                 require_use(out, changes, DETECTION_RULES, "train.steps")
             loop.limit.require(clock)
             write_start(out, config)
+            if not resume:
+                write_json(out / PLAN_JSON, {"cases": split_record(*map(_as_cases, slides))})
             if changes:
                 tell_changes(out, loop.first, changes, DETECTION_RULES)
         return run_loop(out, loop, partial(_conclude, out, loop, evaluator, slides, import_seconds=imported))
 
 
-def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopComponents, TileEvaluator]:
-    """Everything before the first step. Raises ValueError for data that can't be trained on."""
+def _slides(config: DetectionConfig) -> Slides:
+    """Those to train and to validate on. Raises ValueError where none are named, or one part would be empty."""
     if not config.data.source:
         raise ValueError(
             "data.source: names no slides; give a folder with slides/ and masks/, or a list (hasten recipe phantom "
             "pathology --to DIR makes some)"
         )
+    return split_slides(find_slides(config.data.source), config.data.fraction)
+
+
+def _as_cases(slides: Iterable[SlideCase]) -> list[Case]:
+    return [Case(id=each.id, image=(each.slide,), label=each.mask) for each in slides]
+
+
+def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopComponents, TileEvaluator]:
+    """Everything before the first step. Raises ValueError for data that can't be trained on."""
     with clock.span("read_plan"):
-        train, validation = split_slides(find_slides(config.data.source), config.data.fraction)
+        train, validation = _slides(config)
         picked = {"training": pick_tiles(train, config), "validation": pick_tiles(validation, config)}
         for what, each in picked.items():
             require_both(each, what)
