@@ -13,6 +13,7 @@ from hasten.config.size import size_text
 from hasten.engine.bands import available_bytes
 from hasten.engine.infer import Inference, network_scores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
+from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import seconds_of
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
     """
     if how.device.type != "cuda":
         return how.batch_size
-    count, why = best_batch(lambda count: _trial(network, channels, how, count), available_bytes(how.device))
+    with random_state_kept(how.device):
+        count, why = best_batch(lambda count: _trial(network, channels, how, count), available_bytes(how.device))
     log.info("%d windows of %s go through the network at once: %s", count, how.patch, why)
     torch.cuda.empty_cache()
     return count
