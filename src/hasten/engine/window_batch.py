@@ -13,7 +13,6 @@ from hasten.config.size import size_text
 from hasten.engine.bands import available_bytes
 from hasten.engine.infer import Inference, network_scores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
-from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import seconds_of
 
 log = logging.getLogger(__name__)
@@ -64,8 +63,7 @@ def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
     """
     if how.device.type != "cuda":
         return how.batch_size
-    with random_state_kept(how.device):
-        count, why = best_batch(lambda count: _trial(network, channels, how, count), available_bytes(how.device))
+    count, why = best_batch(lambda count: _trial(network, channels, how, count), available_bytes(how.device))
     log.info("%d windows of %s go through the network at once: %s", count, how.patch, why)
     torch.cuda.empty_cache()
     return count
@@ -73,7 +71,8 @@ def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
 
 @torch.inference_mode()
 def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> BatchTrial:
-    batch = torch.randn(count, channels, *how.patch, device=how.device)
+    generator = torch.Generator(how.device).manual_seed(0)
+    batch = torch.randn(count, channels, *how.patch, device=how.device, generator=generator)
     before = torch.cuda.memory_allocated(how.device)
     torch.cuda.reset_peak_memory_stats(how.device)
     network_scores(network, batch, how)  # libraries choose their algorithms for this shape
