@@ -164,6 +164,14 @@ def test_a_best_pt_may_be_named_and_another_ending_given(run: Path, tmp_path: Pa
     assert load_file(out)
 
 
+@pytest.mark.parametrize("format", ["safetensors", "onnx"])
+def test_the_callers_random_numbers_are_left_alone(run: Path, tmp_path: Path, format: export.Format) -> None:
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    export_weights(run, tmp_path / "out", format)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_difference_above_the_tolerance_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

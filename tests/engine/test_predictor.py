@@ -8,6 +8,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import hasten
@@ -170,3 +171,13 @@ def test_going_on_wants_probabilities_too(run: Path, tmp_path: Path) -> None:
     predict(run, path, out, probabilities=True, resume=True)
     assert (out / "new.npz").stat().st_mtime_ns == before
     assert nib.load(out / "new.nii.gz").shape == anatomy(5)[0].shape
+
+
+def test_the_callers_random_numbers_are_left_alone(run: Path, tmp_path: Path) -> None:
+    path = save(tmp_path / "new.nii.gz", anatomy(5)[0], AFFINES["RAS"])
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    load_predictor(run)(anatomy(5)[0].T, spacing=SPACING[::-1])
+    assert torch.equal(torch.get_rng_state(), before)
+    predict(run, path, tmp_path / "out")
+    assert torch.equal(torch.get_rng_state(), before)

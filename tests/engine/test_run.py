@@ -349,6 +349,13 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     assert all(one != other for one, other in zip(*losses, strict=True))
 
 
+def test_the_callers_random_numbers_are_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    train(make("train.steps=2"), tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_what_measuring_draws_does_not_reach_the_training(
     make: Callable[..., RunConfig],
     finished: tuple[Path, dict[str, Any]],

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from hasten.optim.lookahead import Lookahead
+from hasten.optim.muon import Muon
 from hasten.optim.schedule import as_scheduler
 from tests.optim.textbook import network, set_gradients, spoil_gradients
 
@@ -111,3 +117,26 @@ def test_an_inner_one_that_cannot_skip_is_told_of() -> None:
     optimizer.found_inf = torch.zeros(())
     with pytest.raises(ValueError, match=r"SGD in a Lookahead .* fused=True"):
         optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, Muon])
+@pytest.mark.parametrize("done", [0, 5])
+def test_a_copy_goes_on_bit_for_bit(copied: Callable[[Any], Any], kind: Any, done: int) -> None:
+    net = network()
+    optimizer = Lookahead(kind(net.parameters(), lr=0.1), every=3, alpha=0.25)
+    for step in range(done):
+        set_gradients(net, step)
+        optimizer.step()
+    twin, other = copied((net, optimizer))
+    assert other.param_groups is other.inner.param_groups
+    for step in range(done, done + 5):
+        for each, its in ((net, optimizer), (twin, other)):
+            set_gradients(each, step)
+            its.step()
+    for result, wanted in zip(twin.parameters(), net.parameters(), strict=True):
+        assert result is not wanted
+        assert torch.equal(result, wanted)
+    assert other.state_dict()["lookahead"]["count"] == done + 5

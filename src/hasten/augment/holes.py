@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ class _Boxes(Operation):
     spatial_size: int | tuple[int, ...] = 8
     max_holes: int | None = None
     max_spatial_size: int | tuple[int, ...] | None = None
+    keeps_type: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.max_holes is not None and self.max_holes < self.holes:

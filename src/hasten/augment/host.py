@@ -19,7 +19,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, Placed, Reading, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
-from hasten.augment.op import Drawn, ValueOp
+from hasten.augment.op import Drawn, ValueOp, keeps_type, of_type
 from hasten.augment.read import Coordinates, PackedCases, bounded, coordinates_of, samples_as_cases
 from hasten.augment.render import changed
 from hasten.sample.host import READ, cut, places_at
@@ -103,7 +103,10 @@ def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str,
     uses = [drawn["use"].tolist() for drawn in numbers]
     result = dict(batch)
     for key in dict.fromkeys(key for stage in run for key in stage.op.keys):
-        image = result[key] = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
+        image = batch[key]
+        if not all(keeps_type(stage.op) for stage in run if key in stage.op.keys):
+            image = image.to(torch.float32)
+        result[key] = image
         for row in range(image.shape[0]):
             before = value = image[row : row + 1]
             at = 0
@@ -111,10 +114,10 @@ def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str,
                 stage, (count, kernel) = run[at], kernels.apply.get(run[at].position, (1, None))
                 if uses[at][row] and key in stage.op.keys:
                     row_numbers = _row_numbers(numbers[at : at + count], row, prefix=kernel is not None)
-                    value = (kernel or stage.op.apply)(value, row_numbers)
+                    value = (kernel or stage.op.apply)(value.to(torch.float32), row_numbers)
                 at += count
             if value is not before:
-                before.copy_(value)
+                before.copy_(of_type(value, before.dtype))
     return result
 
 

@@ -23,7 +23,7 @@ def batch_keys(cached: SplitCompose, requested: Sequence[str] | None) -> tuple[t
             raise ValueError("keys is empty; name the entries that batches are to hold")
         return names, ()
     rest = cached.compose.transforms[cached.fixed :]
-    created = {key for each in rest for key in created_keys(each)}
+    created = _created(rest)
     sure = _ordered(key for each in rest if _changes(each) for key in keys_of(each) if key not in created)
     if any(is_random_crop(each) for each in rest):
         return sure, ()
@@ -58,6 +58,17 @@ def check_label_keys(requested: Sequence[str], keys: Sequence[str]) -> tuple[str
     if absent:
         raise ValueError(f'label_keys: "{absent[0]}" is not among the keys of the batch {list(keys)}')
     return names
+
+
+def _created(transforms: Sequence[Any]) -> set[str]:
+    """Entries that the transforms add to an item. What one of them reads before is replaced, not added."""
+    created: set[str] = set()
+    read: set[str] = set()
+    for each in transforms:
+        if _names_images(each) or created_keys(each):
+            read |= set(keys_of(each))
+        created |= set(created_keys(each)) - read
+    return created
 
 
 def _changes(transform: Any) -> bool:

@@ -11,14 +11,14 @@ from torch import Tensor
 from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
-from hasten.augment.op import spread
+from hasten.augment.op import keeps_type, of_type, spread
 from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
 
 
 def render(
     stages: Sequence[Stage], cases: Mapping[str, PackedCases], draws: Draws, spatial_dims: int, partial_batch: Batch
 ) -> Batch:
-    """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
+    """(B, C, *S) by key: float32, but labels are in their stored type unless an operation makes other values of them.
 
     cases: of each key. stages: without PerSample ones; the first is a Warp. partial_batch: output of the first
     stage on another device for the samples whose case is -1; {} if there are none.
@@ -55,6 +55,9 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
     for key in op.keys:
         image = batch[key].to(torch.float32)
         new = op.apply(image, drawn)
+        if keeps_type(op):
+            image = batch[key]
+            new = of_type(new, image.dtype)
         result[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
     return result
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from hasten.cases.types import CaseSet
@@ -19,6 +20,7 @@ from hasten.config.user_code import digest_of, name_of, source_of
 from hasten.engine.weights import load_weights
 from hasten.nets.build import build_network
 from hasten.nets.custom_network import CustomNetwork, check_custom_network, custom_network, find_divisor
+from hasten.nets.random_state import random_state_kept
 from hasten.observe.rundir import NETWORK_PY
 
 log = logging.getLogger(__name__)
@@ -110,13 +112,15 @@ def model_network(
     settings = config.network
     if is_own(settings):
         settings = _with_existing_source(settings, where, trust_changed_code)
-    network = build_network(
-        settings,
-        num_channels=len(content["channels"]),
-        num_classes=len(content.get("regions") or content["labels"]),
-        spatial_dims=content["spatial_dims"],
-        patch=config.sample.patch,
-    )
+    # The weights that it draws are replaced: the caller's random numbers must not depend on them.
+    with random_state_kept(torch.device("cpu")):
+        network = build_network(
+            settings,
+            num_channels=len(content["channels"]),
+            num_classes=len(content.get("regions") or content["labels"]),
+            spatial_dims=content["spatial_dims"],
+            patch=config.sample.patch,
+        )
     load_weights(network, content["weights"], where=where)
     return network
 

@@ -40,6 +40,7 @@ from hasten.engine.summary import about_cases, write_examples, write_summary
 from hasten.engine.validate import CaseEvaluator
 from hasten.kernels.use import try_triton_ahead
 from hasten.nets.cpu.build import build_ahead
+from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
@@ -74,7 +75,7 @@ def train(
     weights: str | Path | None = None,
     loss: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Train in the run directory `out`.
+    """Train in the run directory `out`. torch's random generators are as before afterwards.
 
     Args:
         config: settings; what is None is decided by the plan.
@@ -112,7 +113,7 @@ def train(
     device = pick_device(config.train.device, world)
     build_ahead()
     try_triton_ahead(device)
-    with process_group(world, config.distribute, device):
+    with process_group(world, config.distribute, device), all_random_states_kept(device):
         strategy = build_strategy(config.distribute, world)
         try:
             with ExitStack() as stack:

@@ -71,7 +71,8 @@ def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
 
 @torch.inference_mode()
 def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> BatchTrial:
-    batch = torch.randn(count, channels, *how.patch, device=how.device)
+    generator = torch.Generator(how.device).manual_seed(0)
+    batch = torch.randn(count, channels, *how.patch, device=how.device, generator=generator)
     before = torch.cuda.memory_allocated(how.device)
     torch.cuda.reset_peak_memory_stats(how.device)
     network_scores(network, batch, how)  # libraries choose their algorithms for this shape

@@ -13,6 +13,12 @@ def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
+def all_random_states_kept(device: torch.device) -> AbstractContextManager[None]:
+    """Like `random_state_kept`, for a block that seeds torch, which reaches every GPU."""
+    with_gpus = device.type == "cuda" or torch.cuda.is_initialized()
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if with_gpus else [])
+
+
 def random_states(device: torch.device) -> list[Tensor]:
     """States of torch's generators, the host's and that of a GPU, (n,) uint8 each, on the host."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 _KEY = "lookahead"
+_OWN = ("inner", "every", "alpha", "_count", "_reads_on_cpu", "_step_supports_amp_scaling")
+"""Attributes that a copy needs, besides those that torch's own `__getstate__` keeps."""
 
 
 class Lookahead(torch.optim.Optimizer):
@@ -36,6 +38,9 @@ class Lookahead(torch.optim.Optimizer):
         self._count: Tensor | None = None
         self._reads_on_cpu = True
         self._step_supports_amp_scaling = getattr(optimizer, "_step_supports_amp_scaling", False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in _OWN}}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -3,8 +3,9 @@
 All take scores (B, K, ...) of any floating-point type and a target (B, 1, ...) of class index (to_onehot_y=True) or
 (B, K, ...) of 0 and 1, where several classes may hold in a voxel (sigmoid=True). They compute in float32 whatever
 autocast says, read no device value and compile whole. K = 1 is one class against nothing: to_onehot_y and
-include_background=False change nothing then. `OverlapLoss` explains the arguments that all share. Class weights are a
-buffer: move the loss to the scores' device once. A gradient can be taken once, not of a gradient.
+include_background=False change nothing then. Scores (B, K) without spatial axes are for FocalLoss, and for the others
+with batch=True; else a ValueError. `OverlapLoss` explains the arguments that all share. Class weights are a buffer:
+move the loss to the scores' device once. A gradient can be taken once, not of a gradient.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hasten.nets.losses.overlap import (
     check_factors,
     check_reduction,
     check_shapes,
+    check_spatial,
     check_terms,
     class_weight,
     cross_entropy,
@@ -161,6 +163,7 @@ class DiceCELoss(DiceLoss):
         self.register_buffer("ce_weight", whole)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        check_spatial(input, batch=self.batch)
         check_shapes(input, target)
         with without_autocast(input):
             scores, target = self.lifted(input, target)
@@ -185,7 +188,7 @@ class DiceCELoss(DiceLoss):
         if scores.shape[1] == 1:
             truth = target.to(scores.dtype)
             return F.binary_cross_entropy_with_logits(scores, truth, pos_weight=weight, reduction=self.reduction)
-        weight = weight if weight is None else weight.expand(scores.shape[1])
+        weight = weight if weight is None else weighted(scores.new_ones(scores.shape[1]), weight)
         truth = target[:, 0].long() if target.shape[1] == 1 else target.to(scores.dtype)
         return F.cross_entropy(scores, truth, weight, reduction=self.reduction, label_smoothing=self.label_smoothing)
 
@@ -216,6 +219,7 @@ class TverskyCELoss(TverskyLoss):
         self.register_buffer("ce_weight", class_weight(weight))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        check_spatial(input, batch=self.batch)
         check_shapes(input, target)
         with without_autocast(input):
             scores, target = self.lifted(input, target)
@@ -334,6 +338,7 @@ class DiceFocalLoss(nn.Module):
         self.lambda_dice, self.lambda_focal = lambda_dice, lambda_focal
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        check_spatial(input, batch=self.dice.batch)
         scores, target = lifted(input, target)
         focal = self.focal(scores, target)
         if self.focal.ignore_index is not None and self.focal.reduction == "mean":

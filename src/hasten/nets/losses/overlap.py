@@ -89,6 +89,7 @@ class OverlapLoss(nn.Module):
 
         input: (B, K, ...) scores. target: (B, 1, ...) class index, or (B, K, ...). ValueError if they do not fit.
         """
+        check_spatial(input, batch=self.batch)
         with without_autocast(input):
             return self.of_counts(self.counts(*self.lifted(input, target)), input.ndim)
 
@@ -253,9 +254,7 @@ def cross_entropy(
 ) -> Tensor:
     """torch's cross-entropy from the result of `surprised_counts`, but 0 if all voxels are ignored. weight: (K,)."""
     total, size = surprise.sum(0), counts.labelled.sum(0)
-    if weight is not None:
-        weight = weight.to(total).expand_as(total)
-        total, size = total * weight, size * weight
+    total, size = weighted(total, weight), weighted(size, weight)
     if reduction == "sum":
         return total.sum()
     whole = size.sum()
@@ -278,6 +277,15 @@ def check_factors(**factors: float) -> None:
     for name, factor in factors.items():
         if factor < 0:
             raise ValueError(f"{name}: {factor}; give 0 or more")
+
+
+def check_spatial(scores: Tensor, *, batch: bool) -> None:
+    """Raises ValueError for scores (B, K) unless `batch`: a sample without voxels has nothing to count."""
+    if scores.ndim < (2 if batch else 3):
+        raise ValueError(
+            f"scores: shape {tuple(scores.shape)}; an overlap is of scores (B, K, ...) with at least one spatial axis, "
+            "or of (B, K) with batch=True"
+        )
 
 
 def check_shapes(scores: Tensor, target: Tensor) -> None:

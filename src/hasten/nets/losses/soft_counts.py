@@ -120,7 +120,7 @@ def counts_of(share: Tensor, target: Tensor, *, squared: bool, soft: bool = Fals
     soft: a hit is (|p| + |t| - |p - t|) / 2, which is the product where t is 0 or 1 and has its optimum at p = t where
     it is between (Z. Wang et al., "Dice semimetric losses", MICCAI 2023). Of squares it is the product in any case.
     """
-    share, target = share.flatten(2), target.flatten(2)
+    share, target = (each.reshape(*each.shape[:2], -1) for each in (share, target))
     if soft and not squared:
         predicted, labelled = share.abs().sum(2), target.abs().sum(2)
         return Counts((predicted + labelled - (share - target).abs().sum(2)) / 2, predicted, labelled)
