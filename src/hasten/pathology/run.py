@@ -19,8 +19,10 @@ from hasten.engine.loop import Loop
 from hasten.engine.recorded_split import require_same_cases, split_record
 from hasten.engine.resume import require_use, resumed_settings, tell_changes
 from hasten.engine.run import make_loop, run_loop, starting, write_start
+from hasten.engine.run_plan import pick_device
 from hasten.engine.summary import write_summary
 from hasten.engine.variant import variant_of
+from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock
 from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
@@ -61,7 +63,8 @@ def train_detection(
         raise ValueError("\n".join(mistakes))
     clock = Clock(started)
     imported, changes = clock.elapsed, Changes()
-    with run_lock(out, resume=resume, patient=world.restarts > 0):
+    lock = run_lock(out, resume=resume, patient=world.restarts > 0)
+    with lock, all_random_states_kept(pick_device(config.train.device)):
         if resume:
             config, changes = resumed_settings(load(out / RUN_YAML), config, DETECTION_RULES)
         with starting(out, world, resume=resume):
@@ -81,7 +84,7 @@ def train_detection(
 
 
 def _slides(config: DetectionConfig) -> Slides:
-    """Those to train and to validate on. Raises ValueError where none are named, or one part would be empty."""
+    """Training and validation slides. Raises ValueError where none are named, or one part would be empty."""
     if not config.data.source:
         raise ValueError(
             "data.source: names no slides; give a folder with slides/ and masks/, or a list (hasten recipe phantom "
