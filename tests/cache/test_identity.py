@@ -17,7 +17,7 @@ import torch
 from monai.transforms import Compose, Lambdad
 
 from hasten.cache.chain import split_chain
-from hasten.cache.identity import chain_identity, describe
+from hasten.cache.identity import chain_identity, describe, item_identity
 
 HELPERS = """
 FACTOR = 2
@@ -225,6 +225,13 @@ def test_an_edit_of_what_a_transform_uses_counts(folder: Path, edit: str) -> Non
     before = describe(load(folder, expression))
     assert before == describe(load(folder, expression))
     assert before != describe(load(folder, expression, old, new))
+
+
+def test_the_class_of_a_row_counts(folder: Path) -> None:
+    before = item_identity({"row": load(folder, "Setting(1)")})
+    assert before == item_identity({"row": load(folder, "Setting(1)")})
+    assert before != item_identity({"row": load(folder, "Setting(2)")})
+    assert before != item_identity({"row": load(folder, "Setting(1)", "[140]", "[141]")})
 
 
 @pytest.mark.parametrize("expression", sorted({edit[0] for edit in EDITS.values()} - {"locally"}))

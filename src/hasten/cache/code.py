@@ -10,7 +10,6 @@ import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +85,14 @@ def _content(file: str | None) -> str:
         return ""
 
 
+@functools.lru_cache(maxsize=4096)
 def loaded(code: types.CodeType) -> tuple[set[tuple[str, ...]], set[tuple[int, str, tuple[str, ...]]]]:
     """Globals that a function's code loads, and what it imports; the code in it included.
 
     A global comes with the attributes that are taken of it at once, such as ("np", "linalg", "norm"); an import as its
     level, its name and the names that are taken from it.
     """
+    # Kept, as an item's identity is taken at every access, and its class may have code.
     loads: set[tuple[str, ...]] = set()
     imports: set[tuple[int, str, tuple[str, ...]]] = set()
     path: list[str] = []
@@ -108,17 +109,13 @@ def loaded(code: types.CodeType) -> tuple[set[tuple[str, ...]], set[tuple[int, s
             imports.add((level, step.argval, members or ()))
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
-            inner_loads, inner_imports = loaded(each)
-            loads |= inner_loads
-            imports |= inner_imports
+            loads |= loaded(each)[0]
+            imports |= loaded(each)[1]
     return loads, imports
 
 
-def code_parts(code: types.CodeType, constant: Callable[[Any], Any]) -> list[Any]:
-    """What code does: not its comments, lines or file. constant: describes a constant."""
-    constants = [
-        code_parts(each, constant) if isinstance(each, types.CodeType) else constant(each) for each in code.co_consts
-    ]
+def code_parts(code: types.CodeType, constants: list[Any]) -> list[Any]:
+    """What code does: not its comments, lines or file. constants: its own, described."""
     variadic = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     arguments = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     signature = [arguments, code.co_posonlyargcount, code.co_kwonlyargcount, variadic]

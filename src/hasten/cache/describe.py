@@ -31,7 +31,7 @@ _VOLATILE = (weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary
 """What differs between processes that compute alike."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _DATA = (
-    *_SCALARS, *_BUILTIN, bytes, bytearray, dict, list, tuple, set, frozenset, collections.deque, range, enum.Enum,
+    type(None), *_SCALARS, *_BUILTIN, bytes, bytearray, dict, list, tuple, set, frozenset, collections.deque, range, enum.Enum,
     types.MappingProxyType, functools.partial, types.FunctionType, types.MethodType, type, np.ndarray, np.generic,
     torch.Tensor, torch.nn.Module, types.SimpleNamespace, argparse.Namespace,
 )  # fmt: skip
@@ -69,7 +69,7 @@ def _value(value: Any, seen: Seen) -> Any:
         return repr(value)
     try:
         return _content(value, seen)
-    except RecursionError:
+    except (RecursionError, MemoryError):
         raise
     except Exception:  # whatever a library's class may raise where it is read, such as a proxy of nothing
         return _kind(value)
@@ -88,7 +88,7 @@ def _content(value: Any, seen: Seen) -> Any:
     if isinstance(value, types.ModuleType):
         return module_parts(value)
     if isinstance(value, types.CodeType):
-        return ["code", code_parts(value, below)]
+        return ["code", _code(value)]
     if isinstance(value, _BUILTIN):
         bound = getattr(value, "__self__", None)
         return ["name", qualified(value), None if isinstance(bound, types.ModuleType) else _global(bound, seen)]
@@ -224,7 +224,7 @@ def _function(function: types.FunctionType, seen: Seen) -> list[Any]:
     below = functools.partial(_value, seen=seen)
     cells = [_cell(each, seen) for each in function.__closure__ or ()]
     held = [cells, below(function.__defaults__), below(function.__kwdefaults__)]
-    described = ["function", qualified(function), code_parts(function.__code__, below), held]
+    described = ["function", qualified(function), _code(function.__code__), held]
     # Of the function itself: `functools.wraps` gives a decorator's the module of what it decorates.
     scope = function.__globals__
     if is_library(scope.get("__name__")):
@@ -233,6 +233,11 @@ def _function(function: types.FunctionType, seen: Seen) -> list[Any]:
     found = dict(_resolved(path, scope) for path in loads if path[0] in scope)
     of_globals = [[name, _global(found[name], seen)] for name in sorted(found)]
     return [*described, below(function.__dict__), of_globals, imported_parts(imports, scope.get("__package__"))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(code: types.CodeType) -> list[Any]:
+    return code_parts(code, [describe(each) for each in code.co_consts])
 
 
 def _cell(cell: types.CellType, seen: Seen) -> Any:

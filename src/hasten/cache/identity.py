@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import torch
 
 import hasten
 from hasten.cache.chain import SplitCompose
+from hasten.cache.code import is_library
 from hasten.cache.describe import Seen, describe
 from hasten.cache.key import digest
 from hasten.files import hash_file
@@ -54,7 +56,17 @@ def _row(value: Any, content: bool) -> Any:
         return [_row(each, content) for each in value]
     if isinstance(value, str | PurePath):
         return _identifier(str(value), content)
-    return describe(value)
+    kind = type(value)
+    if is_library(kind.__module__):
+        return describe(value)
+    known = _class_identity(kind)  # type: ignore[arg-type]
+    return [known, describe(value, Seen({id(kind): 0}, [kind]))]
+
+
+@functools.lru_cache(maxsize=256)
+def _class_identity(kind: type) -> str:
+    """Digest of a class of the user's whose objects are in rows: once, as rows are looked at with every access."""
+    return digest(describe(kind))
 
 
 def _identifier(text: str, content: bool) -> Any:
