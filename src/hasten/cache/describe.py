@@ -8,7 +8,6 @@ import copyreg
 import enum
 import functools
 import hashlib
-import pickle
 import random
 import threading
 import types
@@ -31,9 +30,9 @@ _VOLATILE = (weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary
 """What differs between processes that compute alike."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _DATA = (
-    type(None), *_SCALARS, *_BUILTIN, bytes, bytearray, dict, list, tuple, set, frozenset, collections.deque, range, enum.Enum,
-    types.MappingProxyType, functools.partial, types.FunctionType, types.MethodType, type, np.ndarray, np.generic,
-    torch.Tensor, torch.nn.Module, types.SimpleNamespace, argparse.Namespace,
+    type(None), *_SCALARS, *_BUILTIN, bytes, bytearray, dict, list, tuple, set, frozenset, collections.deque, range,
+    enum.Enum, types.MappingProxyType, functools.partial, types.FunctionType, types.MethodType, type, np.ndarray,
+    np.generic, torch.Tensor, torch.nn.Module, types.SimpleNamespace, argparse.Namespace,
 )  # fmt: skip
 """Types of libraries whose values count in full where code refers to them."""
 
@@ -153,8 +152,8 @@ def _tensor(value: torch.Tensor, seen: Seen) -> list[Any]:
 def _global(value: Any, seen: Seen) -> Any:
     """What code refers to. An object of a library's counts in full if it is data.
 
-    It is data if it can be pickled. A lock, a file or a progress bar can't; they count by their types, as generators of
-    random numbers do, on which nothing that is kept may depend.
+    It is data if all that it holds can be pickled. A lock, a file or a progress bar can't; they count by their types,
+    as generators of random numbers do, on which nothing that is kept may depend.
     """
     if isinstance(value, types.ModuleType):
         return module_parts(value)
@@ -177,13 +176,41 @@ def _is_transform(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
+    """Whether pickle could take an object apart, down to numbers, text, arrays, functions and classes."""
     if "__wrapped__" in _attributes(value):
         return True  # a function, such as one with `functools.cache`
+    met: dict[int, Any] = {}
+    left = [value]
     try:
-        pickle.dumps(value)
+        while left:
+            each = left.pop()
+            if id(each) in met:
+                continue
+            met[id(each)] = each  # kept alive, so that no other gets its id
+            if isinstance(each, _VOLATILE) or _is_local(each):
+                return False
+            left += _held(each)
     except Exception:  # whatever a library's class may raise
         return False
     return True
+
+
+def _is_local(value: Any) -> bool:
+    """Whether it is a function that a library made inside another one, for an object that holds more than data."""
+    if not isinstance(value, types.FunctionType) or "<locals>" not in value.__qualname__:
+        return False
+    return is_library(value.__globals__.get("__name__"))
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, (*_SCALARS, *_BUILTIN, bytes, bytearray, type, types.FunctionType, np.ndarray, torch.Tensor)):
+        return []
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    parts = _reduced(value)
+    return [] if isinstance(parts, str) else parts
 
 
 def _kind(value: Any) -> list[str]:
@@ -213,10 +240,14 @@ def _referred(value: Any, seen: Seen) -> Any:
 def _built_from(value: Any) -> Any:
     """What pickle would build an object from; the attributes of one that can't be pickled, such as a lock."""
     try:
-        reduce = copyreg.dispatch_table.get(type(value))
-        parts = value.__reduce_ex__(2) if reduce is None else reduce(value)
+        return _reduced(value)
     except Exception:  # whatever an object's class may raise
         return _attributes(value)
+
+
+def _reduced(value: Any) -> str | list[Any]:
+    reduce = copyreg.dispatch_table.get(type(value))
+    parts = value.__reduce_ex__(2) if reduce is None else reduce(value)
     return parts if isinstance(parts, str) else [list(each) if isinstance(each, Iterator) else each for each in parts]
 
 
