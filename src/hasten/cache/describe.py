@@ -132,7 +132,7 @@ def _plain(value: Any, seen: Seen) -> Any:
 
 
 def _order(key: Any) -> str:
-    """By what a dictionary's keys are sorted; those whose texts are addresses stay as they are."""
+    """Sort key of a dictionary's key; keys whose texts are addresses keep their order."""
     text = repr(key) if isinstance(key, (*_SCALARS, tuple)) else ""
     return qualified(type(key)) if not text or " at 0x" in text else text
 
