@@ -1,0 +1,373 @@
+"""What a transform's identity covers: all code and data of the user's that it runs with, and nothing that varies."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from monai.transforms import Compose, Lambdad
+
+from hasten.cache.chain import split_chain
+from hasten.cache.identity import chain_identity, describe, item_identity
+
+HELPERS = """
+FACTOR = 2
+
+def scaled(value):
+    return value * FACTOR
+"""
+
+SOURCE = """
+import argparse
+import enum
+import functools
+import logging
+import random
+import re
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from monai.transforms import Lambdad, MapTransform, ScaleIntensity
+
+import identity_helpers
+from identity_helpers import scaled as imported
+
+LEVEL = 10
+TABLE = {"liver": 20, "spleen": [b"30", 31]}
+LOOKUP = {"a": 1}
+LOG = logging.getLogger("one")
+LOCK = threading.Lock()
+LOCAL = threading.local()
+DRAW = random.Random()
+RNG = np.random.default_rng()
+PATTERN = re.compile("pattern-1")
+HALF = functools.partial(max, 0.5)
+SCALE = ScaleIntensity(0.0, 40.0)
+MODEL = torch.nn.Linear(2, 2)
+torch.nn.init.constant_(MODEL.weight, 50.0), torch.nn.init.zeros_(MODEL.bias)
+args = argparse.Namespace(size=60, run=lambda value: value)
+SMALL = {min, max}
+
+class Mode(enum.Enum):
+    ONE = 1
+
+    def weight(self):
+        return 70
+
+class Window:
+    C = 80
+    _lock = threading.Lock()
+
+    @staticmethod
+    def low():
+        return 90
+
+    @classmethod
+    def high(cls):
+        return 100
+
+    @property
+    def width(self):
+        return 110
+
+    @functools.cached_property
+    def centre(self):
+        return 120
+
+@dataclass
+class Setting:
+    size: int = 130
+    names: list = field(default_factory=lambda: [140])
+
+def helper(value):
+    return deeper(value) + 150
+
+def deeper(value):
+    return value + 160 if value else helper(value)  # mutual recursion
+
+def itself(value):
+    return itself(value - 1) if value else 170
+
+@functools.cache
+def cached(value):
+    return value + 180
+
+@functools.lru_cache(maxsize=2)
+def attributed(value):
+    return value
+
+def tagged(value):
+    return value * tagged.factor
+
+tagged.factor = 190
+
+def traced(function):
+    @functools.wraps(function)
+    def run(*values):
+        LOG.info("a call")
+        return function(*values)
+    return run
+
+@traced
+def decorated(value):
+    return value + 200
+
+class Base(MapTransform):
+    low = 210
+
+    def go(self, value):
+        return value + 220
+
+class Mine(Base):
+    def __init__(self, kind=None):
+        super().__init__("image")
+        self.kind, self.parent, self.log = kind, self, LOG
+
+    def __call__(self, item):
+        with LOCK:
+            LOG.info("%s", LEVEL)
+        return super().go(item)
+
+def locally(value):
+    import identity_helpers as local
+    from identity_helpers import scaled
+    return local, scaled
+
+def flow(value):
+    try:
+        first = value[0]
+    except KeyError:
+        first = 0
+    return first
+
+def odd(value):
+    return LOG, LOCK, LOCAL, DRAW, RNG, threading, np.float32, print, sorted(SMALL), missing
+"""
+
+EDITS = {
+    "base class": ("Mine()", "value + 220", "value + 221"),
+    "class attribute": ("Mine()", "low = 210", "low = 211"),
+    "constant": ("Mine()", "LEVEL = 10", "LEVEL = 11"),
+    "constant in a lambda": ("lambda value: value + LEVEL", "LEVEL = 10", "LEVEL = 11"),
+    "constant in a nested function": ("lambda value: [LEVEL + each for each in value]", "LEVEL = 10", "LEVEL = 11"),
+    "container": ("lambda value: TABLE", "31]", "32]"),
+    "bytes": ("lambda value: TABLE", 'b"30"', 'b"31"'),
+    "helper": ("lambda value: helper(value)", "+ 150", "+ 151"),
+    "helper of a helper": ("lambda value: helper(value)", "+ 160", "+ 161"),
+    "recursive helper": ("itself", "else 170", "else 171"),
+    "cached helper": ("lambda value: cached(value)", "+ 180", "+ 181"),
+    "cached function": ("cached", "+ 180", "+ 181"),
+    "decorated helper": ("lambda value: decorated(value)", "+ 200", "+ 201"),
+    "decorator": ("decorated", "a call", "another call"),
+    "attribute of a function": ("tagged", "factor = 190", "factor = 191"),
+    "module's function": ("lambda value: identity_helpers.scaled(value)", "value * FACTOR", "value / FACTOR"),
+    "module's constant": ("lambda value: identity_helpers.scaled(value)", "FACTOR = 2", "FACTOR = 3"),
+    "imported function": ("lambda value: imported(value)", "FACTOR = 2", "FACTOR = 3"),
+    "module as a value": ("lambda value: vars(identity_helpers)", "FACTOR = 2", "FACTOR = 3"),
+    "module imported by a function": ("locally", "FACTOR = 2", "FACTOR = 3"),
+    "class parameter": ("Mine(Window)", "C = 80", "C = 81"),
+    "instance": ("Mine(Window())", "C = 80", "C = 81"),
+    "static method": ("Mine(Window)", "return 90", "return 91"),
+    "class method": ("Mine(Window)", "return 100", "return 101"),
+    "property": ("Mine(Window)", "return 110", "return 111"),
+    "cached property": ("Mine(Window)", "return 120", "return 121"),
+    "bound method of a base class": ('Lambdad("image", Mine().go)', "value + 220", "value + 221"),
+    "bound class method": ('Lambdad("image", Window.high)', "return 100", "return 101"),
+    "built-in method": ('Lambdad("image", LOOKUP.get)', '"a": 1', '"a": 2'),
+    "namespace": ("lambda value: args.size", "size=60", "size=61"),
+    "enum": ("Mine(Mode.ONE)", "return 70", "return 71"),
+    "data class": ("Mine(Setting)", "size: int = 130", "size: int = 131"),
+    "default factory": ("Mine(Setting)", "[140]", "[141]"),
+    "pattern": ("lambda value: PATTERN.match(value)", "pattern-1", "pattern-2"),
+    "partial": ("lambda value: HALF(value)", "max, 0.5", "max, 0.6"),
+    "transform": ("lambda value: SCALE(value)", "40.0", "41.0"),
+    "network": ("lambda value: MODEL(value)", "50.0", "51.0"),
+    "argument names": ("lambda value: tagged(value=value)", "tagged(value):", "tagged(value, other=None):"),
+    "exception": ("flow", "except KeyError", "except IndexError"),
+}  # fmt: skip
+
+
+def load(folder: Path, expression: str, old: str = "", new: str = "") -> Any:
+    """What `expression` is in a user's module, and in its helper's, of which an edit was made."""
+    for name, source in (("identity_helpers", HELPERS), ("identity_user", f"{SOURCE}\nmade = {expression}\n")):
+        module = types.ModuleType(name)
+        path = folder / f"{name}.py"
+        path.write_text(source.replace(old, new) if old else source)
+        module.__file__ = str(path)
+        sys.modules[name] = module
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return sys.modules["identity_user"].made  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("identity_helpers", "identity_user"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_what_a_transform_uses_counts(folder: Path, edit: str) -> None:
+    expression, old, new = EDITS[edit]
+    assert old in SOURCE + HELPERS
+    before = describe(load(folder, expression))
+    assert before == describe(load(folder, expression))
+    assert before != describe(load(folder, expression, old, new))
+
+
+def test_the_class_of_a_row_counts(folder: Path) -> None:
+    before = item_identity({"row": load(folder, "Setting(1)")})
+    assert before == item_identity({"row": load(folder, "Setting(1)")})
+    assert before != item_identity({"row": load(folder, "Setting(2)")})
+    assert before != item_identity({"row": load(folder, "Setting(1)", "[140]", "[141]")})
+
+
+@pytest.mark.parametrize("expression", sorted({edit[0] for edit in EDITS.values()} - {"locally"}))
+def test_comments_and_what_is_not_used_do_not_count(folder: Path, expression: str) -> None:
+    before = describe(load(folder, expression))
+    assert before == describe(load(folder, expression, "\nLEVEL =", "\nUNUSED = 1  # a comment\n\nLEVEL ="))
+    assert before == describe(load(folder, expression, "  # mutual recursion", ""))
+
+
+def test_what_varies_between_runs_does_not_count(folder: Path) -> None:
+    before = describe(load(folder, "odd"))
+    module = sys.modules["identity_user"]
+    module.LOG.setLevel("DEBUG")  # type: ignore[attr-defined]
+    module.DRAW.random(), module.RNG.random()  # type: ignore[attr-defined]
+    module.LOCAL.value = 1  # type: ignore[attr-defined]
+    assert before == describe(module.made)  # type: ignore[attr-defined]
+
+
+PRINT = """
+import json, sys
+sys.path[:0] = sys.argv[1:]
+import identity_user
+from hasten.cache.identity import describe
+print(json.dumps(describe(identity_user.made)))
+"""
+
+
+def test_another_process_finds_the_same_identity(folder: Path) -> None:
+    expressions = [*sorted({edit[0] for edit in EDITS.values()}), "odd", "{helper, cached, Window, Window.C}"]
+    load(folder, f"[{', '.join(f'({each})' for each in expressions)}]")
+
+    def seeded(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", PRINT, str(folder)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    one = seeded("1")
+    assert len(one) > 1000
+    assert one == seeded("2")
+
+
+def test_a_pickled_copy_is_the_same(folder: Path) -> None:
+    made = load(folder, "Mine(Window())")
+    assert describe(made) == describe(pickle.loads(pickle.dumps(made)))
+
+
+class Node:
+    def __init__(self, parent: Node | None = None, size: int = 0) -> None:
+        self.parent, self.size = parent or self, size
+        self.children: list[Node] = []
+        self.known: set[Node] = set()
+
+
+def test_objects_may_refer_to_each_other() -> None:
+    def family(*sizes: int) -> Node:
+        root = Node()
+        root.children = [Node(root, size) for size in sizes]
+        root.known = {root, *root.children}
+        return root
+
+    assert describe(family(1, 2, 3)) == describe(family(1, 2, 3))
+    assert describe(family(1, 2, 3)) != describe(family(1, 2, 4))
+
+
+def test_objects_may_form_a_chain_longer_than_the_stack() -> None:
+    def chain(size: int) -> Node:
+        node = Node(size=size)
+        for _ in range(2000):
+            node = Node(node)
+        return node
+
+    # As text: to compare such lists, Python would recurse.
+    assert str(describe(chain(1))) == str(describe(chain(1)))
+    assert str(describe(chain(1))) != str(describe(chain(2)))
+
+
+def test_transforms_may_share_an_object() -> None:
+    def identity(one: Node, other: Node) -> str:
+        functions = [lambda value: (value, one.size), lambda value: (value, other.size)]
+        return chain_identity(split_chain(Compose([Lambdad("image", each) for each in functions])))
+
+    node = Node()
+    assert identity(node, node) == identity(node, node)
+    assert identity(node, node) != identity(Node(size=1), node)
+
+
+def test_a_container_that_holds_itself_is_named() -> None:
+    held: list[Any] = [1]
+    held.append(held)
+    with pytest.raises(ValueError, match="Lambdad: a list, tuple or dictionary that it uses holds itself"):
+        chain_identity(split_chain(Compose([Lambdad("image", lambda value: (value, held))])))
+
+
+def test_a_cell_may_be_empty() -> None:
+    def outer() -> Any:
+        if not sys.argv:
+            later = 1
+        return lambda: later
+
+    assert describe(outer()) == describe(outer())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b"one", b"two"),
+        (bytearray(b"one"), bytearray(b"two")),
+        (Path("one"), Path("two")),
+        (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+        (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse()),
+        (torch.zeros(2, device="meta"), torch.zeros(3, device="meta")),
+        (np.array(["one", None], object), np.array(["two", None], object)),
+        ({(1, 2): 3}, {(1, 2): 4}),
+    ],
+)  # fmt: skip
+def test_values_count(one: Any, other: Any) -> None:
+    assert describe(one) == describe(pickle.loads(pickle.dumps(one)))
+    assert describe(one) != describe(other)
+
+
+def test_the_order_of_a_dictionary_does_not_count() -> None:
+    def one() -> int:
+        return 1
+
+    def two() -> int:
+        return 2
+
+    assert describe({"a": one, "b": two}) == describe({"b": two, "a": one})
+    assert describe({(1, 2): one, (0, 1): two}) == describe({(0, 1): two, (1, 2): one})
+
+
+def test_a_class_without_a_source_counts() -> None:
+    def defined(number: int) -> Any:
+        scope: dict[str, Any] = {"__name__": "__main__"}  # as in a notebook
+        exec(f"class Own:\n    def __call__(self, item):\n        return item * {number}", scope)
+        return scope["Own"]()
+
+    assert describe(defined(1)) == describe(defined(1))
+    assert describe(defined(1)) != describe(defined(2))
