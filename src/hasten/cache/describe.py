@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import copyreg
 import enum
 import functools
 import hashlib
-import random
+import re
 import threading
 import types
 import weakref
@@ -28,11 +27,10 @@ _BUILTIN = (
 )  # fmt: skip
 _VOLATILE = (weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, threading.Thread)
 """What differs between processes that compute alike."""
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _DATA = (
-    type(None), *_SCALARS, *_BUILTIN, bytes, bytearray, dict, list, tuple, set, frozenset, collections.deque, range,
-    enum.Enum, types.MappingProxyType, functools.partial, types.FunctionType, types.MethodType, type, np.ndarray,
-    np.generic, torch.Tensor, torch.nn.Module, types.SimpleNamespace, argparse.Namespace,
+    type(None), *_SCALARS, *_BUILTIN, bytes, bytearray, Mapping, Sequence, set, frozenset, enum.Enum, type,
+    functools.partial, functools.cached_property, types.FunctionType, types.MethodType, np.ndarray, np.generic,
+    torch.Tensor, torch.nn.Module, types.SimpleNamespace, argparse.Namespace, re.Pattern,
 )  # fmt: skip
 """Types of libraries whose values count in full where code refers to them."""
 
@@ -150,67 +148,19 @@ def _tensor(value: torch.Tensor, seen: Seen) -> list[Any]:
 
 
 def _global(value: Any, seen: Seen) -> Any:
-    """What code refers to. An object of a library's counts in full if it is data.
-
-    It is data if all that it holds can be pickled. A lock, a file or a progress bar can't; they count by their types,
-    as generators of random numbers do, on which nothing that is kept may depend.
-    """
+    """What code refers to. A library's objects that are no data, such as a lock or a file, count by their types."""
     if isinstance(value, types.ModuleType):
         return module_parts(value)
-    if isinstance(value, _GENERATORS):
-        return _kind(value)
-    if not is_library(type(value).__module__) or isinstance(value, _DATA) or _is_transform(value) or _is_data(value):
+    is_wrapper = "__wrapped__" in _attributes(value)  # such as of `functools.cache`
+    if is_wrapper or not is_library(type(value).__module__) or isinstance(value, _DATA) or _is_transform(value):
         return _value(value, seen)
-    functions = {
-        name: each
-        for name, each in sorted(_attributes(value).items())
-        if isinstance(each, types.FunctionType) and not is_library(each.__globals__.get("__name__"))
-    }
-    return [*_kind(value), _value(functions, seen)]
+    return _kind(value)
 
 
 def _is_transform(value: Any) -> bool:
     from monai.transforms import Transform
 
     return isinstance(value, Transform)
-
-
-def _is_data(value: Any) -> bool:
-    """Whether pickle could take an object apart, down to numbers, text, arrays, functions and classes."""
-    if "__wrapped__" in _attributes(value):
-        return True  # a function, such as one with `functools.cache`
-    met: dict[int, Any] = {}
-    left = [value]
-    try:
-        while left:
-            each = left.pop()
-            if id(each) in met:
-                continue
-            met[id(each)] = each  # kept alive, so that no other gets its id
-            if isinstance(each, _VOLATILE) or _is_local(each):
-                return False
-            left += _held(each)
-    except Exception:  # whatever a library's class may raise
-        return False
-    return True
-
-
-def _is_local(value: Any) -> bool:
-    """Whether it is a function that a library made inside another one, for an object that holds more than data."""
-    if not isinstance(value, types.FunctionType) or "<locals>" not in value.__qualname__:
-        return False
-    return is_library(value.__globals__.get("__name__"))
-
-
-def _held(value: Any) -> list[Any]:
-    if isinstance(value, (*_SCALARS, *_BUILTIN, bytes, bytearray, type, types.FunctionType, np.ndarray, torch.Tensor)):
-        return []
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
-    parts = _reduced(value)
-    return [] if isinstance(parts, str) else parts
 
 
 def _kind(value: Any) -> list[str]:
