@@ -17,6 +17,8 @@ PICTURE_ENDINGS = (".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp")
 _GRAY = {"1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
 _DAMAGED = (TypeError, KeyError, EOFError, struct.error)  # what Pillow trips over in a damaged TIFF
 _UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError, *_DAMAGED)
+_PHOTOMETRIC = 262
+"""TIFF tag: 0 where the value 0 is white (MinIsWhite)."""
 _SIGNED = 2
 _LOSSY = {"jpeg", "tiff_jpeg", "mpo", "jpeg2000", "webp", "avif"}
 """Pillow's names of formats, and of compressions in a TIFF, that may change values."""
@@ -61,6 +63,8 @@ def page_pixels(picture: Image.Image, path: Path, *, indices: bool) -> np.ndarra
         _check_lossless(picture, path)
     mode = _mode(picture, indices=indices)
     array = np.asarray(picture if picture.mode == mode else picture.convert(mode))
+    if _inverted(picture):
+        array = ~array  # True and False, or 0 to 255
     if mode == "I" and picture.format == "PNG":  # older Pillow widens 16-bit gray PNG
         array = array.astype(np.uint16)
     if array.dtype == bool:
@@ -135,6 +139,13 @@ def _sample(picture: Image.Image) -> tuple[int, int]:
     """Bits of a sample and their meaning (1 unsigned, 2 signed, 3 floating point) of a TIFF page."""
     tags = picture.tag_v2  # type: ignore[attr-defined]
     return int(np.max(tags.get(258, 1))), int(np.max(tags.get(339, 1)))
+
+
+def _inverted(picture: Image.Image) -> bool:
+    """Whether Pillow inverts the values of a TIFF page: those of MinIsWhite, 0 without the tag, with up to 8 bits."""
+    if picture.format != "TIFF" or picture.mode not in ("1", "L") or picture.info.get("compression") == "tiff_jpeg":
+        return False
+    return bool(picture.tag_v2.get(_PHOTOMETRIC, 0) == 0)  # type: ignore[attr-defined]
 
 
 def _restore_dtype(array: np.ndarray, bits: int, kind: int) -> np.ndarray:
