@@ -55,6 +55,13 @@ def test_decathlon_folder_and_file(tmp_path: Path) -> None:
     assert cases.cases[0].label == tmp_path / "labelsTr/a.nii.gz"
 
 
+def test_labels_that_a_decathlon_list_does_not_declare_are_found(tmp_path: Path) -> None:
+    folder = decathlon(tmp_path, labels=None)
+    assert load_case_set(folder).labels == {0: "background", 1: "class_1"}
+    (folder / "labels.json").write_text(json.dumps(DECLARED))
+    assert load_case_set(folder / "dataset.json").labels == {int(value): name for value, name in DECLARED.items()}
+
+
 def test_nnunet_words(tmp_path: Path) -> None:
     decathlon(tmp_path, modality=None, channel_names={"0": "T2"}, labels={"background": 0, "tumour": 3}, name=None)
     cases = load_case_set(tmp_path)
@@ -215,7 +222,6 @@ def test_bad_json_list(tmp_path: Path, content: Any, what: str) -> None:
         ({"training": None}, 'has no "training"'),
         ({"training": {"a": 1}}, '"training" must be a list'),
         ({"training": []}, "lists 0 cases"),
-        ({"labels": None}, 'has no "labels"'),
         ({"modality": {"x": "CT"}}, '"modality" must map channel numbers'),
         ({"modality": [[1]]}, '"modality" must map channel numbers'),
         ({"modality": {"9" * 5000: "CT"}}, '"modality" must map channel numbers'),

@@ -79,7 +79,7 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
     """
     content = load_json(path)
     if not isinstance(content, dict):
-        raise ValueError(f'{path}: must be a JSON object with "training" and "labels".')
+        raise ValueError(f'{path}: must be a JSON object with "training".')
     if is_nnunet(content):
         return read_nnunet(path, content, place)
     if "training" not in content:
@@ -88,7 +88,7 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
     if not isinstance(entries, list):
         raise ValueError(f'{path}: "training" must be a list of {{"image": ..., "label": ...}}.')
     fields = join_entries(case_from_entry(e, place, f"{path}: training[{i}]") for i, e in enumerate(entries))
-    return declared_listing(path, content, place, '{"0": "background", "1": "spleen"}', **fields)
+    return declared_listing(path, content, place, **fields)
 
 
 def _rows(reader: Any, path: Path) -> Iterator[list[str]]:
