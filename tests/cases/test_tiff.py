@@ -95,6 +95,14 @@ def test_values_of_min_is_white_are_those_stored(
         np.testing.assert_array_equal(array, values.reshape(1, -1, 3, 4))
 
 
+def test_pages_are_turned_upright(tmp_path: Path) -> None:
+    values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    write(tmp_path / "a.tif", values, extratags=[(274, 3, 1, 6, False)])
+    array = read_file(tmp_path / "a.tif").array
+    np.testing.assert_array_equal(array[0], np.rot90(values, -1, (1, 2)))
+    assert read_file_header(tmp_path / "a.tif")[0] == array.shape[1:]
+
+
 def test_bilevel_pages_of_a_fax_are_those_stored(tmp_path: Path) -> None:
     Image.fromarray(np.eye(9, dtype=bool)).save(tmp_path / "a.tif", compression="group4", tiffinfo={262: 0})
     stored = tifffile.imread(tmp_path / "a.tif")

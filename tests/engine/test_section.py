@@ -153,6 +153,12 @@ def test_values_of_min_is_white_are_those_of_the_image_as_a_whole(tmp_path: Path
     np.testing.assert_array_equal(part, read_file(tmp_path / "a.tif").array[0, 0])
 
 
+def test_a_section_to_be_turned_is_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", image(60, 70), tile=(32, 32), extratags=[(274, 3, 1, 6, False)])
+    with pytest.raises(ValueError, match=r"a\.tif.*orientation tag is 6.*save it upright"):
+        read_section_header(tmp_path / "a.tif")
+
+
 def test_what_is_read_as_a_whole(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "a.tif", image(60, 70), tile=(32, 32))
     (tmp_path / "b.tif").write_bytes(b"no TIFF")
