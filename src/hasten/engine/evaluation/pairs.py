@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
 from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels
-from hasten.cases.labels import find_labels, split_ignore
+from hasten.cases.labels import find_values, name_values, split_ignore
 from hasten.cases.nnunet import labels_and_regions
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing
 from hasten.config.patterns import first_few
 from hasten.engine.inputs import listing
 from hasten.engine.weights import read_model
+
+log = logging.getLogger(__name__)
 
 Regions = Mapping[str, Sequence[int]]
 
@@ -91,8 +93,22 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
         names = {int(value): name for value, name in content["labels"].items()}
         regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
     if names is None:
-        names = find_labels(chain.from_iterable((pair.label, pair.prediction) for pair in pairs), str(labels), ignore)
+        names = _found(pairs, predictions, labels, ignore)
     return Pairs(pairs=tuple(pairs), labels=names, regions=regions, ignore=ignore, num_labelled=len(where))
+
+
+def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int | None) -> dict[int, str]:
+    """The values of both sides as classes; logs a warning where no foreground value is common to them."""
+    predicted, labelled = (
+        find_values(paths) for paths in ([pair.prediction for pair in pairs], [pair.label for pair in pairs])
+    )
+    sides = [sorted(values.keys() - {0, ignore}) for values in (predicted, labelled)]
+    if all(sides) and not set(sides[0]) & set(sides[1]):
+        log.warning(
+            "%s: holds the values %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
+            "classes, store both with the same values", predictions, first_few(sides[0]), labels, first_few(sides[1]),
+        )  # fmt: skip
+    return name_values(labelled | predicted, str(labels), ignore)
 
 
 def _is_data_set(labels: Path) -> bool:
