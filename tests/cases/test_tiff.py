@@ -95,6 +95,17 @@ def test_values_of_min_is_white_are_those_stored(
         np.testing.assert_array_equal(array, values.reshape(1, -1, 3, 4))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "remedy"), [("float64", "float32"), ("float16", "float32"), ("int64", "int32, or a label map as uint8")]
+)
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+def test_types_that_pillow_lacks_are_named(tmp_path: Path, dtype: str, remedy: str, shape: tuple[int, ...]) -> None:
+    write(tmp_path / "a.tif", np.zeros(shape, dtype))
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"a\.tif: is a TIFF of {dtype} voxels, .*save it as {remedy}"):
+            read(tmp_path / "a.tif")
+
+
 def test_pages_are_turned_upright(tmp_path: Path) -> None:
     values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     write(tmp_path / "a.tif", values, extratags=[(274, 3, 1, 6, False)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -192,7 +193,10 @@ def _check_lossless(picture: Image.Image, path: Path) -> None:
 
 def _sample(picture: Image.Image) -> tuple[int, int]:
     """Bits of a sample and their meaning (1 unsigned, 2 signed, 3 floating point) of a TIFF page."""
-    tags = picture.tag_v2  # type: ignore[attr-defined]
+    return _sample_type(picture.tag_v2)  # type: ignore[attr-defined]
+
+
+def _sample_type(tags: Mapping[int, Any]) -> tuple[int, int]:
     return int(np.max(tags.get(258, 1))), int(np.max(tags.get(339, 1)))
 
 
@@ -220,4 +224,25 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
             f"{path}: has too many pixels to read whole ({error}); cut it into tiles, or to "
             "predict it save it as .tif, which is read in parts."
         )
+    kind = _tiff_type(path)
+    if kind is not None:
+        other = "float32" if kind.startswith("float") else "int32, or a label map as uint8 or uint16"
+        return ValueError(
+            f"{path}: is a TIFF of {kind} voxels, which Pillow can't read; save it as {other} (in Python "
+            "tifffile.imwrite(path, array.astype(type))), or as .nii.gz."
+        )
     return ValueError(f"{path}: cannot be read as a picture ({error}); check or convert the file.")
+
+
+def _tiff_type(path: Path) -> str | None:
+    """The type of a TIFF's voxels if Pillow has none for it: 64 bits, or float16; None for other files."""
+    from hasten.cases.tiff import tiff_directories
+
+    try:
+        with path.open("rb") as file:
+            tags = next(tiff_directories(file))
+        bits, kind = _sample_type(tags)
+    except (*_UNREADABLE, ValueError, StopIteration):
+        return None
+    name = {1: "uint", 2: "int", 3: "float"}.get(kind)
+    return f"{name}{bits}" if name and (bits > 32 or (bits, kind) == (16, 3)) else None
