@@ -17,6 +17,7 @@ from hasten.cases.sources import find_listing
 from hasten.config.patterns import first_few
 from hasten.engine.inputs import listing
 from hasten.engine.weights import read_model
+from hasten.observe.folds import finished_folds, is_cross_validation
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     """The label maps of two folders, matched by their names without ending.
 
     predictions: a folder of label maps. labels: another, which then must hold the same cases; or a data set, of which
-    the predicted cases are taken. run: names the classes and regions; else the data set does, or a dataset.json or
-    labels.json beside the folder, or else the label values that the files hold.
+    the predicted cases are taken. run: names the classes and regions, also a cross-validation; else the data set does,
+    or a dataset.json or labels.json beside the folder, or else the label values that the files hold.
 
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
     """
@@ -89,7 +90,7 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
         )
         raise ValueError(f"{listing(problems, f'{len(problems)} cases cannot be compared')}; {remedy}")
     if run is not None:
-        content = read_model(run)
+        content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}
         regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
     if names is None:
