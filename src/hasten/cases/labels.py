@@ -122,7 +122,13 @@ def name_values(files: Mapping[int, Path], where: str, ignore: int | None = None
     """`find_labels` of what `find_values` finds. Raises ValueError where nothing or a negative value is left."""
     classes = sorted(files.keys() - {0, ignore})
     if not classes:
-        raise ValueError(f"{where}: no label file holds anything but 0; check that labels and images are not mixed up.")
+        ignored, also = "", ""
+        if ignore in files:
+            ignored, also = f" and what is ignored (value {ignore})", "data.ignore, and "
+        raise ValueError(
+            f"{where}: no label file holds anything but 0{ignored}; check {also}that labels and images are not mixed "
+            "up."
+        )
     lowest = classes[0]
     if lowest < 0:
         raise ValueError(f"{files[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
