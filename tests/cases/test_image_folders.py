@@ -66,6 +66,7 @@ def test_a_dataset_json_of_no_layout(tmp_path: Path, names: tuple[str, ...], con
         (("images/a.webp", "labels/a.png"), "images", "1 files .*: a.webp; convert"),
         (("images/a_0000.gif", "images/a_0001.gif", "labels/a.png"), "images", "2 files .*: a_0000.gif, a_0001.gif;"),
         (("images/a.png", "labels/a.npy"), "labels", "1 files .*: a.npy; convert"),
+        (("images/a_0000.png", "images/notes.txt", "labels/a.gif"), "labels", "1 files .*: a.gif; convert"),
         (("images/a.webp", "labels/a.webp"), "images", "1 files .*: a.webp; convert"),
     ],
 )

@@ -47,7 +47,7 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
         else:
             without_label.append(path.name)
     without_image = [path.name for name, path in label_of.items() if name not in images_of]
-    if without_image or not label_of:
+    if without_image or not (label_of or without_label):
         _refuse_unread(images, [name for name in label_of if name not in images_of])
     if without_label:
         _refuse_unread(labels, without_label)
@@ -65,12 +65,12 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
 
 def _refuse_unread(folder: Path, names: Sequence[str]) -> None:
     """Raise ValueError for files that are of a kind that is not read, of these names, or of any if there are none."""
-    stems = {name.removesuffix(ending(Path(name))) for name in names}
+    stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(Path(name)))) for name in names}
     unread = sorted(
         path.name
         for path in folder.iterdir()
         if path.suffix and not ending(path) and not path.name.startswith(".") and path.is_file()
-        and (not stems or {path.stem, _CHANNEL.sub(r"\1", path.stem)} & stems)
+        and (not stems or _CHANNEL.sub(r"\1", path.stem) in stems)
     )  # fmt: skip
     if unread:
         raise ValueError(
