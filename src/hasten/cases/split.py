@@ -30,7 +30,7 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
         raise ValueError(
             f"data.split.by is {config.by}, but {case_set.source} itself holds out {len(case_set.held_out)} cases for "
             f"validation: {first_few(case_set.held_out)}; set data.split.by=list to validate on these, or, to split "
-            "all cases anew, remove that from the source."
+            "all cases anew, take its validation list or the field split out of it."
         )
     match config.by:
         case "fraction":
