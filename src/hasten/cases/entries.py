@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
     case: Case
     remote: list[Remote]
-    """Those of its files that are to be fetched."""
+    """Files of the case that are to be fetched."""
     part: Part
 
 
