@@ -112,3 +112,9 @@ def test_a_device_is_not_read(tmp_path: Path, name: str, second: str) -> None:
     for read in (read_file, read_file_header):
         with pytest.raises(ValueError, match=rf"{name}: (.*{second} )?is a device or a pipe"):
             read(tmp_path / name)
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    Image.new("L", (4, 3)).save(tmp_path / "x.tif")
+    assert read_file(str(tmp_path / "x.tif")).array.shape == (1, 1, 3, 4)
+    assert read_file_header(str(tmp_path / "x.tif"))[0] == (1, 3, 4)

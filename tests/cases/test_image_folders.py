@@ -58,3 +58,26 @@ def test_a_dataset_json_of_no_layout(tmp_path: Path, names: tuple[str, ...], con
     (tmp_path / "dataset.json").write_text(nnunet if content == "NNUNET" else content)
     with pytest.raises(ValueError, match=what):
         load_case_set(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "folder", "shown"),
+    [
+        (("images/a.webp", "labels/a.png"), "images", "1 files .*: a.webp; convert"),
+        (("images/a_0000.gif", "images/a_0001.gif", "labels/a.png"), "images", "2 files .*: a_0000.gif, a_0001.gif;"),
+        (("images/a.png", "labels/a.npy"), "labels", "1 files .*: a.npy; convert"),
+        (("images/a_0000.png", "images/notes.txt", "labels/a.gif"), "labels", "1 files .*: a.gif; convert"),
+        (("images/a.webp", "labels/a.webp"), "images", "1 files .*: a.webp; convert"),
+    ],
+)
+def test_files_of_a_kind_that_is_not_read_are_named(
+    tmp_path: Path, names: tuple[str, ...], folder: str, shown: str
+) -> None:
+    with pytest.raises(ValueError, match=shown) as error:
+        load_case_set(tree(tmp_path, *names))
+    assert str(error.value).startswith(f"{tmp_path / folder}: ")
+
+
+def test_a_text_beside_the_images_is_not_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"1 label maps have no image of the same name in images/: b\.png"):
+        load_case_set(tree(tmp_path, "images/a.png", "images/notes.txt", "labels/a.png", "labels/b.png"))

@@ -130,8 +130,10 @@ def test_found_labels(tmp_path: Path) -> None:
 
 
 def test_found_labels_refuses(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="here: no label file holds anything but 0"):
-        find_labels(write_masks(tmp_path, [0, 0]), "here")
+    with pytest.raises(ValueError, match="here: no label file holds anything but 0; check that"):
+        find_labels(write_masks(tmp_path, [0, 0]), "here", 255)
+    with pytest.raises(ValueError, match=r"anything but 0 and what is ignored \(value 255\); check data\.ignore"):
+        find_labels(write_masks(tmp_path, [0, 255]), "here", 255)
     with pytest.raises(ValueError, match="does not look like classes"):
         find_labels(write_masks(tmp_path, list(range(60))), "here")
 

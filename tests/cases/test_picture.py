@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from hasten.cases.formats import read_file
 from hasten.cases.picture import read_picture, read_picture_header
@@ -66,6 +66,37 @@ def test_palette_is_colour_in_an_image_and_index_in_a_label(tmp_path: Path) -> N
     picture.save(tmp_path / "p.png")
     np.testing.assert_array_equal(read_picture(tmp_path / "p.png", indices=True).array, [[[[0, 2], [1, 2]]]])
     assert read_picture(tmp_path / "p.png").array[:, 0, 1, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 10))
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif", "deep.png", "deep.tif"])
+def test_exif_orientation_is_applied_as_by_viewers(tmp_path: Path, name: str, orientation: int) -> None:
+    picture = Image.fromarray(np.uint16(257) * GRAY if name.startswith("deep") else np.full_like(COLOUR, 90))
+    picture.putpixel((0, 0), 7 if name.startswith("deep") else (250, 250, 250))
+    picture.getexif()[274] = orientation
+    options = {"quality": 100, "subsampling": 0} if name.endswith("jpg") else {}
+    picture.save(tmp_path / name, exif=picture.getexif(), **options)
+    turned = np.asarray(ImageOps.exif_transpose(picture))
+    array = read_picture(tmp_path / name).array
+    turned = turned[None] if turned.ndim == 2 else turned.transpose(2, 0, 1)
+    assert np.abs(array[:, 0].astype(int) - turned).max() <= (12 if name.endswith("jpg") else 0)
+    assert array.shape[2:] == ((4, 3) if orientation in (5, 6, 7, 8) else (3, 4))
+    assert read_picture_header(tmp_path / name)[0] == array.shape[1:]
+
+
+def test_exif_behind_the_pixels_and_damaged_exif(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    for name, content in (("behind", exif.tobytes()[6:]), ("damaged", b"MMxx")):
+        Image.fromarray(GRAY).save(tmp_path / "a.png")
+        data = (tmp_path / "a.png").read_bytes()
+        body = b"eXIf" + content
+        chunk = len(content).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+        (tmp_path / f"{name}.png").write_bytes(data[:-12] + chunk + data[-12:])
+    turned, stored = (read_picture(tmp_path / name).array for name in ("behind.png", "damaged.png"))
+    np.testing.assert_array_equal(turned[0, 0], np.rot90(GRAY, -1))
+    np.testing.assert_array_equal(stored[0, 0], GRAY)
+    assert read_picture_header(tmp_path / "behind.png")[0] == (1, 4, 3)
 
 
 LABEL = Image.fromarray(np.kron(np.eye(8, dtype=np.uint8), np.full((5, 5), 200, np.uint8)))

@@ -55,6 +55,13 @@ def test_decathlon_folder_and_file(tmp_path: Path) -> None:
     assert cases.cases[0].label == tmp_path / "labelsTr/a.nii.gz"
 
 
+def test_labels_that_a_decathlon_list_does_not_declare_are_found(tmp_path: Path) -> None:
+    folder = decathlon(tmp_path, labels=None)
+    assert load_case_set(folder).labels == {0: "background", 1: "class_1"}
+    (folder / "labels.json").write_text(json.dumps(DECLARED))
+    assert load_case_set(folder / "dataset.json").labels == {int(value): name for value, name in DECLARED.items()}
+
+
 def test_nnunet_words(tmp_path: Path) -> None:
     decathlon(tmp_path, modality=None, channel_names={"0": "T2"}, labels={"background": 0, "tumour": 3}, name=None)
     cases = load_case_set(tmp_path)
@@ -137,6 +144,20 @@ def test_json_list(tmp_path: Path) -> None:
     assert declared.cases == result.cases
 
 
+def test_cases_that_a_list_holds_out(tmp_path: Path) -> None:
+    entries = [{"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz"} for name in ("a", "b", "b2")]
+    parts = ["train", "Validation", "test"]
+    write_list(tmp_path, [{**entry, "split": part} for entry, part in zip(entries, parts, strict=True)])
+    lines = [f"{entry['image']},{entry['label']},{part}" for entry, part in zip(entries, parts, strict=True)]
+    (tmp_path / "list.csv").write_text("\n".join(["image,label,split", *lines]))
+    monai = {"training": entries[:1], "validation": entries[1:2], "test": entries[2:]}
+    (tmp_path / "monai.json").write_text(json.dumps(monai))
+    for name in ("list.json", "list.csv", "monai.json"):
+        cases = load_case_set(tmp_path / name)
+        assert [case.id for case in cases.cases] == ["a", "b"]
+        assert cases.held_out == ("b",)
+
+
 def test_csv_list(tmp_path: Path) -> None:
     write_list(tmp_path, [])
     path = tmp_path / "table.csv"
@@ -163,6 +184,10 @@ def test_csv_list(tmp_path: Path) -> None:
         ("image,label\nfiles/a.nii.gz,\n", 'line 2: "label" must name'),
         ("image,label\n,files/seg.nii.gz\n", 'line 2: "image" must name'),
         ("image,label\n", "lists 0 cases"),
+        (
+            "image,label,split\nfiles/a.nii.gz,files/seg.nii.gz,2\n",
+            "line 2: \"split\" is '2'; write train, val or test",
+        ),
         ("image,image,label\na,b,c\n", "has several columns 'image'; rename or remove"),
         (f"image,label\na,{'b' * 200_000}\n", "is not valid CSV near line 2 .*; correct it there"),
     ],
@@ -215,7 +240,6 @@ def test_bad_json_list(tmp_path: Path, content: Any, what: str) -> None:
         ({"training": None}, 'has no "training"'),
         ({"training": {"a": 1}}, '"training" must be a list'),
         ({"training": []}, "lists 0 cases"),
-        ({"labels": None}, 'has no "labels"'),
         ({"modality": {"x": "CT"}}, '"modality" must map channel numbers'),
         ({"modality": [[1]]}, '"modality" must map channel numbers'),
         ({"modality": {"9" * 5000: "CT"}}, '"modality" must map channel numbers'),

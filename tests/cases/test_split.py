@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,18 @@ def test_list() -> None:
 def test_refused(config: SplitConfig, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         split_cases(case_set([f"case_{i:02d}" for i in range(6)]), config)
+
+
+def test_what_the_source_holds_out() -> None:
+    source = dataclasses.replace(case_set([f"c{i}" for i in range(6)]), held_out=("c1", "c4"))
+    train, validation = split_cases(source, SplitConfig(by="list"))
+    assert (ids(train), ids(validation)) == (["c0", "c2", "c3", "c5"], ["c1", "c4"])
+    assert ids(split_cases(source, SplitConfig(by="list", validation=("c1", "c4", "c5")))[1]) == ["c1", "c4", "c5"]
+    with pytest.raises(ValueError, match=r"list\.json itself holds out c4, which would be trained on; name these, too"):
+        split_cases(source, SplitConfig(by="list", validation=("c1", "c5")))
+    for by in ("fraction", "fold", "nnunet"):
+        with pytest.raises(ValueError, match=r"list\.json itself holds out 2 cases .*c1, c4; set data\.split\.by=list"):
+            split_cases(source, SplitConfig(by=by))
 
 
 def test_one_case_cannot_be_split() -> None:

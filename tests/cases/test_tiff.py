@@ -81,6 +81,45 @@ def test_stacks_that_pillow_writes(tmp_path: Path, compression: str) -> None:
     assert np.array_equal(read_file(tmp_path / "case.tiff").array, array[None])
 
 
+@pytest.mark.parametrize("compression", [None, "zlib", "packbits"])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint16"])
+def test_values_of_min_is_white_are_those_stored(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...], compression: str | None
+) -> None:
+    values = (np.arange(np.prod(shape)).reshape(shape) % 2).astype(dtype)
+    write(tmp_path / "a.tif", values, photometric="miniswhite", compression=compression)
+    for label in (False, True):
+        array = read_file(tmp_path / "a.tif", label=label).array
+        assert array.dtype == (np.uint8 if dtype == "bool" else dtype)
+        np.testing.assert_array_equal(array, values.reshape(1, -1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "remedy"), [("float64", "float32"), ("float16", "float32"), ("int64", "int32, or a label map as uint8")]
+)
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+def test_types_that_pillow_lacks_are_named(tmp_path: Path, dtype: str, remedy: str, shape: tuple[int, ...]) -> None:
+    write(tmp_path / "a.tif", np.zeros(shape, dtype))
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"a\.tif: is a TIFF of {dtype} voxels, .*save it as {remedy}"):
+            read(tmp_path / "a.tif")
+
+
+def test_pages_are_turned_upright(tmp_path: Path) -> None:
+    values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    write(tmp_path / "a.tif", values, extratags=[(274, 3, 1, 6, False)])
+    array = read_file(tmp_path / "a.tif").array
+    np.testing.assert_array_equal(array[0], np.rot90(values, -1, (1, 2)))
+    assert read_file_header(tmp_path / "a.tif")[0] == array.shape[1:]
+
+
+def test_bilevel_pages_of_a_fax_are_those_stored(tmp_path: Path) -> None:
+    Image.fromarray(np.eye(9, dtype=bool)).save(tmp_path / "a.tif", compression="group4", tiffinfo={262: 0})
+    stored = tifffile.imread(tmp_path / "a.tif")
+    np.testing.assert_array_equal(read_file(tmp_path / "a.tif").array[0, 0], stored)
+
+
 @pytest.mark.parametrize("planar", ["contig", "separate"])
 def test_colour_is_channels(tmp_path: Path, planar: str) -> None:
     array = voxels("uint8", (3, 4, 5, 3))

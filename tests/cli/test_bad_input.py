@@ -211,7 +211,7 @@ def test_empty_folders(tmp_path: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        (["data.split.by=list"], "data.split.validation: must name the cases to validate on"),
+        (["data.split.by=list"], "data.split.validation is empty"),
         (
             ["data.split.by=list", "data.split.validation=[phantom_000, phantom_001, phantom_002, phantom_003]"],
             "leaves none to train on",

@@ -47,6 +47,7 @@ def fingerprint(
         intensity=rows,
         foreground_intensity=rows,
         class_voxels={0: 0.9, 1: 0.1},
+        class_cases={0: 4, 1: 4},
         crop_fraction=crop_fraction,
     )
 

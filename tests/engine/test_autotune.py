@@ -64,6 +64,7 @@ def planned(
         intensity=statistics,
         foreground_intensity=statistics,
         class_voxels={},
+        class_cases={},
         crop_fraction=1.0,
     )
     config = RunConfig(

@@ -22,10 +22,12 @@ from hasten.config.schema import RunConfig
 from hasten.engine import budget, crossval, folds
 from hasten.engine.crossval import summarise
 from hasten.engine.evaluation.evaluate import evaluate
+from hasten.engine.evaluation.settings import evaluate_run
 from hasten.engine.folds import train_folds
 from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.stop import Stopped
+from hasten.engine.weights import read_model
 from hasten.report.page import write_report
 from tests.engine.runs import SETTINGS, assert_same_run, at_step, checkpoint, config_of
 
@@ -96,6 +98,17 @@ def test_the_summary_is_that_of_the_label_maps(
     assert result["over_folds"]["dice"]["std"] == pytest.approx(np.std(by_fold, ddof=1))
     [name] = result["classes"]
     assert result["classes"][name]["nsd"]["over_cases"]["mean"] == pytest.approx(whole.summary(name, "nsd").mean)
+
+
+def test_an_evaluation_takes_the_classes_of_the_folds_or_names_one(
+    trained: tuple[Path, dict[str, Any]], data: Path
+) -> None:
+    out, _ = trained
+    predictions = out / "fold0/validation"
+    assert evaluate(predictions, data, run=out, surfaces=False) == evaluate(predictions, data, surfaces=False)
+    for call in (evaluate_run, read_model):
+        with pytest.raises(ValueError, match=r"cv: is a cross-validation, .*such as .*cv/fold0$"):
+            call(out)
 
 
 def test_the_page(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

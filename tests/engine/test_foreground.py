@@ -68,9 +68,18 @@ def test_no_labelled_validation_case_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("voxels", "message"),
     [
-        ({"u": (500, 20), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 20 in 1 case \\("),
-        ({"u": (500, 0), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 0 in 0 cases \\("),
-        ({"u": (800_000, 1), "v": (900_000, 2)}, "b \\(value 20\\): 3 in 2 cases .*1700003 labelled"),
+        (
+            {"u": (500, 20), "v": (400, 0), "w": (300, 0)},
+            "1 class is in fewer than 2 cases, .*: b \\(value 20\\): 20 in 1 case \\(",
+        ),
+        (
+            {"u": (500, 0), "v": (400, 0), "w": (300, 0)},
+            "1 class is in fewer than 2 cases, .*: b \\(value 20\\): 0 in 0 cases \\(",
+        ),
+        (
+            {"u": (800_000, 1), "v": (900_000, 2)},
+            "1 class has next to no voxels.* b \\(value 20\\): 3 in 2 cases .*1700003 labelled",
+        ),
     ],
 )
 def test_classes_with_next_to_no_voxels_are_named(voxels: dict[str, tuple[int, ...]], message: str) -> None:
@@ -86,28 +95,32 @@ def test_a_set_whose_training_cases_are_elsewhere_is_not_judged() -> None:
     assert check_labelled(case_set, replace(arena, num_voxels=()), case_set.cases, case_set.cases) == ()
 
 
-def fingerprint_of(sampled: int, shares: dict[int, float]) -> Fingerprint:
+def fingerprint_of(sampled: int, shares: dict[int, float], cases: int) -> Fingerprint:
     statistics = dict.fromkeys(("min", "p0_5", "p50", "p99_5", "max", "mean", "std"), (0.0,))
     return Fingerprint(
         name="set", num_cases=9, spatial_dims=3, modality="", channels=("image",), shapes=((8, 8, 8),) * 9,
         spacings=((1.0, 1.0, 1.0),) * 9, sampled_cases=sampled, intensity=statistics, foreground_intensity=statistics,
         labels={0: "background", 1: "a", 7: "b"}, class_voxels={0: 1 - sum(shares.values()), **shares},
-        crop_fraction=1.0,
+        class_cases={value: cases if share else 0 for value, share in shares.items()}, crop_fraction=1.0,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("sampled", "shares", "message"),
+    ("sampled", "shares", "cases", "message"),
     [
-        (9, {1: 0.1, 7: 2e-5}, None),
-        (9, {1: 0.1, 7: 5e-7}, r"b \(value 7\): 5e-06 \(share .*of 9 cases\)"),
-        (9, {1: 0.1, 7: 0.0}, r"b \(value 7\): 0 \(share"),
-        (4, {1: 0.1, 7: 0.0}, None),  # it may be in one of the others
-        (4, {1: 0.0, 7: 0.0}, "none of the 4 cases that were read has a labelled voxel"),
+        (9, {1: 0.1, 7: 2e-5}, 2, None),
+        (9, {1: 0.1, 7: 5e-7}, 2, r"1 class has next to no voxels.*b \(value 7\): 5e-06 \(share .*of 9 cases\)"),
+        (9, {1: 0.1, 7: 0.0}, 2, r"1 class is in fewer than 2 cases.* b \(value 7\): 0 \(share"),
+        (9, {1: 0.1, 7: 0.2}, 1, r"2 classes are in fewer than 2 cases.* a \(value 1\): 0\.3, b \(value 7\): 0\.7"),
+        (4, {1: 0.1, 7: 0.2}, 1, None),  # they may be in others
+        (4, {1: 0.1, 7: 0.0}, 2, None),
+        (4, {1: 0.0, 7: 0.0}, 2, "none of the 4 cases that were read has a labelled voxel"),
     ],
 )
-def test_what_a_plan_knows_of_rare_classes(sampled: int, shares: dict[int, float], message: str | None) -> None:
-    warnings = sampled_warnings(fingerprint_of(sampled, shares))
+def test_what_a_plan_knows_of_rare_classes(
+    sampled: int, shares: dict[int, float], cases: int, message: str | None
+) -> None:
+    warnings = sampled_warnings(fingerprint_of(sampled, shares, cases))
     assert len(warnings) == (message is not None)
     assert message is None or re.search(message, warnings[0])
 

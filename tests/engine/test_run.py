@@ -265,7 +265,7 @@ def test_a_split_without_a_labelled_voxel_ends_before_the_training(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_class_with_next_to_no_voxels_is_told_once_and_recorded(
+def test_a_class_in_one_case_is_told_once_and_recorded(
     make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def keep(number: int, label: np.ndarray) -> np.ndarray:
@@ -278,7 +278,7 @@ def test_a_class_with_next_to_no_voxels_is_told_once_and_recorded(
     (source / "dataset.json").write_text(json.dumps({**declared, "labels": {"0": "background", "1": "a", "2": "b"}}))
     config = config_of(source, tmp_path / "cache", "train.steps=1")
     train(config, tmp_path / "run")
-    results = [message for message in caplog.messages if "next to no voxels" in message]
+    results = [message for message in caplog.messages if "fewer than 2 cases" in message]
     assert len(results) == 1
     assert re.search(r"b \(value 2\): [0-9]+ in 1 case \(", results[0])
     assert json.loads((tmp_path / "run" / PLAN_JSON).read_text())["warnings"] == results

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hasten.cases import section as files
-from hasten.cases.section import read_section_header, write_section
+from hasten.cases.formats import read_file
+from hasten.cases.section import open_section, read_section_header, write_section
 from hasten.engine import section
 from hasten.engine.blend import window_starts
 from hasten.engine.predict import predict
@@ -142,6 +143,20 @@ def test_pixels_that_cannot_be_are_named(
     with pytest.raises(ValueError, match=message):
         predict(variant(run, tmp_path / "run", **prepare), tmp_path / "a.tif", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint16"])
+def test_values_of_min_is_white_are_those_of_the_image_as_a_whole(tmp_path: Path, dtype: str) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", image(60, 70).astype(dtype), tile=(32, 32), photometric="miniswhite")
+    with open_section(tmp_path / "a.tif") as slide:
+        part = slide.read_region(0, 0, 0, 60, 70)[..., 0]
+    np.testing.assert_array_equal(part, read_file(tmp_path / "a.tif").array[0, 0])
+
+
+def test_a_section_to_be_turned_is_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", image(60, 70), tile=(32, 32), extratags=[(274, 3, 1, 6, False)])
+    with pytest.raises(ValueError, match=r"a\.tif.*orientation tag is 6.*save it upright"):
+        read_section_header(tmp_path / "a.tif")
 
 
 def test_what_is_read_as_a_whole(tmp_path: Path) -> None:

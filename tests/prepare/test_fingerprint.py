@@ -53,6 +53,7 @@ def test_facts_of_a_set(tmp_path: Path) -> None:
     assert (fingerprint.num_cases, fingerprint.sampled_cases) == (5, 5)
     assert fingerprint.class_voxels[5] == pytest.approx(np.mean([60 / ((10 + i) * 12 * 14) for i in range(5)]))
     assert sum(fingerprint.class_voxels.values()) == pytest.approx(1)
+    assert fingerprint.class_cases == {0: 5, 2: 5, 5: 5}
     assert fingerprint.intensity["min"] == (-1000,)
 
     tissue = np.concatenate([np.random.default_rng(i).integers(0, 100, (5, 4, 6, 1)).ravel() for i in range(5)])

@@ -161,6 +161,12 @@ def test_a_batch_in_pieces_is_compared_with_a_whole_one(make: Callable[..., RunC
     assert {"fixed", "whole"} <= set(result.arms.seconds)
 
 
+def test_2d_cases(tmp_path: Path):
+    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(1, 64, 64), spatial_dims=2)
+    config = config_of(source, tmp_path / "cache", *SOME, "sample.patch=[1,32,32]", "network.strides=[[1,2,2]]")
+    assert "small" in look(config, steps=2).arms.seconds
+
+
 def test_a_cold_cache_that_would_take_too_long_is_filled_in_part(make: Callable[..., RunConfig], tmp_path: Path):
     config = make("train.steps=14", cache="other")
     run = assemble(config, tmp_path, seconds=1e-6)

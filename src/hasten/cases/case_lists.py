@@ -16,7 +16,7 @@ from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet
 
 
 def read_json_list(path: Path, place: FileLocator) -> Listing:
-    """`[{"id", "image", "label", "sha256"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a dataset.json.
+    """`[{"id", "image", "label", "sha256", "split"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a dataset.json.
 
     Raises ValueError.
     """
@@ -39,7 +39,7 @@ def read_json_list(path: Path, place: FileLocator) -> Listing:
 def read_csv_list(path: Path, place: FileLocator) -> Listing:
     """A CSV table with the columns image, label and optionally id; `;` parts the files of several channels.
 
-    The columns image_sha256 and label_sha256 may declare the content of remote files.
+    The columns image_sha256 and label_sha256 may declare the content of remote files; `split` says train, val or test.
     Raises ValueError.
     """
     reader = csv.reader(read_text(path).splitlines())
@@ -67,28 +67,39 @@ def read_csv_list(path: Path, place: FileLocator) -> Listing:
         names = [name.strip() for name in row["image"].split(";")]
         hashes = [each.strip() for each in row.get("image_sha256", "").split(";")]
         sha256 = {"image": hashes if any(hashes) else None, "label": row.get("label_sha256")}
-        entry = {"id": row.get("id"), "image": names, "label": row["label"], "sha256": sha256}
+        entry = {
+            "id": row.get("id"),
+            "image": names,
+            "label": row["label"],
+            "sha256": sha256,
+            "split": row.get("split"),
+        }
         entries.append(case_from_entry(entry, place, where))
     return Listing(name=path.stem, source=path, labels=declared_labels(place.folder), **join_entries(entries))
 
 
 def read_decathlon(path: Path, place: FileLocator) -> Listing:
-    """The cases of a dataset.json, whose names start at `place`; a `test` list is ignored. Raises ValueError.
+    """The cases of a dataset.json, whose names start at `place`, those of "validation" held out. Raises ValueError.
+
+    A `test` list is ignored.
 
     A dataset.json of nnU-Net v2, which lists no cases, is read by `hasten.cases.nnunet`.
     """
     content = load_json(path)
     if not isinstance(content, dict):
-        raise ValueError(f'{path}: must be a JSON object with "training" and "labels".')
+        raise ValueError(f'{path}: must be a JSON object with "training".')
     if is_nnunet(content):
         return read_nnunet(path, content, place)
     if "training" not in content:
         refuse_list(path)
-    entries = content["training"]
-    if not isinstance(entries, list):
-        raise ValueError(f'{path}: "training" must be a list of {{"image": ..., "label": ...}}.')
-    fields = join_entries(case_from_entry(e, place, f"{path}: training[{i}]") for i, e in enumerate(entries))
-    return declared_listing(path, content, place, '{"0": "background", "1": "spleen"}', **fields)
+    entries = []
+    for key in ("training", "validation"):
+        listed = content.get(key, [])
+        if not isinstance(listed, list):
+            raise ValueError(f'{path}: "{key}" must be a list of {{"image": ..., "label": ...}}.')
+        found = [case_from_entry(entry, place, f"{path}: {key}[{i}]") for i, entry in enumerate(listed)]
+        entries += found if key == "training" else [entry._replace(part="val") for entry in found]
+    return declared_listing(path, content, place, **join_entries(entries))
 
 
 def _rows(reader: Any, path: Path) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from hasten.cases.formats import stem
 from hasten.cases.locate import FileLocator, Remote
@@ -21,6 +21,12 @@ _LONGEST_ID = 200
 """Bytes: of the 255 that a file name may have, the endings of predictions and temporary files need some."""
 _BATCH = 256
 T = TypeVar("T")
+Part = Literal["train", "val", "test"]
+_PARTS: dict[str, Part] = {
+    "": "train", "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+"""Words for the part of the cases that an entry belongs to."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -42,6 +48,17 @@ class Listing:
     """Label value that each region is painted with (nnU-Net's regions_class_order), as in CaseSet."""
     ignore: int | None = None
     """Label value of voxels that are not annotated, as in CaseSet."""
+    held_out: tuple[str, ...] = ()
+    """Ids of the cases that the source itself holds out for validation, as in CaseSet."""
+
+
+class Entry(NamedTuple):
+    """A case of a list."""
+
+    case: Case
+    remote: list[Remote]
+    """Files of the case that are to be fetched."""
+    part: Part
 
 
 @contextmanager
@@ -82,11 +99,11 @@ def load_json(path: Path) -> Any:
         raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
-def case_from_entry(entry: object, place: FileLocator, where: str) -> tuple[Case, list[Remote]]:
-    """A case from `{"id", "image": str | list, "label", "sha256"}`, and those of its files that are to be fetched.
+def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry:
+    """A case from `{"id", "image": str | list, "label", "sha256", "split"}`.
 
-    Relative names start at `place`. `sha256`, `{"image": str | list, "label": str}`, is what the content of remote
-    files must have. Raises ValueError.
+    Relative names start at `place`. `split` is train (as without it), val or test. `sha256`,
+    `{"image": str | list, "label": str}`, is what the content of remote files must have. Raises ValueError.
     """
     if not isinstance(entry, dict):
         raise ValueError(f'{where}: must be {{"image": ..., "label": ...}}, not {shown(repr(entry))}.')
@@ -106,7 +123,14 @@ def case_from_entry(entry: object, place: FileLocator, where: str) -> tuple[Case
             f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
         )
     case = Case(id=str(case_id), image=tuple(paths), label=label_path)
-    return case, [each for each in files if isinstance(each, Remote)]
+    return Entry(case, [each for each in files if isinstance(each, Remote)], _part(entry.get("split"), where))
+
+
+def _part(value: object, where: str) -> Part:
+    part = _PARTS.get(str(value or "").strip().lower())
+    if part is None:
+        raise ValueError(f'{where}: "split" is {shown(repr(value))}; write train, val or test, or rename the field.')
+    return part
 
 
 def _file_name(text: str) -> bool:
@@ -129,11 +153,14 @@ def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
     )
 
 
-def join_entries(entries: Iterable[tuple[Case, list[Remote]]]) -> dict[str, Any]:
-    """The fields of a Listing that the entries provide."""
-    all_entries = tuple(entries)
-    remote = tuple(each for _, files in all_entries for each in files)
-    return {"cases": tuple(case for case, _ in all_entries), "remote": remote}
+def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
+    """The fields of a Listing that the entries provide; those of the part `test` are left out."""
+    kept = [entry for entry in entries if entry.part != "test"]
+    return {
+        "cases": tuple(entry.case for entry in kept),
+        "remote": tuple(each for entry in kept for each in entry.remote),
+        "held_out": tuple(entry.case.id for entry in kept if entry.part == "val"),
+    }
 
 
 def batched(items: Sequence[T], num_threads: int) -> list[Sequence[T]]:

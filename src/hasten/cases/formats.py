@@ -78,11 +78,12 @@ def named_files(folder: Path) -> list[tuple[str, Path]]:
     return result
 
 
-def read_file(path: Path, *, label: bool = False) -> Volume:
+def read_file(path: str | Path, *, label: bool = False) -> Volume:
     """Read one file, or the DICOM series of a folder, as (C, D, H, W). Raises ValueError.
 
     `label` reads a colour-mapped picture as its indices, and refuses lossy compression.
     """
+    path = Path(path)
     match kind_of(path):
         case "nifti":
             return read_nifti(path)
@@ -96,8 +97,9 @@ def read_file(path: Path, *, label: bool = False) -> Volume:
             return read_picture(path, indices=label)
 
 
-def read_file_header(path: Path) -> tuple[Shape, int, np.ndarray]:
+def read_file_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     """Shape (D, H, W), number of channels and affine (4, 4) of one file. Raises ValueError."""
+    path = Path(path)
     match kind_of(path):
         case "nifti":
             return read_nifti_header(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from hasten.cases.entries import Listing, load_json
-from hasten.cases.formats import list_files, named_files
+from hasten.cases.formats import ENDINGS, ending, list_files, named_files
 from hasten.cases.labels import parse_labels
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
@@ -46,7 +47,10 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
         else:
             without_label.append(path.name)
     without_image = [path.name for name, path in label_of.items() if name not in images_of]
+    if without_image or not (label_of or without_label):
+        _refuse_unread(images, [name for name in label_of if name not in images_of])
     if without_label:
+        _refuse_unread(labels, without_label)
         raise ValueError(
             f"{images}: {len(without_label)} images have no label map of the same name in {labels.name}/: "
             f"{first_few(without_label)}; add the label maps or move the images away."
@@ -57,6 +61,22 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
             f"{first_few(without_image)}; add the images or move the label maps away."
         )
     return tuple(Case(id=case_id, image=tuple(paths), label=label_of[case_id]) for case_id, paths in images_of.items())
+
+
+def _refuse_unread(folder: Path, names: Sequence[str]) -> None:
+    """Raise ValueError for files that are of a kind that is not read, of these names, or of any if there are none."""
+    stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(Path(name)))) for name in names}
+    unread = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.suffix and not ending(path) and not path.name.startswith(".") and path.is_file()
+        and (not stems or _CHANNEL.sub(r"\1", path.stem) in stems)
+    )  # fmt: skip
+    if unread:
+        raise ValueError(
+            f"{folder}: {len(unread)} files are of no known kind ({', '.join(ENDINGS)}): {first_few(unread)}; convert "
+            "them to .png or .nii.gz."
+        )
 
 
 def declared_labels(folder: Path) -> dict[int, str] | None:

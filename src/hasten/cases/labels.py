@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -95,6 +95,11 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
 
     ignore: a value that is no class.
     """
+    return name_values(find_values(paths), where, ignore)
+
+
+def find_values(paths: Iterable[Path]) -> dict[int, Path]:
+    """The values in label files, each with a file that holds it. Raises ValueError for too many, and non-integers."""
     files: dict[int, Path] = {}
 
     def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
@@ -110,9 +115,20 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
                     f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(files))}), which "
                     f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
                 )
+    return files
+
+
+def name_values(files: Mapping[int, Path], where: str, ignore: int | None = None) -> dict[int, str]:
+    """`find_labels` of what `find_values` finds. Raises ValueError where nothing or a negative value is left."""
     classes = sorted(files.keys() - {0, ignore})
     if not classes:
-        raise ValueError(f"{where}: no label file holds anything but 0; check that labels and images are not mixed up.")
+        ignored, also = "", ""
+        if ignore in files:
+            ignored, also = f" and what is ignored (value {ignore})", "data.ignore, and "
+        raise ValueError(
+            f"{where}: no label file holds anything but 0{ignored}; check {also}that labels and images are not mixed "
+            "up."
+        )
     lowest = classes[0]
     if lowest < 0:
         raise ValueError(f"{files[lowest]}: holds the negative label value {lowest}; number the classes from 0.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.formats import ENDINGS, ending, read_file_header
-from hasten.cases.image_folders import nearest_folder
+from hasten.cases.image_folders import declared_labels, nearest_folder
 from hasten.cases.labels import parse_labels, split_ignore
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
@@ -40,21 +40,28 @@ def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> List
     channels = channel_names(content, path)
     if channels is None:
         raise ValueError(f'{path}: has no "channel_names"; add them, as in {{"0": "CT"}}.')
+    if "labels" not in content:
+        raise ValueError(f'{path}: has no "labels"; add them, as in {{"background": 0, "spleen": 1}}.')
     if "dataset" in content:
         fields = _listed_cases(path, content["dataset"], place)
     else:
         fields = {"cases": _folder_cases(path, place, str(content["file_ending"]), channels)}
     _check_count(path, content.get("numTraining"), len(fields["cases"]))
-    return declared_listing(path, content, place, '{"background": 0, "spleen": 1}', **fields)
+    return declared_listing(path, content, place, **fields)
 
 
-def declared_listing(path: Path, content: dict[str, Any], place: FileLocator, example: str, **cases: Any) -> Listing:
-    """The listing of a dataset.json. cases: its fields that the cases give; example: of labels. Raises ValueError."""
-    if "labels" not in content:
-        raise ValueError(f'{path}: has no "labels"; add them, as in {example}.')
+def declared_listing(path: Path, content: dict[str, Any], place: FileLocator, **cases: Any) -> Listing:
+    """The listing of a dataset.json, whose labels may be those of a labels.json beside it, or undeclared.
+
+    cases: its fields that the cases give. Raises ValueError.
+    """
     channels = channel_names(content, path)
-    declared, ignore = split_ignore(content["labels"], str(path))
-    labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
+    labels, ignore = declared_labels(place.folder), None
+    regions: dict[str, tuple[int, ...]] = {}
+    region_values: dict[str, int] = {}
+    if "labels" in content:
+        declared, ignore = split_ignore(content["labels"], str(path))
+        labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     return Listing(
         name=str(content.get("name") or place.folder.name),
         source=path,

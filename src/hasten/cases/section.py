@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hasten.cases.picture import ORIENTATION
 from hasten.cases.tiff import TIFF_ENDINGS, tiff_directories
 from hasten.files import replacing
 
@@ -24,7 +25,10 @@ _BUFFER = 1 << 24
 
 
 def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
-    """Shape (1, H, W) and number of channels of the first page of a TIFF; None for what is read as a whole."""
+    """Shape (1, H, W) and number of channels of the first page of a TIFF; None for what is read as a whole.
+
+    Raises ValueError for a section that would have to be turned.
+    """
     if path.suffix.lower() not in TIFF_ENDINGS:
         return None
     try:
@@ -35,6 +39,11 @@ def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
         return None
     if height * width <= SECTION_PIXELS:
         return None
+    if tags.get(ORIENTATION, 1) != 1:
+        raise ValueError(
+            f"{path}: is read in parts, but is to be turned (its orientation tag is {tags[ORIENTATION]}); save it "
+            "upright, without that tag."
+        )
     return (1, height, width), 1 if samples < 3 else 3
 
 

@@ -26,6 +26,12 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     cases = sorted(case_set.cases, key=lambda case: case.id)
     if len(cases) < 2:
         raise ValueError(f"{case_set.source}: {len(cases)} case(s) cannot be split in two; add cases.")
+    if case_set.held_out and config.by != "list":
+        raise ValueError(
+            f"data.split.by is {config.by}, but {case_set.source} itself holds out {len(case_set.held_out)} cases for "
+            f"validation: {first_few(case_set.held_out)}; set data.split.by=list to validate on these, or, to split "
+            "all cases anew, take its validation list or the field split out of it."
+        )
     match config.by:
         case "fraction":
             held_out = _draw_fraction([case.id for case in cases], config)
@@ -72,9 +78,12 @@ def _draw_fold(ids: list[str], config: SplitConfig) -> set[str]:
 
 
 def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
-    requested = set(config.validation)
+    requested = set(config.validation or case_set.held_out)
     if not requested:
-        raise ValueError("data.split.validation is empty; name case ids there, or set data.split.by to fraction.")
+        raise ValueError(
+            f"data.split.validation is empty, and {case_set.source} holds out no cases itself; name case ids there, or "
+            "set data.split.by to fraction."
+        )
     unknown = sorted(requested - ids)
     if unknown:
         similar = {name for wrong in unknown for name in difflib.get_close_matches(wrong, ids, n=2)}
@@ -82,10 +91,15 @@ def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
             f"data.split.validation: {case_set.source} has no case {first_few(unknown)}; "
             f"the nearest ids are {first_few(sorted(similar or ids))}; name some that it has."
         )
-    if requested == ids:
+    left = set(case_set.held_out) - requested
+    if left:
         raise ValueError(
-            f"data.split.validation names all {len(ids)} cases, which leaves none to train on; remove some of them."
+            f"data.split.validation: {case_set.source} itself holds out {first_few(sorted(left))}, which would be "
+            "trained on; name these, too, or leave data.split.validation out to validate on all that it holds out."
         )
+    if requested == ids:
+        where = "data.split.validation" if config.validation else str(case_set.source)
+        raise ValueError(f"{where} holds out all {len(ids)} cases, which leaves none to train on; remove some of them.")
     return requested
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from hasten.cases.picture import open_picture, page_channels, page_pixels
+from hasten.cases.picture import open_picture, page_channels, page_pixels, page_size
 from hasten.cases.types import Shape, Volume
 
 TIFF_ENDINGS = (".tif", ".tiff")
@@ -152,7 +152,7 @@ def read_stack_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     with open_picture(path) as picture:
         layout = _read_layout(picture, path, indices=False)
         num_channels = layout.groups * page_channels(picture, path, indices=False)
-        return (layout.depth, picture.height, picture.width), num_channels, layout.affine
+        return (layout.depth, *page_size(picture, path)), num_channels, layout.affine
 
 
 def _read_layout(picture: Image.Image, path: Path, *, indices: bool) -> _Layout:

@@ -42,6 +42,8 @@ class CaseSet:
     """Label value that each region is painted with; empty for the one value that is in no later region."""
     ignore: int | None = None
     """Label value of voxels that are not annotated, which is none of `labels`."""
+    held_out: tuple[str, ...] = ()
+    """Ids of the cases that the source itself holds out for validation, which data.split.by=list uses."""
 
 
 @dataclass(frozen=True, slots=True)

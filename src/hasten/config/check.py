@@ -74,8 +74,6 @@ def _data(data: DataConfig) -> Iterator[str]:
         yield wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
     elif split.by != "nnunet" and not 0 <= split.fold < split.num_folds:
         yield wrong(f"{at}.fold", f"must be 0 to {split.num_folds - 1} (num_folds is {split.num_folds})", split.fold)
-    if split.by == "list" and not split.validation:
-        yield f"{at}.validation: must name the cases to validate on, since {at}.by is list"
     if split.by != "list" and split.validation:
         yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
     if len(set(split.validation)) < len(split.validation):

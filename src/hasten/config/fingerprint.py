@@ -32,5 +32,7 @@ class Fingerprint:
     """Statistics of the labelled voxels only, as in `intensity`."""
     class_voxels: dict[int, float]
     """Label value to its mean share of a case's voxels in the sampled cases (0..1)."""
+    class_cases: dict[int, int]
+    """Label value to the number of sampled cases that hold it."""
     crop_fraction: float
     """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""

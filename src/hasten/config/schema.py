@@ -24,8 +24,8 @@ class SplitConfig:
     """Which cases are held out for validation."""
 
     by: Literal["fraction", "fold", "list", "nnunet"] = "fraction"
-    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`; `nnunet`: the folds of
-    nnU-Net's splits_final.json, or without one those it would draw."""
+    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`, or what the source holds
+    out; `nnunet`: the folds of nnU-Net's splits_final.json, or without one those it would draw."""
     fraction: float = 0.2
     """Share of the cases that is validated on (by: fraction)."""
     seed: int = 0
@@ -35,7 +35,7 @@ class SplitConfig:
     num_folds: int = 5
     """Number of folds (by: fold)."""
     validation: tuple[str, ...] = ()
-    """Case ids that are validated on (by: list)."""
+    """Case ids that are validated on (by: list); empty for those that a JSON or CSV list itself holds out."""
     train_range: Range = (0.0, 1.0)
     """Part of the training cases that is used, as shares (from, to) of their order shuffled by `seed`."""
 

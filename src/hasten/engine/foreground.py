@@ -19,6 +19,8 @@ from hasten.prepare.types import Geometry
 
 _RARE = 1e-5
 """Share of the labelled voxels below which a class can be neither learned nor scored."""
+_FEWEST_CASES = 2
+"""A class in fewer cases is missing from the training cases or from the validation cases."""
 _SPACING_TIMES = 2.0
 """A spacing this many times larger than in any training image, or smaller, shows other things in a window."""
 _TIMES = 3.0
@@ -26,22 +28,27 @@ _TIMES = 3.0
 
 
 def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """Warnings about classes with next to no voxels, from the sampled cases."""
+    """Warnings about classes in fewer than two cases, or with next to no voxels, from the sampled cases."""
     shares = {value: share for value, share in fingerprint.class_voxels.items() if value != min(fingerprint.labels)}
     labelled, count = sum(shares.values()), fingerprint.sampled_cases
     if not labelled:
         return (f"{fingerprint.name}: none of the {count} cases that were read has a labelled voxel; check the labels",)
     # A class that a part of the cases does not hold may be in the others.
     everything = count == fingerprint.num_cases
-    rare = [value for value, share in shares.items() if share < _RARE * labelled and (share or everything)]
-    lines = [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in rare]
-    return _warnings(fingerprint.name, lines, f"share of the labelled voxels of {count} cases")
+    few = [value for value in shares if everything and fingerprint.class_cases[value] < _FEWEST_CASES]
+    rare = [value for value, share in shares.items() if value not in few and 0 < share < _RARE * labelled]
+    few_lines, rare_lines = (
+        [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in values]
+        for values in (few, rare)
+    )
+    return _warnings(fingerprint.name, few_lines, rare_lines, f"share of the labelled voxels of {count} cases")
 
 
 def check_labelled(
     case_set: CaseSet, arena: Arena, train: Sequence[Case], validation: Sequence[Case]
 ) -> tuple[str, ...]:
-    """Warnings about classes with next to no voxels in the prepared cases, and about cases that are ignored as a whole.
+    """Warnings about classes in fewer than two of the prepared cases or with next to no voxels in them, and about cases
+    that are ignored as a whole.
 
     Raises ValueError where no training case, or no validation case, has a labelled voxel.
     """
@@ -61,13 +68,14 @@ def check_labelled(
             )
     if not all(case.id in voxels for case in train):
         return ()  # they are in other processes
-    rare = []
+    few, rare = list[str](), list[str]()
     labelled = sum(map(sum, arena.num_voxels))
     for name, column in zip(_classes(case_set), zip(*arena.num_voxels, strict=True), strict=True):
         present = sum(map(bool, column))
-        if present < 2 or sum(column) < _RARE * labelled:
-            rare.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
-    messages = _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
+        if present < _FEWEST_CASES or sum(column) < _RARE * labelled:
+            lines = few if present < _FEWEST_CASES else rare
+            lines.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
+    messages = _warnings(case_set.name, few, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
     return (*messages, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
 
 
@@ -138,13 +146,21 @@ def _classes(case_set: CaseSet) -> list[str]:
     return [f"{name} (value {value})" for value, name in sorted(case_set.labels.items())][1:]
 
 
-def _warnings(name: str, rare: list[str], unit: str) -> tuple[str, ...]:
-    if not rare:
-        return ()
-    return (
-        f"{name}: {len(rare)} class{'es have' if len(rare) > 1 else ' has'} next to no voxels, too few to be "
-        f"learned or scored: {first_few(rare)} ({unit}); correct the label maps, or the declared labels",
-    )
+def _warnings(name: str, few: list[str], rare: list[str], unit: str) -> tuple[str, ...]:
+    """A warning for classes in too few cases, and one for those with too few voxels."""
+    messages = []
+    if few:
+        messages.append(
+            f"{name}: {len(few)} class{'es are' if len(few) > 1 else ' is'} in fewer than {_FEWEST_CASES} cases, too "
+            f"few to learn and to score: {first_few(few)} ({unit}); add cases, or correct the label maps or the "
+            "declared labels"
+        )
+    if rare:
+        messages.append(
+            f"{name}: {len(rare)} class{'es have' if len(rare) > 1 else ' has'} next to no voxels, too few to be "
+            f"learned or scored: {first_few(rare)} ({unit}); correct the label maps, or the declared labels"
+        )
+    return tuple(messages)
 
 
 def training_spacing(spacings: Sequence[Spacing]) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hasten.config.patterns import first_few
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.nets.weights import last_weight
+from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import CHECKPOINTS
 
 _WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.": "torch.compile"}
@@ -35,11 +36,12 @@ def read_model(run: str | Path) -> dict[str, Any]:
 
     Older files may lack `regions`, `region_values`, `iou`, `foreground` and `spacing`.
 
-    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume, or
-    holds something else where one of these belongs.
+    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume, a
+    cross-validation, or holds something else where one of these belongs.
     """
     if not Path(run).exists():
         raise ValueError(f"{run}: no such run; name the folder of a training run, or its best.pt")
+    refuse_cross_validation(Path(run))
     path = model_file(run)
     content = read_checkpoint(path)
     if "weights" not in content:

@@ -24,6 +24,13 @@ def is_cross_validation(folder: Path) -> bool:
     return (folder / CV_YAML).is_file()
 
 
+def refuse_cross_validation(folder: Path) -> None:
+    """Raise ValueError for the folder of a cross-validation, naming a fold to use instead."""
+    if is_cross_validation(folder):
+        fold = next(iter(fold_runs(folder).values()), fold_folder(folder, 0))
+        raise ValueError(f"{folder}: is a cross-validation, not a run; name one of its folds, such as {fold}")
+
+
 def fold_folder(folder: Path, fold: int) -> Path:
     return folder / f"fold{fold}"
 

@@ -104,6 +104,9 @@ def take_fingerprint(
             value: float(np.mean([s.class_shares.get(index, 0.0) for s in with_label])) if with_label else 0.0
             for index, value in enumerate(values)
         },
+        class_cases={
+            value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
+        },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
     )
 
@@ -135,6 +138,7 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
             "intensity": {key: tuple(row) for key, row in values["intensity"].items()},
             "foreground_intensity": {key: tuple(row) for key, row in values["foreground_intensity"].items()},
             "class_voxels": {int(value): share for value, share in values["class_voxels"].items()},
+            "class_cases": {int(value): count for value, count in values["class_cases"].items()},
         }
     )
 

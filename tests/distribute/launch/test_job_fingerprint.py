@@ -26,6 +26,7 @@ FINGERPRINT = Fingerprint(
     intensity={},
     foreground_intensity={},
     class_voxels={},
+    class_cases={},
     crop_fraction=1.0,
 )
 

@@ -160,6 +160,22 @@ def test_pictures(tmp_path: Path) -> None:
     assert score.dice == 0.5
 
 
+@pytest.mark.parametrize("common", [False, True])
+def test_values_that_both_sides_do_not_share_are_pointed_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, common: bool
+) -> None:
+    mask = np.zeros((12, 10), np.uint8)
+    mask[3:7, 3:7] = 1
+    for folder, array in (("labels", mask), ("predictions", mask * 255)):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(array).save(tmp_path / folder / "p.png")
+        Image.fromarray(mask if common else array).save(tmp_path / folder / "q.png")
+    evaluate(tmp_path / "predictions", tmp_path / "labels", surfaces=False)
+    messages = [record.getMessage() for record in caplog.records]
+    expected = f"{tmp_path / 'predictions'}: holds the values 255, but the label maps of {tmp_path / 'labels'} hold 1, "
+    assert [message.startswith(expected) for message in messages] == ([] if common else [True])
+
+
 def test_classes_that_are_empty_are_counted_and_left_out(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     nothing = np.zeros((10, 9, 8), np.uint8)

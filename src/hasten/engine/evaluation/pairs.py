@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
 from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels
-from hasten.cases.labels import find_labels, split_ignore
+from hasten.cases.labels import find_values, name_values, split_ignore
 from hasten.cases.nnunet import labels_and_regions
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing
 from hasten.config.patterns import first_few
 from hasten.engine.inputs import listing
 from hasten.engine.weights import read_model
+from hasten.observe.folds import finished_folds, is_cross_validation
+
+log = logging.getLogger(__name__)
 
 Regions = Mapping[str, Sequence[int]]
 
@@ -59,8 +62,8 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     """The label maps of two folders, matched by their names without ending.
 
     predictions: a folder of label maps. labels: another, which then must hold the same cases; or a data set, of which
-    the predicted cases are taken. run: names the classes and regions; else the data set does, or a dataset.json or
-    labels.json beside the folder, or else the label values that the files hold.
+    the predicted cases are taken. run: names the classes and regions, also a cross-validation; else the data set does,
+    or a dataset.json or labels.json beside the folder, or else the label values that the files hold.
 
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
     """
@@ -87,12 +90,26 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
         )
         raise ValueError(f"{listing(problems, f'{len(problems)} cases cannot be compared')}; {remedy}")
     if run is not None:
-        content = read_model(run)
+        content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}
         regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
     if names is None:
-        names = find_labels(chain.from_iterable((pair.label, pair.prediction) for pair in pairs), str(labels), ignore)
+        names = _found(pairs, predictions, labels, ignore)
     return Pairs(pairs=tuple(pairs), labels=names, regions=regions, ignore=ignore, num_labelled=len(where))
+
+
+def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int | None) -> dict[int, str]:
+    """The values of both sides as classes; logs a warning where no foreground value is common to them."""
+    predicted, labelled = (
+        find_values(paths) for paths in ([pair.prediction for pair in pairs], [pair.label for pair in pairs])
+    )
+    sides = [sorted(values.keys() - {0, ignore}) for values in (predicted, labelled)]
+    if all(sides) and not set(sides[0]) & set(sides[1]):
+        log.warning(
+            "%s: holds the values %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
+            "classes, store both with the same values", predictions, first_few(sides[0]), labels, first_few(sides[1]),
+        )  # fmt: skip
+    return name_values(labelled | predicted, str(labels), ignore)
 
 
 def _is_data_set(labels: Path) -> bool:

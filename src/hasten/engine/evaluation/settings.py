@@ -18,6 +18,7 @@ from hasten.engine.postprocess import write_cleanings
 from hasten.engine.predict import predict_cases
 from hasten.engine.run_plan import read_cases
 from hasten.engine.weights import model_file, read_model
+from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 
 Tick = Callable[[int, int, Path], None]
@@ -67,6 +68,7 @@ def evaluate_run(
     Raises ValueError.
     """
     run = Path(run)
+    refuse_cross_validation(run)
     if not (run / RUN_YAML).is_file():
         raise ValueError(f"{run}: holds no run ({RUN_YAML} is missing); name the folder of a training run, or LABELS")
     members = [Member(model_file(run), read_model(run))]

@@ -123,11 +123,11 @@ def threads(count: int) -> Iterator[None]:
 
 def _small(components: RunComponents, image: Tensor) -> Batch | None:
     """One patch of a few voxels at the coarsest level; not fewer than 3, below which a CPU's bf16 is unsound."""
-    unit = divisor(components.planned.config.network)
+    unit = divisor(components.planned.config.network)[3 - (image.ndim - 2) :]  # a 2-D batch has no depth
     sides = [min(side, 3 * by) for side, by in zip(image.shape[2:], unit, strict=True)]
     if math.prod(sides) * 2 > math.prod(image.shape[2:]) * image.shape[0]:
         return None
-    patch = image[:1, :, : sides[0], : sides[1], : sides[2]].contiguous()
+    patch = image[(slice(1), slice(None), *map(slice, sides))].contiguous()
     return patch, torch.zeros_like(patch[:, :1], dtype=torch.uint8)
 
 
