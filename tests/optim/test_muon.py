@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hasten.optim.groups import param_groups
 from hasten.optim.muon import Muon, add_orthogonal, add_orthogonal_bf16, is_filter_bank, orthogonal_factors
 
 
@@ -189,3 +190,39 @@ def test_transposed_banks_of_either_memory_format_are_added_in_place() -> None:
         Muon(up.parameters(), lr=0.1, transposed=[up.weight], weight_decay=0.1).step()
         results.append(up.weight.detach())
     assert torch.allclose(*results, atol=1e-5)
+
+
+def _stepped(network: nn.Module, optimizer: Muon) -> nn.Module:
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in network.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+    return network
+
+
+@pytest.mark.parametrize("given", ["names", "groups", "added later"])
+def test_parameters_may_come_in_groups_or_with_names(given: str) -> None:
+    network, other = _network(), _network()
+    _stepped(network, Muon(network.parameters(), lr=1e-2, weight_decay=0.1))
+    params = list(other.parameters())
+    if given == "names":
+        optimizer = Muon(other.named_parameters(), lr=1e-2, weight_decay=0.1)
+    elif given == "groups":
+        optimizer = Muon(param_groups(other, weight_decay=0.1), lr=1e-2)
+    else:
+        optimizer = Muon(params[:3], lr=1e-2, weight_decay=0.1)
+        optimizer.add_param_group({"params": params[3:-1]})
+        optimizer.add_param_group({"params": params[-1]})
+    _stepped(other, optimizer)
+    for one, two in zip(network.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_group_keeps_its_own_rate() -> None:
+    network = _network()
+    frozen = [parameter.clone() for parameter in network.parameters()]
+    first, *rest = network.parameters()
+    _stepped(network, Muon([{"params": first, "lr": 0.0}, {"params": rest}], lr=1e-2))
+    moved = [not torch.equal(one, two) for one, two in zip(network.parameters(), frozen, strict=True)]
+    assert moved == [False, *[True] * len(rest)]

@@ -13,7 +13,7 @@ Iterations on Gram matrices in bf16 diverge, and TF32 is off by 29 %.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import torch
@@ -33,14 +33,15 @@ _SMALL = 128
 class Muon(BaseOptimizer):
     """Muon on convolution filters, fused AdamW on the rest, in one optimizer with one state.
 
-    params: parameters of a network, of any number of dimensions. lr: as for AdamW. transposed: those that are
-    filters of a transposed convolution, whose first axis is the input's. exempt: those that are AdamW's and do not
-    decay, whatever their shape (norms over several axes).
+    params: parameters of a network, of any number of dimensions, with or without names, or groups of them; each group
+    is split into Muon's and AdamW's. lr: as for AdamW. transposed: those that are filters of a transposed convolution,
+    whose first axis is the input's. exempt: those that are AdamW's and do not decay, whatever their shape (norms over
+    several axes).
     """
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter],
+        params: Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]],
         *,
         lr: float | Tensor,
         transposed: Iterable[Tensor] = (),
@@ -51,22 +52,17 @@ class Muon(BaseOptimizer):
         eps: float = 1e-8,
     ) -> None:
         turned, plain = {id(parameter) for parameter in transposed}, {id(parameter) for parameter in exempt}
-        groups: list[dict[str, Any]] = [
-            {"params": [], "muon": True, "swap": False, "weight_decay": weight_decay},
-            {"params": [], "muon": True, "swap": True, "weight_decay": weight_decay},
-            {"params": [], "muon": False, "weight_decay": weight_decay},
-            {"params": [], "muon": False, "weight_decay": 0.0},
-        ]
-        for parameter in params:
-            if parameter.ndim <= 1 or id(parameter) in plain:
-                number = 3
-            elif not is_filter_bank(parameter):
-                number = 2
-            else:
-                number = int(id(parameter) in turned)
-            groups[number]["params"].append(parameter)
-        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
-        super().__init__([group for group in groups if group["params"]], defaults)
+        given: list[Any] = list(params)
+        whole = given if given and isinstance(given[0], dict) else [{"params": given}]
+        groups = [each for group in whole for each in _split(group, turned, plain)]
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(groups, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, split as those at the start; none of its filters counts as one of a transposed convolution."""
+        groups = [param_group] if "muon" in param_group else _split(param_group, frozenset(), frozenset())
+        for each in groups:
+            super().add_param_group(each)
 
     def _update(self, amp: Amp) -> None:
         for group in self.param_groups:
@@ -97,6 +93,27 @@ class Muon(BaseOptimizer):
             torch._foreach_mul_(parameters, keep)
         add = add_orthogonal_bf16 if _multiplies_bf16(directions[0]) else add_orthogonal
         add(parameters, directions, rate, swap=group["swap"])
+
+
+def _split(group: dict[str, Any], turned: Set[int], plain: Set[int]) -> list[dict[str, Any]]:
+    """Groups of Muon's filters, of those that are turned, of AdamW's parameters and of those that do not decay."""
+    parts: list[dict[str, Any]] = [
+        {**group, "params": [], "muon": True, "swap": False},
+        {**group, "params": [], "muon": True, "swap": True},
+        {**group, "params": [], "muon": False},
+        {**group, "params": [], "muon": False, "weight_decay": 0.0},
+    ]
+    params = group["params"]
+    for each in [params] if isinstance(params, Tensor) else params:
+        parameter = each[1] if isinstance(each, tuple) else each
+        if parameter.ndim <= 1 or id(parameter) in plain:
+            number = 3
+        elif not is_filter_bank(parameter):
+            number = 2
+        else:
+            number = int(id(parameter) in turned)
+        parts[number]["params"].append(parameter)
+    return [part for part in parts if part["params"]]
 
 
 def is_filter_bank(parameter: Tensor) -> bool:
