@@ -19,11 +19,13 @@ from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
 from hasten.cli.main import app
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.loop import Loop
+from hasten.engine.weights import read_model
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.predict import predict_slides
 from hasten.pathology.run import train_detection
+from hasten.report.read import read_run
 from tests.pathology.conftest import SETTINGS
 
 
@@ -62,6 +64,35 @@ def test_a_heat_map_says_where_it_lies(run: Path) -> None:
     assert int((heat > 0).sum()) == about["cells_with_tissue"]
     with Image.open(run / "heat_maps" / "phantom_002.png") as picture:
         assert picture.size == (640, 640)
+
+
+def test_reports_have_its_auc(run: Path) -> None:
+    read = read_run(run)
+    assert read.metric == "auc"
+    assert [record.score for record in read.validations]
+    assert not any("lack" in note for note in read.notes)
+
+
+def test_commands_on_volumes_say_what_it_is(run: Path) -> None:
+    with pytest.raises(ValueError, match=r"best.pt: is of a run on slides, which only `hasten train`"):
+        read_model(run)
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(None, 30.0), (20.0, 2.0)])
+def test_measuring_takes_a_tenth_of_the_time(
+    config: DetectionConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None, seconds: float
+) -> None:
+    given: list[float] = []
+
+    def measure(*_: Any, seconds: float) -> Any:
+        given.append(seconds)
+        raise ValueError("far enough")
+
+    monkeypatch.setattr("hasten.pathology.network.fastest_variant", measure)
+    train = replace(config.train, precision=None, channels_last=None, max_seconds=limit)
+    with pytest.raises(ValueError, match="far enough"):
+        train_detection(replace(config, train=train), tmp_path / "run")
+    assert 0 < given[0] <= seconds
 
 
 def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def read_model(run: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: holds the state of a run to resume, not a model; name the run's folder or its best.pt"
         )
+    if isinstance(content.get("config"), str):
+        raise ValueError(f"{path}: is of a run on slides, which only `hasten train`, `predict` and `report` take")
     mistake = _content_mistake({**_LATER, **content})
     if mistake is not None:
         raise ValueError(f"{path}: is no model as Hasten writes it, as {mistake}; restore it from a copy")

@@ -15,6 +15,7 @@ from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import DistributeConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
+from hasten.engine.autotune import MEASURE_SHARE
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
 from hasten.engine.measure import Switch
@@ -34,12 +35,15 @@ _READING = 2.0
 """Approximate time to read and score a tile of a slide, relative to scoring one in memory."""
 
 
-def compose_slides(config: DetectionConfig, tiles: TileSet) -> LoopComponents:
-    """Network, step and batches; precision and memory format are measured where they are not set."""
+def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = math.inf) -> LoopComponents:
+    """Network, step and batches; precision and memory format are measured where they are not set.
+
+    seconds: the time that is left for the run; measuring takes a tenth of it at most.
+    """
     device = pick_device(config.train.device)
     torch.manual_seed(config.train.seed)
     network = build_classifier(config.network).to(device)
-    variant, engaged = settle(network, config, device)
+    variant, engaged = settle(network, config, device, MEASURE_SHARE * seconds)
     network.to(memory_format=memory_format(2, variant.channels_last))  # type: ignore[call-overload]
     resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
     batches = make_batches(

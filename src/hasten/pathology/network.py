@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
-from hasten.engine.measure import Probe, Switch, fastest_variant
+from hasten.engine.measure import MEASURE_S, Probe, Switch, fastest_variant
 from hasten.engine.variant import Precision, Variant, explain
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
@@ -32,8 +34,13 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(output.float(), target)
 
 
-def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Switch]]:
-    """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place."""
+def settle(
+    network: nn.Module, config: DetectionConfig, device: torch.device, seconds: float = math.inf
+) -> tuple[Variant, dict[str, Switch]]:
+    """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place.
+
+    seconds: the time that measuring may take.
+    """
     train, size = config.train, config.tiles.size
     note = ""
     if device.type == "cpu" and train.precision in (None, "bf16"):
@@ -51,7 +58,8 @@ def settle(network: nn.Module, config: DetectionConfig, device: torch.device) ->
             loss=tile_loss, shape=(min(train.batch_size, 8), 3, 1, size, size), num_classes=2, spatial_dims=2,
             device=device,
         )  # fmt: skip
-        measured = fastest_variant(network, probe, allowed, cache_dir(CacheConfig()) / "measured")
+        memory = cache_dir(CacheConfig()) / "measured"
+        measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, seconds))
         variant, why = measured.variant, explain(measured)
     engaged = {
         "precision": Switch(variant.precision != "fp32", f"{variant.precision}: {why}{note}"),

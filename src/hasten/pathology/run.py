@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
@@ -109,7 +110,8 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopCompone
     with clock.span("prepare"):
         tiles, held_out = (read_tiles(each, config) for each in picked.values())
     with clock.span("tune"):
-        components = compose_slides(config, tiles)
+        limit = math.inf if config.train.max_seconds is None else config.train.max_seconds - clock.elapsed
+        components = compose_slides(config, tiles, limit)
     variant, device = variant_of(components.train), components.step.device
     evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
     return (train, validation), components, evaluator

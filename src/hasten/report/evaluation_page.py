@@ -213,8 +213,7 @@ def _example(case: Case, pair: Pair, labels: dict[int, str], ignore: int | None,
         for path in (pair.label, pair.prediction)
     ]
     ignored = maps[0] == IGNORED
-    for each in maps:
-        each[ignored] = 0  # nothing is right or wrong there
+    maps = [np.where(ignored, 0, each) for each in maps]  # nothing is right or wrong there
     depth, height, width = image.array.shape[1:]
     permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
     volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))

@@ -50,7 +50,7 @@ class Run:
     status: str
     """finished, target_reached, time_up, interrupted, failed or in_progress."""
     metric: str
-    """mean_dice or mean_iou: what the target, the best and the scores of the validations are."""
+    """mean_dice, mean_iou, or auc of slides: what the target, the best and the scores of the validations are."""
     target: float | None
     target_time_s: float | None
     best_score: float | None
@@ -104,7 +104,7 @@ def read_run(folder: Path) -> Run:
     goal = {"metric": f"mean_{planned.get('metric') or 'dice'}", "value": planned.get("target")}
     target = mapping(summary.get("target")) or goal
     metric = str(target.get("metric") or best.get("metric") or "mean_dice")
-    key = "iou" if metric == "mean_iou" else "dice"
+    key = metric.removeprefix("mean_")
     train, validations, num_processes = read_metrics(folder / "metrics.jsonl", notes, key)
     best_score, best_step = number(best.get("value")), integer(best.get("step"))
     if best_score is None and validations:

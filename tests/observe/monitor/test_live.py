@@ -397,7 +397,7 @@ def test_a_process_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
     recording.poll(is_last=True)
     assert recording.is_open
     assert recording.damaged == 0
-    assert len(recording.history) >= 5
+    assert len(recording.history) >= 4  # killed between the two files, it lacks the last sample
 
 
 def test_it_starts_without_torch() -> None:

@@ -46,7 +46,8 @@ def open_slide(
     if backend is not None and backend not in _READERS:
         raise ValueError(f"backend: {backend!r} is none; use one of {', '.join(_READERS)}")
     if not path.is_file():
-        raise ValueError(f"{path}: no such slide; check the path")
+        problem = "is a folder; name the slides in it" if path.is_dir() else "no such slide; check the path"
+        raise ValueError(f"{path}: {problem}")
     available = installed()
     if backend == "cucim" and backend not in available and _CLASH in sys.modules:
         raise ValueError(f"{path}: cuCIM can't read in a process that has loaded Horovod; leave the backend open")

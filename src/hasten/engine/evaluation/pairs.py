@@ -62,7 +62,7 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     """The label maps of two folders, matched by their names without ending.
 
     predictions: a folder of label maps. labels: another, which then must hold the same cases; or a data set, of which
-    the predicted cases are taken. run: names the classes and regions, also a cross-validation; else the data set does,
+    the predicted cases are taken. run: names the classes, the regions and data.ignore, also a cross-validation; else the data set does,
     or a dataset.json or labels.json beside the folder, or else the label values that the files hold.
 
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
@@ -93,6 +93,8 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
         content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}
         regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
+        given = content["config"].get("data", {}).get("ignore")
+        ignore = ignore if given is None else given
     if names is None:
         names = _found(pairs, predictions, labels, ignore)
     return Pairs(pairs=tuple(pairs), labels=names, regions=regions, ignore=ignore, num_labelled=len(where))
