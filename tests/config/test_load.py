@@ -144,6 +144,29 @@ def test_overrides_win_over_the_file_and_later_over_earlier(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "window"),
+    [
+        (("sample.patch=[8, 8, 8]",), None),
+        (("sample.patch=[8, 8, 8]", "infer.patch=[16, 16, 16]"), (16, 16, 16)),
+        (("sample.patch=[16, 16, 16]",), (16, 16, 16)),
+        (("train.steps=3",), (16, 16, 16)),
+    ],
+)
+def test_a_window_that_was_the_training_patch_follows_it(
+    tmp_path: Path, overrides: tuple[str, ...], window: tuple[int, ...] | None
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("sample: {patch: [16, 16, 16]}\ninfer: {patch: [16, 16, 16]}\n")
+    assert load_run(path, overrides).infer.patch == window
+
+
+def test_a_window_of_its_own_stays(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("sample: {patch: [16, 16, 16]}\ninfer: {patch: [32, 16, 16]}\n")
+    assert load_run(path, ["sample.patch=[8, 8, 8]"]).infer.patch == (32, 16, 16)
+
+
 def test_ranges_are_checked_beside_mistakes_of_type(tmp_path: Path) -> None:
     path = write(tmp_path, "train: {stps: 3}\ndata: {split: {num_folds: many, fold: 7}}\nsample: {patch: [0, 1, x]}\n")
     with pytest.raises(ValueError) as raised:

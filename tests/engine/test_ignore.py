@@ -13,6 +13,7 @@ import torch
 
 from hasten.config.load import load_run
 from hasten.engine.compose import prepare_run
+from hasten.engine.evaluation.evaluate import evaluate
 from hasten.engine.folds import train_folds
 from hasten.engine.predict import predict
 from hasten.engine.run import train
@@ -77,6 +78,14 @@ def test_a_cross_validation_has_a_report(source: Path, tmp_path: Path, regions: 
     page = write_report([tmp_path / "cv"], tmp_path / "cv/report.html").read_text()
     worst = min(scores["cases"], key=lambda case: scores["cases"][case]["dice"])
     assert f"<b>{worst} (fold {scores['cases'][worst]['fold']})</b>" in page
+
+
+def test_an_evaluation_takes_the_ignored_value_from_the_run(run: Path, source: Path, tmp_path: Path) -> None:
+    predict(run, source / "images", tmp_path / "out", device="cpu")
+    for labels in (source, source / "labels"):
+        scores = evaluate(tmp_path / "out", labels, run=run, surfaces=False)
+        assert list(scores.names) == ["necrosis", "oedema", "enhancing"]
+        assert scores.mean("dice") > 0.6
 
 
 def test_predictions_hold_classes_alone(run: Path, source: Path, tmp_path: Path) -> None:

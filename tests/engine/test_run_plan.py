@@ -133,6 +133,13 @@ def test_an_edited_plan_is_taken_unless_the_configuration_says_otherwise(source:
     assert (said.train.steps, said.sample.patch) == (9, (16, 16, 16))
 
 
+def test_a_planned_window_follows_the_training_patch(source: Path, tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "plan.json", config_of(source))
+    assert plan_run(config_of(source, "sample.patch=[16, 16, 16]"), path).config.infer.patch == (16, 16, 16)
+    own = config_of(source, "sample.patch=[16, 16, 16]", "infer.patch=[8, 32, 16]")
+    assert plan_run(own, path).config.infer.patch == (8, 32, 16)
+
+
 def test_a_decision_that_is_taken_out_is_made_anew(source: Path, tmp_path: Path) -> None:
     path = write_plan(tmp_path / "plan.json", config_of(source), sample__batch_size=None)
     content = json.loads(path.read_text())

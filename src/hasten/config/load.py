@@ -113,10 +113,14 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
         mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
     _drop_empty_sections(root, settings)
     overridden: set[Key] = set()
+    patch = _get(settings, ("sample", "patch"))
     for text in overrides:
         problem = _apply_override(text, settings, origins, overridden)
         if problem:
             mistakes.append(f"override '{_short(text)}': {problem}")
+    followed = patch is not None and _get(settings, ("infer", "patch")) == patch != _get(settings, ("sample", "patch"))
+    if followed and ("infer", "patch") not in overridden:
+        settings["infer"]["patch"] = None  # of a run that has been planned: the window follows the training patch
     return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
 
 

@@ -249,10 +249,7 @@ def _raise(mistakes: list[str]) -> None:
 
 
 def with_plan(config: RunConfig, path: Path) -> RunConfig:
-    """`config` with the decisions of a plan file in every field that it leaves open.
-
-    The file's network settings are ignored where `config` names another network.
-    """
+    """`config` with a plan's decisions in every field that it leaves open, without its network's if it has another."""
     try:
         decisions = json.loads(path.read_text())["decisions"]
         values = {name: decision["value"] for name, decision in decisions.items()}
@@ -261,6 +258,9 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     tree, defaults = to_dict(config), to_dict(RunConfig())
     if config.network.name not in (None, values.get("network.name")):
         values = {name: value for name, value in values.items() if not name.startswith("network.")}
+    patch = tree["sample"]["patch"]
+    if patch is not None and list(patch) != values.get("sample.patch") == values.get("infer.patch"):
+        del values["infer.patch"]  # it follows the training patch
     for name, value in values.items():
         section, _, key = name.partition(".")
         if section not in tree or key not in tree[section]:

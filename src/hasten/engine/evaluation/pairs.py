@@ -62,8 +62,8 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     """The label maps of two folders, matched by their names without ending.
 
     predictions: a folder of label maps. labels: another, which then must hold the same cases; or a data set, of which
-    the predicted cases are taken. run: names the classes, the regions and data.ignore, also a cross-validation; else the data set does,
-    or a dataset.json or labels.json beside the folder, or else the label values that the files hold.
+    the predicted cases are taken. run: names the classes, the regions and data.ignore, also a cross-validation; else
+    the data set does, or a dataset.json or labels.json beside the folder, or else the label values that the files hold.
 
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
     """
