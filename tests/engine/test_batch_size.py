@@ -208,7 +208,7 @@ def test_a_network_holds_what_was_predicted(budget: int) -> None:
 
 
 def test_a_step_that_is_too_large_is_broken_off() -> None:
-    with pytest.raises(ValueError, match="a batch of 1 needs more than the 898 KiB"):
+    with pytest.raises(ValueError, match="a batch of 1 needs more than the 693 KiB"):
         find_batch_size_for(net(64), loss, (1, 32, 32, 32), num_classes=2, device=CPU, budget=2**20)
     # Two are more than the budget: the answer is one, and nothing ran to its end that does not fit.
     budget = int(1.5 * held(net(), 1))

@@ -136,9 +136,10 @@ def _levels(network: PlannedNetwork, strides: int) -> Iterator[str]:
             f"behind each of them: use {strides}, or 0 for none"
         )
     elif not built_in.every_output and 0 < strides <= heads:
+        remedy = f"{strides - 1} or less" if strides > 1 else "0, or more levels"
         yield (
             f"network.deep_supervision: {heads} for {strides} network.strides; there is an "
-            f"output at each level but the coarsest: use {strides - 1} or less"
+            f"output at each level but the coarsest: use {remedy}"
         )
 
 

@@ -19,6 +19,8 @@ from hasten.nets.recompute.measure import HostBytes
 from hasten.optim.schedule import scaled_rate
 
 _HIGHEST = 2**16
+HOST_SAFETY = 0.3
+"""Share of the host's memory that is left free: libraries and the allocator took up to 34 % more than the tensors."""
 _STATE_COPIES = 3
 """Copies of the weights beside a step's own memory: two moments of AdamW and the running average."""
 _CAPTURE_COPIES = 2 * (1 + _STATE_COPIES)
@@ -114,7 +116,7 @@ def host_batch_size(
     lowest: int = 1,
     highest: int | None = None,
     multiple_of: int = 1,
-    safety: float = 0.1,
+    safety: float = HOST_SAFETY,
     reserve: int = 0,
     bytes_of: Callable[[Callable[[], object], int], int] | None = None,
 ) -> BatchSize:
@@ -170,7 +172,7 @@ def find_batch_size_for(
     lowest: int = 1,
     highest: int | None = None,
     multiple_of: int = 1,
-    safety: float = 0.1,
+    safety: float | None = None,
     reserve: int | None = None,
     layout: torch.memory_format = torch.contiguous_format,
     captured: bool = False,
@@ -180,9 +182,10 @@ def find_batch_size_for(
     shape: one sample, (C, D, H, W) or (C, H, W). Forward, `loss(output, label)` and backward are run on random voxels,
     with a copy of the network, under the caller's autocast. budget: bytes for the steps; None takes what is free.
     learning_rate: one that was good at `reference_batch`; the linear scaling rule makes it that of the batch found.
-    safety: share of the budget that is left free. reserve: bytes of the optimizer's state and the average of the
-    weights; None takes three times those of the trained weights. layout: memory format of the images. captured: the
-    step may become a CUDA graph, and there has to be room for comparing the two.
+    safety: share of the budget that is left free; None: a tenth on a GPU, HOST_SAFETY else. reserve: bytes of the
+    optimizer's state and the average of the weights; None takes three times those of the trained weights. layout:
+    memory format of the images. captured: the step may become a CUDA graph, and there has to be room for comparing the
+    two.
     """
     network_copy = copy.deepcopy(network).train()
     if reserve is None:
@@ -202,12 +205,13 @@ def find_batch_size_for(
     limits = {"lowest": lowest, "highest": highest, "multiple_of": multiple_of}
     with random_state_kept(device):
         if device.type == "cuda":
-            ballast = _reserve_memory(device, budget, safety, reserve)
+            ballast = _reserve_memory(device, budget, 0.1 if safety is None else safety, reserve)
             result = find_batch_size(step, **limits)  # type: ignore[arg-type]
             result = replace(result, why=f"{result.why}; {size_text(ballast.numel())} were held back")
             del ballast
             release_memory()
         else:
+            safety = HOST_SAFETY if safety is None else safety
             result = host_batch_size(step, budget=budget, safety=safety, reserve=reserve, **limits)  # type: ignore[arg-type]
     if learning_rate is None:
         return result
