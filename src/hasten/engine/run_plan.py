@@ -260,7 +260,7 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
         values = {name: value for name, value in values.items() if not name.startswith("network.")}
     patch = tree["sample"]["patch"]
     if patch is not None and list(patch) != values.get("sample.patch") == values.get("infer.patch"):
-        del values["infer.patch"]  # it follows the training patch
+        values.pop("infer.patch", None)  # it follows the training patch
     for name, value in values.items():
         section, _, key = name.partition(".")
         if section not in tree or key not in tree[section]:
