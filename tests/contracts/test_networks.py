@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hasten.config.networks import NETWORKS
-from hasten.config.schema import Activation, LossConfig, NetworkConfig, NetworkName, TrainConfig
+from hasten.config.schema import Activation, LossConfig, LossName, NetworkConfig, NetworkName, TrainConfig
 from hasten.engine.step import TrainStep, autocast, memory_format, shaped
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network, divisor
@@ -25,7 +25,7 @@ def choices(config: type, field: str) -> tuple[Any, ...]:
 
 
 NAMES: tuple[str, ...] = get_args(NetworkName)
-LOSSES = choices(LossConfig, "name")
+LOSSES: tuple[str, ...] = get_args(LossName)
 NORMS = choices(NetworkConfig, "norm")
 ACTS = get_args(Activation)
 FAST = tuple(name for name in NAMES if name != "swinunetr")
