@@ -57,14 +57,14 @@ def imported_parts(names: set[tuple[int, str, tuple[str, ...]]], package: str | 
 
     names: as `loaded` returns them. They count by their files, whether they have been imported before or not.
     """
-    found = set()
+    modules = set()
     for level, name, members in names:
         try:
             whole = importlib.util.resolve_name("." * level + name, package) if level else name
         except ImportError:
             continue  # it will fail when it runs
-        found |= {whole, *(f"{whole}.{member}" for member in members)}
-    files = {name: _module_file(name) for name in sorted(found) if not is_library(name)}
+        modules |= {whole, *(f"{whole}.{member}" for member in members)}
+    files = {name: _module_file(name) for name in sorted(modules) if not is_library(name)}
     return [[name, _content(file)] for name, file in files.items() if file is not None and not _is_installed(file)]
 
 

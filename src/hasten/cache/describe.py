@@ -204,15 +204,15 @@ def _reduced(value: Any) -> str | list[Any]:
 def _function(function: types.FunctionType, seen: Seen) -> list[Any]:
     below = functools.partial(_value, seen=seen)
     cells = [_cell(each, seen) for each in function.__closure__ or ()]
-    held = [cells, below(function.__defaults__), below(function.__kwdefaults__)]
-    described = ["function", qualified(function), _code(function.__code__), held]
+    values = [cells, below(function.__defaults__), below(function.__kwdefaults__)]
+    described = ["function", qualified(function), _code(function.__code__), values]
     # Of the function itself: `functools.wraps` gives a decorator's the module of what it decorates.
     scope = function.__globals__
     if is_library(scope.get("__name__")):
         return described
     loads, imports = loaded(function.__code__)
-    found = dict(_resolved(path, scope) for path in loads if path[0] in scope)
-    of_globals = [[name, _global(found[name], seen)] for name in sorted(found)]
+    globals_by_name = dict(_resolved(path, scope) for path in loads if path[0] in scope)
+    of_globals = [[name, _global(globals_by_name[name], seen)] for name in sorted(globals_by_name)]
     return [*described, below(function.__dict__), of_globals, imported_parts(imports, scope.get("__package__"))]
 
 

@@ -97,8 +97,8 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
         listed = content.get(key, [])
         if not isinstance(listed, list):
             raise ValueError(f'{path}: "{key}" must be a list of {{"image": ..., "label": ...}}.')
-        found = [case_from_entry(entry, place, f"{path}: {key}[{i}]") for i, entry in enumerate(listed)]
-        entries += found if key == "training" else [entry._replace(part="val") for entry in found]
+        part = [case_from_entry(entry, place, f"{path}: {key}[{i}]") for i, entry in enumerate(listed)]
+        entries += part if key == "training" else [entry._replace(part="val") for entry in part]
     return declared_listing(path, content, place, **join_entries(entries))
 
 

@@ -155,11 +155,11 @@ def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
 
 def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
     """The fields of a Listing that the entries provide; those of the part `test` are left out."""
-    kept = [entry for entry in entries if entry.part != "test"]
+    labelled = [entry for entry in entries if entry.part != "test"]
     return {
-        "cases": tuple(entry.case for entry in kept),
-        "remote": tuple(each for entry in kept for each in entry.remote),
-        "held_out": tuple(entry.case.id for entry in kept if entry.part == "val"),
+        "cases": tuple(entry.case for entry in labelled),
+        "remote": tuple(each for entry in labelled for each in entry.remote),
+        "held_out": tuple(entry.case.id for entry in labelled if entry.part == "val"),
     }
 
 

@@ -232,8 +232,7 @@ def example_of(planned: RunPlan, *, small: bool = False) -> Tensor:
 
 def time_left(planned: RunPlan, clock: Clock) -> float:
     """Seconds until train.max_seconds; infinite without it."""
-    limit = planned.config.train.max_seconds
-    return math.inf if limit is None else limit - clock.elapsed
+    return clock.left(planned.config.train.max_seconds)
 
 
 def fitting_steps(planned: RunPlan, clock: Clock, step_seconds: float) -> int:

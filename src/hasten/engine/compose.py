@@ -36,6 +36,7 @@ from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.measure import Switch
 from hasten.engine.precision import scaler_for
 from hasten.engine.ranks import rank_mistakes, share_of
+from hasten.engine.recorded_split import require_same_cases
 from hasten.engine.run_plan import RunPlan, inference_of, plan_run, with_train
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
@@ -60,11 +61,13 @@ def prepare_run(
     device: torch.device | None = None,
     *,
     resume: bool = False,
+    begun: Path | None = None,
 ) -> RunComponents:
     """A run that is ready for its first step. Raises ValueError for what is wrong with the settings or the data.
 
     Of several ranks, the first one of each host does what is kept in the cache, and rank 0 measures for all. device:
-    as for `plan_run`. resume: a checkpoint holds the weights, so that none are loaded to start from.
+    as for `plan_run`. resume: a checkpoint holds the weights, so that none are loaded to start from. begun: the
+    directory of a run that goes on, with the cases that it was begun with.
     """
     strategy = strategy or alone()
     world = strategy.world
@@ -72,6 +75,8 @@ def prepare_run(
     def read_plan() -> RunPlan:
         with local_rank0_first(world, group):
             planned = plan_run(config, plan, world=world, device=device)
+        if begun is not None and world.first:
+            require_same_cases(begun, planned.train, planned.validation)
         mistakes = rank_mistakes(planned, strategy)
         if mistakes:
             raise ValueError("\n".join(mistakes))

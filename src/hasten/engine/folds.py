@@ -72,13 +72,14 @@ def train_folds(
     """
     out, world = Path(out), detect_world()
     config = with_folds(with_code(config, network=network, weights=weights, loss=loss))
-    chosen = _chosen(config, folds)
+    case_set, _, _ = read_cases(at_fold(config, 0))
+    chosen = _chosen(config, case_set, folds)
     if world.size > 1 and len(chosen) > 1:
         raise ValueError(f"--folds: {world.size} processes train one fold at a time; name one, as --folds {chosen[0]}")
     check_folder(out)
     if world.first:
         _settle(config, out)
-        _require_same_cases(config, out)
+        _require_same_cases(config, case_set, out)
     for fold in chosen:
         run, started = fold_folder(out, fold), started if fold == chosen[0] else None
         if is_finished(run):
@@ -103,9 +104,8 @@ def _first_plan(config: RunConfig, out: Path) -> Path | None:
     return next((plan for plan in plans if plan.is_file()), None)
 
 
-def _require_same_cases(config: RunConfig, out: Path) -> None:
+def _require_same_cases(config: RunConfig, case_set: CaseSet, out: Path) -> None:
     """Raise ValueError where the folds that were begun have other cases than the source has now."""
-    case_set, _, _ = read_cases(at_fold(config, 0))
     for fold, run in fold_runs(out).items():
         require_same_cases(run, *split_cases(case_set, at_fold(config, fold).data.split))
 
@@ -136,9 +136,8 @@ def num_folds(config: RunConfig, case_set: CaseSet) -> int:
     return config.data.split.num_folds if config.data.split.by == "fold" else len(nnunet_folds(case_set)[1])
 
 
-def _chosen(config: RunConfig, folds: Folds) -> list[int]:
+def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:
     """Raises ValueError for a fold that there is none of."""
-    case_set, _, _ = read_cases(at_fold(config, 0))
     count = num_folds(config, case_set)
     chosen = list(range(count)) if folds == "all" else sorted(set(map(int, folds)))
     unknown = [fold for fold in chosen if not 0 <= fold < count]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from hasten.cases.types import Case
@@ -36,12 +36,12 @@ def require_same_cases(run: Path, train: Iterable[Case], validation: Iterable[Ca
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     now = split_record(train, validation)
-    old, new = _parts(was), _parts(now)
+    old, new = ({key for cases in record.values() for key in cases} for record in (was, now))
     groups = {
-        "added": new.keys() - old.keys(),
-        "gone": old.keys() - new.keys(),
-        "trained on before and validated now": {key for key in new if (old.get(key), new[key]) == _MOVES[0]},
-        "validated before and trained on now": {key for key in new if (old.get(key), new[key]) == _MOVES[1]},
+        "added": new - old,
+        "gone": old - new,
+        "trained on before and validated now": was["train"].keys() & now["validation"].keys(),
+        "validated before and trained on now": was["validation"].keys() & now["train"].keys(),
     }
     changes = [f"{_named(keys)} {what}" for what, keys in groups.items() if keys]
     if changes:
@@ -52,13 +52,6 @@ def require_same_cases(run: Path, train: Iterable[Case], validation: Iterable[Ca
             "%s: files of %s have another size than when it was begun; if they are not meant to differ, %s",
             run, _named(resized), _REMEDY,
         )  # fmt: skip
-
-
-_MOVES = (("train", "validation"), ("validation", "train"))
-
-
-def _parts(record: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    return {key: part for part, cases in record.items() for key in cases}
 
 
 def _named(ids: Iterable[str]) -> str:

@@ -32,9 +32,9 @@ from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
 from hasten.engine.ranks import seed_rank
-from hasten.engine.recorded_split import require_same_cases, split_record
+from hasten.engine.recorded_split import split_record
 from hasten.engine.resume import complete_summary, resumed_run, tell_changes, tell_rate
-from hasten.engine.run_plan import pick_device, plan_to_dict, read_cases
+from hasten.engine.run_plan import pick_device, plan_to_dict
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import about_cases, write_examples, write_summary
 from hasten.engine.validate import CaseEvaluator
@@ -148,10 +148,9 @@ def _train(
         earlier = run_on_rank0(world, lambda: complete_summary(out, config, changes))
         if earlier is not None:
             return earlier
-        run_on_rank0(world, lambda: require_same_cases(out, *read_cases(config)[1:]))
     with starting(out, world, resume=resume):
         going_on = run_on_rank0(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
-        components = prepare_run(config, plan, clock, strategy, device, resume=going_on)
+        components = prepare_run(config, plan, clock, strategy, device, resume=going_on, begun=out if resume else None)
         if resume:
             _keep_reasons(out, components)
         # Before anything is written: a damaged checkpoint must leave the run as it was.

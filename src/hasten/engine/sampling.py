@@ -69,6 +69,7 @@ def settle_program(
     config = planned.config
     requested, why = config.sample.compile, GIVEN
     marker = _kernel_marker(planned)
+    pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds)
     if requested is None and share.size > 1 and planned.device.type == "cpu":
         # Each rank would measure separately, and the results might differ.
         requested, why = False, "not tried where several processes share the step; set sample.compile"
@@ -79,7 +80,6 @@ def settle_program(
         _build_kernels(program.latest)
     else:
         program = _program(planned, arena, share, rank_cases, compile=False)
-        pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds)
         requested, why = pays(program.latest, known=marker.is_file())
         if requested:
             program, why = _faster(program, _program(planned, arena, share, rank_cases, compile=True), "compiled", why)
@@ -94,8 +94,7 @@ def settle_program(
     engaged = {} if engaged is None else engaged
     engaged["compiled batch program"] = Switch(program.compiled, reason)
     make = partial(_program, planned, arena, share, rank_cases, compile=False)
-    pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds, known=False)
-    program = _in_few_kernels(planned, program, make, pays, engaged)
+    program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged)
     _note_per_sample(planned, program, engaged)
     return settled, program
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -49,6 +50,10 @@ class Clock:
     def elapsed(self) -> float:
         """Seconds since the run began."""
         return time.perf_counter() - self._started
+
+    def left(self, limit: float | None) -> float:
+        """Seconds until the run is `limit` seconds old; infinite without a limit."""
+        return math.inf if limit is None else limit - self.elapsed
 
     def span(self, name: str) -> _Span:
         """A context manager whose time is added to `name`."""

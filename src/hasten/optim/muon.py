@@ -52,8 +52,8 @@ class Muon(BaseOptimizer):
         eps: float = 1e-8,
     ) -> None:
         turned, plain = {id(parameter) for parameter in transposed}, {id(parameter) for parameter in exempt}
-        given: list[Any] = list(params)
-        whole = given if given and isinstance(given[0], dict) else [{"params": given}]
+        items: list[Any] = list(params)
+        whole = items if items and isinstance(items[0], dict) else [{"params": items}]
         groups = [each for group in whole for each in _split(group, turned, plain)]
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(groups, defaults)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
@@ -69,9 +68,11 @@ def train_detection(
         if resume:
             config, changes = resumed_settings(load(out / RUN_YAML), config, DETECTION_RULES)
         with starting(out, world, resume=resume):
+            with clock.span("read_plan"):
+                slides = _slides(config)
             if resume:
-                require_same_cases(out, *map(_as_cases, _slides(config)))
-            slides, components, evaluator = _prepare(config, clock)
+                require_same_cases(out, *map(_as_cases, slides))
+            components, evaluator = _prepare(config, slides, clock)
             loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
             if resume and components.paced.done(loop.first):
                 require_use(out, changes, DETECTION_RULES, "train.steps")
@@ -98,10 +99,10 @@ def _as_cases(slides: Iterable[SlideCase]) -> list[Case]:
     return [Case(id=each.id, image=(each.slide,), label=each.mask) for each in slides]
 
 
-def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopComponents, TileEvaluator]:
+def _prepare(config: DetectionConfig, slides: Slides, clock: Clock) -> tuple[LoopComponents, TileEvaluator]:
     """Everything before the first step. Raises ValueError for data that can't be trained on."""
+    train, validation = slides
     with clock.span("read_plan"):
-        train, validation = _slides(config)
         picked = {"training": pick_tiles(train, config), "validation": pick_tiles(validation, config)}
         for what, each in picked.items():
             require_both(each, what)
@@ -110,11 +111,10 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, LoopCompone
     with clock.span("prepare"):
         tiles, held_out = (read_tiles(each, config) for each in picked.values())
     with clock.span("tune"):
-        limit = math.inf if config.train.max_seconds is None else config.train.max_seconds - clock.elapsed
-        components = compose_slides(config, tiles, limit)
+        components = compose_slides(config, tiles, clock.left(config.train.max_seconds))
     variant, device = variant_of(components.train), components.step.device
     evaluator = TileEvaluator(config=config, variant=variant, device=device, tiles=held_out, cells=cells)
-    return (train, validation), components, evaluator
+    return components, evaluator
 
 
 def _conclude(

@@ -93,8 +93,8 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
         content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}
         regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
-        given = content["config"].get("data", {}).get("ignore")
-        ignore = ignore if given is None else given
+        of_run = content["config"].get("data", {}).get("ignore")
+        ignore = ignore if of_run is None else of_run
     if names is None:
         names = _found(pairs, predictions, labels, ignore)
     return Pairs(pairs=tuple(pairs), labels=names, regions=regions, ignore=ignore, num_labelled=len(where))
