@@ -19,10 +19,10 @@ def function(name: str, lines: int) -> str:
 def test_limits_are_met_and_passed_by_one(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     file = tmp_path / "src" / "a.py"
-    file.write_text(function("fits", 60) + "\n" * 340)
+    file.write_text(function("fits", 80) + "\n" * 520)
     assert check(tmp_path)[0] == 0
-    file.write_text("\n" + function("outgrown", 61) + "\n" * 339)
+    file.write_text("\n" + function("outgrown", 81) + "\n" * 519)
     assert check(tmp_path) == (
         1,
-        ["src/a.py:1: 401 lines (at most 400); split it by idea", "src/a.py:2: outgrown has 61 lines (at most 60)"],
+        ["src/a.py:1: 601 lines (at most 600); split it by idea", "src/a.py:2: outgrown has 81 lines (at most 80)"],
     )
