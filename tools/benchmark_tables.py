@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from benchmark_chart import chart
+from benchmark_chart import LADDERS, chart
 
 ROOT = Path(__file__).resolve().parents[1]
 MACHINE = "amd-epyc"
@@ -215,7 +215,7 @@ def environment(book: Book, root: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(root / "docs"), undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    made.globals |= {"b": book, "zip": zip}
+    made.globals |= {"b": book, "ladders": LADDERS, "zip": zip}
     made.filters |= {"figure": figure, "percent": _percent}
     return made
 
