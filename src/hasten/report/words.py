@@ -79,8 +79,8 @@ def plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, list):
-        return ", ".join(f"({plain(entry)})" if isinstance(entry, list) else plain(entry) for entry in value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"({plain(entry)})" if isinstance(entry, (list, tuple)) else plain(entry) for entry in value)
     if isinstance(value, dict):
         return ", ".join(f"{key}: {plain(entry)}" for key, entry in value.items())
     return str(value)
