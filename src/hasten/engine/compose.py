@@ -32,6 +32,7 @@ from hasten.engine.autotune import (
 from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
+from hasten.engine.core_follower import keep_threads
 from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.measure import Switch
 from hasten.engine.precision import scaler_for
@@ -151,6 +152,8 @@ def compose_run(
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
         settle_autotuning(step, seconds, engaged)
         planned, compiled = settle_network(planned, network, seconds, engaged, strategy.world)
+        if planned.config.train.compile:
+            keep_threads()
         step.network = strategy.wrap(compiled)
         step.fused_kernels = not planned.config.train.compile and variant_of(train).fused_kernels
     engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}
