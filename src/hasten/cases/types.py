@@ -11,6 +11,11 @@ Shape = tuple[int, int, int]
 """(D, H, W)."""
 
 
+def is_flat(shape: Shape) -> bool:
+    """Whether a file of this shape holds one slice: 2-D, across whichever axis."""
+    return 1 in shape
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """One subject: an image of one or more channels and, for training, its label map."""

@@ -214,14 +214,14 @@ def _example(case: Case, pair: Pair, labels: dict[int, str], ignore: int | None,
     ]
     ignored = maps[0] == IGNORED
     maps = [np.where(ignored, 0, each) for each in maps]  # nothing is right or wrong there
-    depth, height, width = image.array.shape[1:]
+    _, depth, height, width = image.array.shape
     permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
     volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))
     differing = (label != prediction).sum((1, 2))
     layer = int((differing if differing.any() else (label > 0).sum((1, 2))).argmax())
     plane = volume[layer].astype(np.float32)
     low, high = np.percentile(plane, (1, 99)).tolist()
-    flip_axes = (0, 1) if depth > 1 else ()
+    flip_axes = (0, 1) if len(volume) > 1 else ()
     return Example(
         name=name,
         dice=dice,
