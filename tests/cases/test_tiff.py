@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,8 +22,6 @@ from hasten.cases.sources import load_case_set
 from hasten.cases.tiff import is_stack
 from hasten.cases.types import Case
 from hasten.engine.inputs import find_cases
-
-tifffile = pytest.importorskip("tifffile")
 
 
 def write(path: Path, array: np.ndarray, **options: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,8 +23,6 @@ from hasten.engine import section
 from hasten.engine.blend import window_starts
 from hasten.engine.predict import predict
 from tests.engine.phantom_runs import anatomy, picture, trained, variant
-
-tifffile = pytest.importorskip("tifffile")
 
 
 @pytest.fixture(scope="module")

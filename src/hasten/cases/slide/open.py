@@ -52,8 +52,6 @@ def open_slide(
     if backend is not None and backend not in available:
         command = INSTALL_CUCIM if backend == "cucim" else INSTALL
         raise ValueError(f"{path}: the backend {backend} is not installed; {command}")
-    if not available:
-        raise ValueError(f"{path}: no library that reads slides is installed; {INSTALL}, or {INSTALL_CUCIM}")
     _check_whole(path)
     errors: list[str] = []
     for name in [backend] if backend is not None else [name for name in order if name in available]:
