@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-
 Compression = Literal["jpeg", "deflate", "none"]
 _COMPRESSION = {"jpeg": "jpeg", "deflate": "adobe_deflate", "none": None}
 _HAEMATOXYLIN, _EOSIN = (0.65, 0.70, 0.29), (0.07, 0.99, 0.11)
