@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hasten.cases.entries import batched
 from hasten.cases.formats import read_file
+from hasten.cases.segments import by_name, present_segments
+from hasten.cases.types import Volume
 from hasten.config.patterns import first_few
 
 _UNDECLARED = 255
@@ -98,32 +101,79 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
     return name_values(find_values(paths), where, ignore)
 
 
-def find_values(paths: Iterable[Path]) -> dict[int, Path]:
-    """The values in label files, each with a file that holds it. Raises ValueError for too many, and non-integers."""
-    files: dict[int, Path] = {}
+def read_label_values(path: Path, labels: Mapping[int, str], ignore: int | None = None) -> Volume:
+    """A label map (C, D, H, W) of integers; named segments (3D Slicer) have the values that `labels` gives their names.
 
-    def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
-        arrays = ((path, as_integers(read_file(path, label=True).array, path)) for path in some)
-        return [(path, distinct_values(array).tolist()) for path, array in arrays]
+    Raises ValueError for values that are no integers, and segments that are no class.
+    """
+    volume = read_file(path, label=True)
+    array = by_name(volume, labels, path, ignore) if volume.segments else volume.array
+    return Volume(as_integers(array, path), volume.affine)
+
+
+class Found(NamedTuple):
+    """A label value in the files."""
+
+    path: Path
+    """A file that holds it."""
+    name: str = ""
+    """Of the segment, where the file states it."""
+
+
+def find_values(paths: Iterable[Path]) -> dict[int, Found]:
+    """The values in label files. Raises ValueError for too many, and non-integers.
+
+    A named segment (3D Slicer) has one value in all files: that of the first, or the next that is free.
+    """
+    found: dict[int, Found] = {}
+    value_of = {"background": 0}
+    plain: list[Path] = []
+
+    def values_of(some: Sequence[Path]) -> list[tuple[Path, list[tuple[int, str]], bool]]:
+        return [(path, *_values_and_names(read_file(path, label=True), path)) for path in some]
 
     num_threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
-        for path, values in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
-            files.update({value: path for value in values if value not in files})
-            if len(files) > _MAX_FOUND:
-                raise ValueError(
-                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(files))}), which "
-                    f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
-                )
-    return files
+        for path, values, is_named in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
+            plain += [path] if not is_named else []
+            for value, name in values:
+                key = name.strip().lower()
+                if name and key not in value_of:
+                    value_of[key] = max(found) + 1 if value in found or value == 0 else value
+                    found[value_of[key]] = Found(path, name)
+                elif not name and value not in found:
+                    found[value] = Found(path)
+            if len(found) > _MAX_FOUND:
+                raise ValueError(_too_many(path, sorted(found)))
+    named = next((each for each in found.values() if each.name), None)
+    if named and plain:
+        raise ValueError(
+            f"{named.path}: names its segments ({named.name}, ...), but {plain[0]} holds values without names, so "
+            "which are the same? Save all with names, or declare the classes in a labels.json."
+        )
+    return found
 
 
-def name_values(files: Mapping[int, Path], where: str, ignore: int | None = None) -> dict[int, str]:
+def _values_and_names(volume: Volume, path: Path) -> tuple[list[tuple[int, str]], bool]:
+    """The values in a label map, 0 first, with the name of each if it has one, and whether the file names any."""
+    if volume.segments:
+        return [(0, ""), *((each.value, each.name) for each in present_segments(volume, path))], True
+    return [(value, "") for value in distinct_values(as_integers(volume.array, path)).tolist()], False
+
+
+def _too_many(path: Path, values: list[int]) -> str:
+    return (
+        f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(values)}), which "
+        f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
+    )
+
+
+def name_values(found: Mapping[int, Found], where: str, ignore: int | None = None) -> dict[int, str]:
     """`find_labels` of what `find_values` finds. Raises ValueError where nothing or a negative value is left."""
-    classes = sorted(files.keys() - {0, ignore})
+    classes = sorted(found.keys() - {0, ignore})
     if not classes:
         ignored, also = "", ""
-        if ignore in files:
+        if ignore in found:
             ignored, also = f" and what is ignored (value {ignore})", "data.ignore, and "
         raise ValueError(
             f"{where}: no label file holds anything but 0{ignored}; check {also}that labels and images are not mixed "
@@ -131,8 +181,8 @@ def name_values(files: Mapping[int, Path], where: str, ignore: int | None = None
         )
     lowest = classes[0]
     if lowest < 0:
-        raise ValueError(f"{files[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
-    return {0: "background", **{value: f"class_{index}" for index, value in enumerate(classes, 1)}}
+        raise ValueError(f"{found[lowest].path}: holds the negative label value {lowest}; number the classes from 0.")
+    return {0: "background", **{value: found[value].name or f"class_{index}" for index, value in enumerate(classes, 1)}}
 
 
 def as_integers(array: np.ndarray, path: Path) -> np.ndarray:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import read_file
-from hasten.cases.labels import IGNORED, to_class_index
+from hasten.cases.labels import IGNORED, read_label_values, to_class_index
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
 from hasten.config.load import load_run
@@ -209,7 +208,7 @@ def _example(case: Case, pair: Pair, labels: dict[int, str], ignore: int | None,
     """The slice on which label map and prediction disagree most, seen from the patient's feet, anterior at the top."""
     image = read_image(case)
     maps = [
-        to_class_index(read_file(path, label=True).array[0], labels, path, ignore)
+        to_class_index(read_label_values(path, labels, ignore).array[0], labels, path, ignore)
         for path in (pair.label, pair.prediction)
     ]
     ignored = maps[0] == IGNORED
