@@ -77,9 +77,7 @@ def test_segments_that_overlap_are_named(tmp_path: Path) -> None:
 
 def test_names_that_are_no_class(tmp_path: Path) -> None:
     path = write(tmp_path / "a.seg.nrrd", maps(1, 2), ("liver", 1, 0), ("cyst", 2, 0))
-    with pytest.raises(
-        ValueError, match=r"a\.seg\.nrrd: holds the segments cyst, .*\(background, liver, tumour\)"
-    ):
+    with pytest.raises(ValueError, match=r"a\.seg\.nrrd: holds the segments cyst, .*\(background, liver, tumour\)"):
         read_label_values(path, LABELS)
     assert np.array_equal(read_label_values(path, LABELS, ignore=2).array[0], maps(1, 2))
     alone = write(tmp_path / "b.seg.nrrd", maps(5, 0), ("Segment_1", 5, 0))

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from hasten.cases.dicom import is_series, read_series, read_series_header
+from hasten.cases.dicom import check_is_image, is_series, read_series, read_series_header
 from hasten.cases.itk import ITK_ENDINGS, data_file, read_itk, read_itk_header
 from hasten.cases.nifti import NIFTI_ENDINGS, read_nifti, read_nifti_header
 from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_header
@@ -127,6 +127,8 @@ def kind_of(path: Path) -> Kind:
         check_regular(path.parent / second, path)
     suffix = ending(path)
     if not suffix:
+        if path.is_file():
+            check_is_image(path)
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
     if suffix in NIFTI_ENDINGS:
         return "nifti"

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hasten.cases.entries import batched
-from hasten.cases.formats import read_file
+from hasten.cases.formats import is_nifti, read_file
+from hasten.cases.nifti import read_scaling
 from hasten.cases.segments import by_name, present_segments
 from hasten.cases.types import Volume
 from hasten.config.patterns import first_few
@@ -23,6 +24,10 @@ IGNORED = 255
 MAX_CLASSES = 255
 """Class indices are stored as uint8, and one value marks undeclared or ignored labels."""
 _MAX_FOUND = 32
+_GRAYS = 5
+"""Different values between 0 and 255 that are taken for those of a smoothed mask, if their steps differ."""
+_MOST_NUMBERED = 5
+"""Values from 1 without a gap that are taken for classes, however many of them a file has."""
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
 """Digits of a label value at most, so that it fits into int64."""
@@ -126,6 +131,7 @@ def find_values(paths: Iterable[Path]) -> dict[int, Found]:
     A named segment (3D Slicer) has one value in all files: that of the first, or the next that is free.
     """
     found: dict[int, Found] = {}
+    sets: dict[tuple[int, ...], Path] = {}
     value_of = {"background": 0}
     plain: list[Path] = []
 
@@ -135,7 +141,9 @@ def find_values(paths: Iterable[Path]) -> dict[int, Found]:
     num_threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
         for path, values, is_named in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
-            plain += [path] if not is_named else []
+            if not is_named:
+                plain.append(path)
+                sets.setdefault(tuple(value for value, _ in values if value), path)
             for value, name in values:
                 key = name.strip().lower()
                 if name and key not in value_of:
@@ -144,7 +152,8 @@ def find_values(paths: Iterable[Path]) -> dict[int, Found]:
                 elif not name and value not in found:
                     found[value] = Found(path)
             if len(found) > _MAX_FOUND:
-                raise ValueError(_too_many(path, sorted(found)))
+                break
+    _check_classes(sorted(found), {values: path for values, path in sets.items() if values})
     named = next((each for each in found.values() if each.name), None)
     if named and plain:
         raise ValueError(
@@ -161,11 +170,33 @@ def _values_and_names(volume: Volume, path: Path) -> tuple[list[tuple[int, str]]
     return [(value, "") for value in distinct_values(as_integers(volume.array, path)).tolist()], False
 
 
-def _too_many(path: Path, values: list[int]) -> str:
-    return (
-        f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(values)}), which "
-        f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
-    )
+def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> None:
+    """Raise ValueError for values that are grays of a smoothed mask, numbers of single objects, or many.
+
+    values: all, sorted. sets: those of each file but 0, where it has any, with the first file that holds just these.
+    """
+    richest = sets[max(sets, key=len)] if sets else None
+    grays = [value for value in values if 0 < value < 255]
+    if values[:1] == [0] and values[-1] == 255 and len(grays) >= _GRAYS and np.ptp(np.diff(values)) > 1:
+        raise ValueError(
+            f"{richest}: holds gray values between 0 and 255, as masks have that were smoothed or scaled: "
+            f"{_listed(grays)}; store 0 and 255 alone (in Python 255 * (mask > 127)), or, if they are classes, declare "
+            "them in a labels.json."
+        )
+    counted = {len(each): path for each, path in sets.items() if each == tuple(range(1, len(each) + 1))}
+    most, fewest = max(counted, default=0), min(counted, default=0)
+    if len(counted) == len(sets) and most > _MOST_NUMBERED and 2 * fewest <= most:
+        raise ValueError(
+            f"{counted[most]}: holds the values 1 to {most}, and {counted[fewest]} 1 to {fewest}, which look like "
+            "numbers of single objects (instances), not classes; store masks of 0 and 1 (in Python label > 0), or, if "
+            "they are classes, declare them in a labels.json."
+        )
+    if len(values) > _MAX_FOUND:
+        raise ValueError(
+            f"{richest}: more than {_MAX_FOUND} label values are found up to it ({_listed(values)}), which does not "
+            "look like classes; store label maps without loss (PNG, NIfTI), numbers of single objects (instances) as masks "
+            "of 0 and 1, or declare the classes in a labels.json."
+        )
 
 
 def name_values(found: Mapping[int, Found], where: str, ignore: int | None = None) -> dict[int, str]:
@@ -196,8 +227,10 @@ def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
             return integers
     odd = array[~(np.isfinite(array) & (array == np.round(array)))].ravel() if low == low else array[np.isnan(array)]
     shown = _listed(np.unique(odd)) if odd.size else f"{low:g} to {high:g}"
+    scaling = read_scaling(path) if is_nifti(path) else (1.0, 0.0)
+    scaled = f", as its header scales by scl_slope = {scaling[0]!r} and scl_inter = {scaling[1]!r}"
     raise ValueError(
-        f"{path}: label values must be integers, but it holds {shown}; "
+        f"{path}: label values must be integers, but it holds {shown}{scaled if scaling != (1.0, 0.0) else ''}; "
         "store the label map as integers (resample labels with nearest neighbour, and check it is not the image)."
     )
 
@@ -250,5 +283,5 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
 
 
 def _listed(values: Iterable[float], limit: int = 8) -> str:
-    shown = [f"{value:g}" if isinstance(value, float | np.floating) else str(value) for value in values]
+    shown = [str(value) for value in values]
     return first_few(shown, limit)
