@@ -257,7 +257,5 @@ def test_segmentations_and_contours_are_named(tmp_path: Path, uid: str, name: st
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "a.dcm").write_bytes(b"\0" * 128 + b"DICM" + header)
     for path in (tmp_path / "case", tmp_path / "case" / "a.dcm"):
-        with pytest.raises(
-            ValueError, match=rf"a\.dcm: is a DICOM .*\({name}\), which is no image; convert it to \.nii"
-        ):
+        with pytest.raises(ValueError, match=rf"a\.dcm: is a DICOM .*\({name}\), which is no image; convert"):
             read_file(path)

@@ -131,9 +131,7 @@ def test_found_labels(tmp_path: Path) -> None:
 
 def test_numbers_of_single_objects_are_no_classes(tmp_path: Path) -> None:
     paths = write_masks(tmp_path, list(range(13)), [0, 0], list(range(28)))
-    with pytest.raises(
-        ValueError, match=r"2\.png: holds the values 1 to 27, and \S*0\.png 1 to 12, .*instances.*labels"
-    ):
+    with pytest.raises(ValueError, match=r"2\.png: holds the values 1 to 27, and \S*0\.png 1 to 12, .*instances"):
         find_labels(paths, "here")
     with pytest.raises(ValueError, match=r"0\.png: more than 32 label values .*instances"):
         find_labels(write_masks(tmp_path, list(range(60))), "here")
@@ -162,9 +160,7 @@ def test_what_is_no_integer_is_shown_as_it_is_with_its_scaling(tmp_path: Path) -
     image = nib.Nifti1Image(np.array([[[0, 255]]], np.uint8), np.eye(4))
     image.header.set_slope_inter(0.003921569, 0)
     image.to_filename(tmp_path / "b.nii")
-    with pytest.raises(
-        ValueError, match=r"b\.nii: .*as its header scales by scl_slope = 0\.0039215\d+ and scl_inter = 0"
-    ):
+    with pytest.raises(ValueError, match=r"b\.nii: .* scales by scl_slope = 0\.0039215\d+ and scl_inter = 0"):
         find_labels([tmp_path / "b.nii"], "here")
 
 

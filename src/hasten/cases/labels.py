@@ -194,8 +194,8 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> N
     if len(values) > _MAX_FOUND:
         raise ValueError(
             f"{richest}: more than {_MAX_FOUND} label values are found up to it ({_listed(values)}), which does not "
-            "look like classes; store label maps without loss (PNG, NIfTI), numbers of single objects (instances) as masks "
-            "of 0 and 1, or declare the classes in a labels.json."
+            "look like classes; store label maps without loss (PNG, NIfTI), numbers of single objects (instances) as "
+            "masks of 0 and 1, or declare the classes in a labels.json."
         )
 
 
