@@ -32,11 +32,11 @@ def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
     try:
         with open_tiff(path) as tiff:
             page = tiff.pages.first
-            alike = [each for each in tiff.pages if each.shape[:2] == page.shape[:2]]
+            height, width, samples = page.imagelength, page.imagewidth, page.samplesperpixel
+            if height * width <= SECTION_PIXELS:
+                return None
+            pages = sum((each.imagelength, each.imagewidth) == (height, width) for each in tiff.pages)
     except ValueError:  # no TIFF, or a damaged one, for which the picture reader raises the error
-        return None
-    height, width, samples = page.imagelength, page.imagewidth, page.samplesperpixel
-    if height * width <= SECTION_PIXELS:
         return None
     orientation = page.tags.valueof(ORIENTATION, 1)
     if orientation != 1:
@@ -44,11 +44,11 @@ def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
             f"{path}: is read in parts, but is to be turned (its orientation tag is {orientation}); save it upright, "
             "without that tag."
         )
-    channels = (samples - len(alpha_samples(page))) * len(alike)
-    if len(alike) > 1 or channels not in (1, 3) or any(at < channels for at in alpha_samples(page)):
+    channels = (samples - len(alpha_samples(page))) * pages
+    if pages > 1 or channels not in (1, 3) or any(at < channels for at in alpha_samples(page)):
         raise ValueError(
-            f"{path}: is so large that it is read in parts, which takes one page of 1 or 3 channels with opacity behind "
-            f"them, but it holds {channels} on {len(alike)} pages; cut it into tiles."
+            f"{path}: is so large that it is read in parts, which takes one page of 1 or 3 channels with opacity "
+            f"behind them, but it holds {channels} on {pages} pages; cut it into tiles."
         )
     return (1, height, width), channels
 
