@@ -158,9 +158,9 @@ def test_what_is_no_integer_is_shown_as_it_is_with_its_scaling(tmp_path: Path) -
     with pytest.raises(ValueError, match=r"a\.nii: label values must be integers, but it holds 0\.99999994; store"):
         find_labels([tmp_path / "a.nii"], "here")
     image = nib.Nifti1Image(np.array([[[0, 255]]], np.uint8), np.eye(4))
-    image.header.set_slope_inter(0.003921569, 0)
+    image.header.set_slope_inter(0.00392, 0)
     image.to_filename(tmp_path / "b.nii")
-    with pytest.raises(ValueError, match=r"b\.nii: .* scales by scl_slope = 0\.0039215\d+ and scl_inter = 0"):
+    with pytest.raises(ValueError, match=r"b\.nii: .* scales by scl_slope = 0\.0039\d+ and scl_inter = 0"):
         find_labels([tmp_path / "b.nii"], "here")
 
 

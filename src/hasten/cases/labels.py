@@ -177,7 +177,8 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> N
     """
     richest = sets[max(sets, key=len)] if sets else None
     grays = [value for value in values if 0 < value < 255]
-    if values[:1] == [0] and values[-1] == 255 and len(grays) >= _GRAYS and np.ptp(np.diff(values)) > 1:
+    uneven = len(values) > _MAX_FOUND or len(set(np.diff(values).tolist())) > 2
+    if values[:1] == [0] and values[-1] == 255 and len(grays) >= _GRAYS and uneven:
         raise ValueError(
             f"{richest}: holds gray values between 0 and 255, as masks have that were smoothed or scaled: "
             f"{_listed(grays)}; store 0 and 255 alone (in Python 255 * (mask > 127)), or, if they are classes, declare "
@@ -227,7 +228,7 @@ def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
             return integers
     odd = array[~(np.isfinite(array) & (array == np.round(array)))].ravel() if low == low else array[np.isnan(array)]
     shown = _listed(np.unique(odd)) if odd.size else f"{low:g} to {high:g}"
-    scaling = read_scaling(path) if is_nifti(path) else (1.0, 0.0)
+    scaling = read_scaling(path) if is_nifti(path) and path.is_file() else (1.0, 0.0)
     scaled = f", as its header scales by scl_slope = {scaling[0]!r} and scl_inter = {scaling[1]!r}"
     raise ValueError(
         f"{path}: label values must be integers, but it holds {shown}{scaled if scaling != (1.0, 0.0) else ''}; "
