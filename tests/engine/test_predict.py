@@ -306,6 +306,16 @@ def test_an_input_that_breaks_off_does_not_stop_the_others(run: Path, tmp_path: 
     assert not (tmp_path / "alone").exists()
 
 
+def test_a_label_map_that_cant_be_written_does_not_stop_the_others(run: Path, tmp_path: Path) -> None:
+    for number, name in enumerate("abc"):
+        save(tmp_path / f"in/{name}.nii.gz", anatomy(number)[0], np.eye(4))
+    out = tmp_path / "out"
+    (out / "b.nii.gz").mkdir(parents=True)
+    message = fails("cannot be written", lambda: predict(run, tmp_path / "in", out, overwrite=True))
+    assert str(out / "b.nii.gz") in message
+    assert {path.name for path in out.iterdir() if path.is_file()} == {"a.nii.gz", "c.nii.gz", "prediction.json"}
+
+
 def test_models_that_are_none(run: Path, case: Path, tmp_path: Path) -> None:
     out, best = tmp_path / "out", tmp_path / "run/checkpoints/best.pt"
     fails(f"{tmp_path / 'none'}: no such run", lambda: predict(tmp_path / "none", case, out))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cases.segments import parse_segments
 from hasten.cases.types import Shape, Volume
 
 ITK_ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
@@ -35,7 +36,8 @@ def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Vol
             reader.SetExtractIndex(start[::-1][:dims])
             reader.SetExtractSize(size[::-1][:dims])
         affine = physical_affine(reader, path)
-        return Volume(channels_first(reader.Execute(), path), affine)
+        fields = {key: reader.GetMetaData(key) for key in reader.GetMetaDataKeys()}
+        return Volume(channels_first(reader.Execute(), path), affine, parse_segments(fields, path))
 
 
 def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hasten.cases.formats import may_lack_position, read_file
-from hasten.cases.labels import to_class_index
+from hasten.cases.labels import read_label_values, to_class_index
 from hasten.cases.types import Case, CaseSet, Volume, spacing_of
 
 _AFFINE_TOLERANCE = 1e-3
@@ -42,7 +42,7 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
     Raises ValueError for a label on another grid, values that are not declared and values that are no integers.
     """
     assert case.label is not None
-    volume = read_file(case.label, label=True)
+    volume = read_label_values(case.label, labels, ignore)
     if volume.array.shape[0] != 1:
         raise ValueError(
             f"{case.label}: has {volume.array.shape[0]} channels; store the label map as one channel of label values."

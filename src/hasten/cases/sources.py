@@ -20,7 +20,7 @@ from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.remote import Downloader, companions, fetch_all, mirror
-from hasten.cases.types import Case, CaseSet
+from hasten.cases.types import Case, CaseSet, is_flat
 from hasten.config.patterns import first_few
 from hasten.config.url import is_url, shown
 
@@ -177,7 +177,7 @@ def _files(case: Case, kind: str) -> tuple[Path, ...]:
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
     first = listing.cases[0].image[0]
-    dims = 3 if first_shape[0] > 1 else 2
+    dims = 2 if is_flat(first_shape) else 3
     if declared is not None and declared != dims:
         raise ValueError(
             f"{first}: is a {dims}-D image of shape {first_shape} (D, H, W), but "
@@ -187,7 +187,7 @@ def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared:
     if dims == 3:
         other, kind = next((p for p in files if is_picture(p)), None), "2-D picture"
     else:
-        other = next((p for p in files if not is_picture(p) and read_file_header(p)[0][0] > 1), None)
+        other = next((p for p in files if not is_picture(p) and not is_flat(read_file_header(p)[0])), None)
         kind = "3-D image"
     if other is not None:
         raise ValueError(

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 Shape = tuple[int, int, int]
 """(D, H, W)."""
+
+
+def is_flat(shape: Shape) -> bool:
+    """Whether a file of this shape holds one slice: 2-D, across whichever axis."""
+    return 1 in shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +52,15 @@ class CaseSet:
     """Ids of the cases that the source itself holds out for validation, which data.split.by=list uses."""
 
 
+class Segment(NamedTuple):
+    """A class of a label map as its file names it (3D Slicer)."""
+
+    name: str
+    value: int
+    layer: int
+    """The channel in which it has its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Volume:
     """Voxels as read from a file, and where they lie in space."""
@@ -54,6 +69,8 @@ class Volume:
     """(C, D, H, W) in the file's own dtype; D, H, W are the z, y, x of the file; a view of its order, not a copy."""
     affine: np.ndarray
     """(4, 4) float64, voxel index (x, y, z) of the file to mm, as in nibabel. Identity for formats without one."""
+    segments: tuple[Segment, ...] = ()
+    """What the file says of its label values, if anything."""
 
     @property
     def spacing(self) -> tuple[float, float, float]:

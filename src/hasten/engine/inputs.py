@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import is_picture, list_files, read_file_header, stem
 from hasten.cases.section import read_section_header
-from hasten.cases.types import Case
+from hasten.cases.types import Case, is_flat
 
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 
@@ -100,10 +100,11 @@ def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_di
             f"{first.path}: the files of case {name} end in {', '.join(numbers)}, but channels are counted from 0 "
             f"({', '.join(wanted)}); rename them in the order {', '.join(channels)}"
         )
-    depth = first.shape[0]
-    # A volume of one slice may go through a 3-D network; a picture lies nowhere in space.
-    if (spatial_dims == 2 and depth > 1) or (spatial_dims == 3 and is_picture(first.path)):
-        kind = "3-D image" if depth > 1 else "2-D picture"
+    flat = is_flat(first.shape)
+    # A volume of one slice (D) may go through a 3-D network; a picture lies nowhere in space.
+    deep = not is_picture(first.path) and (not flat or first.shape[0] == 1)
+    if not (flat if spatial_dims == 2 else deep):
+        kind = "2-D picture" if flat else "3-D image"
         return (
             f"{first.path}: a {kind} of shape {first.shape} (D, H, W), but the network was trained on "
             f"{spatial_dims}-D images; leave it out"

@@ -86,8 +86,8 @@ def predict(
     Raises:
         ValueError: for everything that names and headers can show (a missing file, other channels, an output that
             exists without `overwrite`, that is an input or that two inputs share), before anything is predicted or
-            written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
-            ValueError lists those that failed.
+            written. An input whose voxels then prove unreadable, or whose label map can't be written, does not stop
+            the others: once they are written, one ValueError lists those that failed.
 
     Example:
         >>> paths = hasten.predict("runs/first", "path/to/dataset/imagesTr", "predictions")
@@ -177,27 +177,28 @@ def _predicted(
         following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
         writing: list[tuple[Future[None], Path]] = []
 
-        def written() -> Iterator[tuple[None, Path]]:
+        def written() -> Iterator[tuple[str | None, Path]]:
             for future, target in writing:
-                future.result()
-                yield None, target
+                error = future.exception()
+                if error is not None and not isinstance(error, (ValueError, OSError)):
+                    raise error
+                yield None if error is None else str(error), target
             writing.clear()
 
         for number, (case, (target, *others)) in enumerate(jobs):
             assert following is not None
-            try:
-                volume, prepared = following.result()
-            except (ValueError, OSError) as error:
-                volume, reason = None, str(error)
+            this = following
             following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
-            if volume is None:
-                yield from written()  # what came before is reported before
-                yield reason if str(case.image[0].parent) in reason else f"{case.image[0]}: {reason}", target
-                continue
             chances = None
-            if probabilities:
-                chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
-            label, masks = labelled(prepared, model, where=str(case.image[0]), probabilities=chances)
+            try:
+                volume, prepared = this.result()
+                if probabilities:
+                    chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
+                label, masks = labelled(prepared, model, where=str(case.image[0]), probabilities=chances)
+            except (ValueError, OSError) as error:
+                yield from written()  # what came before is reported before
+                yield _naming(case.image[0], error), target
+                continue
             yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
@@ -232,8 +233,13 @@ def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Ite
         try:
             _write([(target, partial(segment_section, path, model=model))])
         except ValueError as reason:
-            error = str(reason) if str(path.parent) in str(reason) else f"{path}: {reason}"
+            error = _naming(path, reason)
         yield error, target
+
+
+def _naming(path: Path, error: Exception) -> str:
+    """The text of an error, with the image in front unless it names a file beside it."""
+    return str(error) if str(path.parent) in str(error) else f"{path}: {error}"
 
 
 def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:

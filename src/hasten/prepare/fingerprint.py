@@ -15,7 +15,7 @@ from hasten.cases.entries import batched
 from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
 from hasten.cases.read import check_num_channels, read_image, read_label
-from hasten.cases.types import Case, CaseSet, Volume
+from hasten.cases.types import Case, CaseSet, Volume, is_flat
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
 from hasten.config.schema import Spacing, Triple
@@ -66,7 +66,8 @@ def take_fingerprint(
     cases = case_set.cases
     workers = num_threads or usable_cores()
     with ThreadPoolExecutor(workers) as pool:
-        headers = [header for some in pool.map(_oriented_headers, batched(cases, workers)) for header in some]
+        oriented = pool.map(lambda some: _oriented_headers(some, case_set.spatial_dims), batched(cases, workers))
+        headers = [header for some in oriented for header in some]
         _check_channels(case_set, [channels for _, _, channels in headers])
         if max_sampled is None:
             voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
@@ -146,10 +147,10 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
 _Header = tuple[Triple, Spacing, int]
 
 
-def _oriented_headers(cases: Sequence[Case]) -> list[_Header]:
+def _oriented_headers(cases: Sequence[Case], spatial_dims: int) -> list[_Header]:
     """Shape and spacing of each case, turned to RAS, and channels of its first file.
 
-    Equal headers, as tiles have, give the same objects.
+    Equal headers, as tiles have, give the same objects. Raises ValueError for a slice across H or W among 3-D images.
     """
     known: dict[tuple[Triple, int, bytes], _Header] = {}
     headers = []
@@ -157,6 +158,11 @@ def _oriented_headers(cases: Sequence[Case]) -> list[_Header]:
         shape, channels, affine = read_file_header(case.image[0])
         key = shape, channels, affine.tobytes()
         if key not in known:
+            if spatial_dims == 3 and is_flat(shape) and shape[0] > 1:
+                raise ValueError(
+                    f"{case.image[0]}: is one slice, of shape {shape} (D, H, W), among 3-D images; "
+                    "keep 2-D and 3-D cases in separate sources"
+                )
             known[key] = *_oriented(case, shape, affine), channels
         headers.append(known[key])
     return headers

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import read_file
-from hasten.cases.labels import IGNORED, to_class_index
+from hasten.cases.labels import IGNORED, read_label_values, to_class_index
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
 from hasten.config.load import load_run
@@ -209,19 +208,19 @@ def _example(case: Case, pair: Pair, labels: dict[int, str], ignore: int | None,
     """The slice on which label map and prediction disagree most, seen from the patient's feet, anterior at the top."""
     image = read_image(case)
     maps = [
-        to_class_index(read_file(path, label=True).array[0], labels, path, ignore)
+        to_class_index(read_label_values(path, labels, ignore).array[0], labels, path, ignore)
         for path in (pair.label, pair.prediction)
     ]
     ignored = maps[0] == IGNORED
     maps = [np.where(ignored, 0, each) for each in maps]  # nothing is right or wrong there
-    depth, height, width = image.array.shape[1:]
+    _, depth, height, width = image.array.shape
     permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
     volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))
     differing = (label != prediction).sum((1, 2))
     layer = int((differing if differing.any() else (label > 0).sum((1, 2))).argmax())
     plane = volume[layer].astype(np.float32)
     low, high = np.percentile(plane, (1, 99)).tolist()
-    flip_axes = (0, 1) if depth > 1 else ()
+    flip_axes = (0, 1) if len(volume) > 1 else ()
     return Example(
         name=name,
         dice=dice,

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.formats import read_file
-from hasten.cases.labels import as_integers, distinct_values
+from hasten.cases.labels import distinct_values, read_label_values
 from hasten.cases.types import Volume
 from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
@@ -227,18 +226,17 @@ def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None
 
     ignore: a further value that the map may hold.
     """
-    volume = read_file(path, label=True)
+    volume = read_label_values(path, labels, ignore)
     if len(volume.array) != 1:
         raise ValueError(f"{path}: has {len(volume.array)} channels; store label maps as one channel of label values")
-    integers = as_integers(volume.array, path)
-    unknown = sorted(set(distinct_values(integers).tolist()) - {*labels, ignore})
+    unknown = sorted(set(distinct_values(volume.array).tolist()) - {*labels, ignore})
     if unknown:
         shown, declared = (", ".join(map(str, values)) for values in (unknown, sorted(labels)))
         raise ValueError(
             f"{path}: holds the label values {shown}, declared are {declared}; name the run that made the predictions, "
             "or correct the labels of the dataset.json"
         )
-    return Volume(integers, volume.affine)
+    return volume
 
 
 def write_evaluation(evaluation: Evaluation, out: Path) -> None:

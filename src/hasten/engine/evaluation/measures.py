@@ -71,7 +71,7 @@ def score_case(
 def surface_scores(
     predicted_mask: np.ndarray, true_mask: np.ndarray, *, spacing: tuple[float, float, float], tolerance_mm: float
 ) -> tuple[float, float]:
-    """HD95 in mm and NSD of two masks (D, H, W) bool, by MONAI; a mask with D = 1 is measured in its plane."""
+    """HD95 in mm and NSD of two masks (D, H, W) bool, by MONAI; a mask of one slice is measured in its plane."""
     if not predicted_mask.any() or not true_mask.any():
         neither = not predicted_mask.any() and not true_mask.any()
         return (math.nan, math.nan) if neither else (math.inf, 0.0)
@@ -81,8 +81,9 @@ def surface_scores(
     box = bounding_box(predicted_mask | true_mask)
     masks = [torch.from_numpy(np.ascontiguousarray(mask[box]))[None, None] for mask in (predicted_mask, true_mask)]
     lengths: Sequence[float] = spacing
-    if predicted_mask.shape[0] == 1:
-        masks, lengths = [mask[:, :, 0] for mask in masks], spacing[1:]
+    if 1 in predicted_mask.shape:
+        across = predicted_mask.shape.index(1)
+        masks, lengths = [mask.squeeze(2 + across) for mask in masks], [*spacing[:across], *spacing[across + 1 :]]
     with one_torch_thread():
         hd95 = compute_hausdorff_distance(*masks, include_background=True, percentile=95, spacing=lengths)
         nsd = compute_surface_dice(*masks, class_thresholds=[tolerance_mm], include_background=True, spacing=lengths)

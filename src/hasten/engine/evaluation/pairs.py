@@ -111,7 +111,7 @@ def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int |
             "%s: holds the values %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
             "classes, store both with the same values", predictions, first_few(sides[0]), labels, first_few(sides[1]),
         )  # fmt: skip
-    return name_values(labelled | predicted, str(labels), ignore)
+    return name_values(predicted | labelled, str(labels), ignore)
 
 
 def _is_data_set(labels: Path) -> bool:
