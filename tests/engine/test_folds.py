@@ -31,7 +31,7 @@ from hasten.engine.weights import read_model
 from hasten.report.page import write_report
 from tests.engine.runs import SETTINGS, assert_same_run, at_step, checkpoint, config_of
 
-OF_FOLDS = ("data.split.fraction=0.2", "data.split.num_folds=3", "train.steps=6", "prepare.spacing=[0,0,0]")
+OF_FOLDS = ("data.split.fraction=null", "data.split.num_folds=3", "train.steps=6", "prepare.spacing=[0,0,0]")
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
     """The listed cases with these known facts."""
-    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out")
+    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out", "folds")
     shared: dict[str, Any] = {name: getattr(listing, name) for name in names}
     return CaseSet(labels=labels, channels=channels, spatial_dims=spatial_dims, **shared)
 

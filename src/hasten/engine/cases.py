@@ -8,6 +8,7 @@ from functools import partial
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
+from hasten.cases.split import split_warnings
 from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases, stored_cases
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
@@ -15,7 +16,7 @@ from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
 from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
-from hasten.engine.run_plan import RunPlan, left_out
+from hasten.engine.run_plan import RunPlan
 from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,10 @@ def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
     whole, dims = case_set.ignore is None, case_set.spatial_dims
     return replace(
         planned,
-        warnings=(*left_out(case_set, planned.config.data.split, *parts), *check_labelled(case_set, arena, *parts)),
+        warnings=(
+            *split_warnings(case_set, planned.config.data.split, *parts),
+            *check_labelled(case_set, arena, *parts),
+        ),
         foreground=training_range(arena, planned.train, dims) if whole else {},
     )
 
