@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing, load_case_set, with_classes
 
 DECLARED = {"0": "background", "1": "spleen"}
 
@@ -410,3 +410,19 @@ def test_a_file_that_is_image_and_label_is_refused(tmp_path: Path) -> None:
     cases = [{"image": "files/seg.nii.gz", "label": "files/seg.nii.gz"}]
     with pytest.raises(ValueError, match=r"list\.json: 1 cases .*image and as label: .*seg\.nii\.gz"):
         load_case_set(write_list(tmp_path, cases))
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels"),
+    [
+        (None, {0: "background", 1: "spleen"}),
+        (("background", "nucleus"), {0: "background", 1: "nucleus"}),
+        ({"nucleus": 255}, {0: "background", 255: "nucleus"}),
+        ({"rest": 0, "a": 3, "b": 1}, {0: "rest", 1: "b", 3: "a"}),
+    ],
+)
+def test_classes_of_the_settings(tmp_path: Path, classes: Any, labels: dict[int, str]) -> None:
+    listing = find_listing(decathlon(tmp_path))
+    assert with_classes(listing, classes).labels == labels
+    with pytest.raises(ValueError, match=r"data\.classes: declares only the background"):
+        with_classes(listing, ("nucleus",))

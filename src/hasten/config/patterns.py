@@ -25,10 +25,23 @@ def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
     raise ValueError(f"{at}: {pattern!r} fits no parameter of the network; {hint}")
 
 
-def first_few(names: Iterable[object], limit: int = 3) -> str:
+def first_few(names: Iterable[object], limit: int = _SHOWN) -> str:
     """`a, b, c and 5 more`."""
     shown = [str(name) for name in names]
     return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")
+
+
+def listing(kinds: Iterable[Sequence[str]], heading: str) -> str:
+    """Problems below a heading, of each kind the first few and how many more there are; a single one as it is."""
+    groups = [list(problems) for problems in kinds if problems]
+    if len(groups) == 1 and len(groups[0]) == 1:
+        return groups[0][0]
+    lines = [f"{heading}:"]
+    for problems in groups:
+        lines += problems[:_SHOWN]
+        if len(problems) > _SHOWN:
+            lines.append(f"and {len(problems) - _SHOWN} more like the last")
+    return "\n  ".join(lines)
 
 
 def as_lists(value: Any) -> Any:

@@ -49,6 +49,9 @@ class DataConfig:
     """A Decathlon folder or its dataset.json, a folder with images/ and labels/, or a JSON or CSV list."""
     spatial_dims: Literal[2, 3] | None = None
     """Declared dimension of the images; None takes what the files say."""
+    classes: tuple[str, ...] | dict[str, int] | None = None
+    """Names of the label values: in their order, as [background, nucleus] for 0 and 1, or by name, as {nucleus: 255}.
+    None takes the source's, from its dataset.json or a labels.json beside the cases, else class_1, class_2, ..."""
     regions: dict[str, tuple[int, ...]] | None = None
     """Classes that overlap, name: [label values], each a network output of its own; None takes what the source says.
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
-from hasten.cases.split import split_warnings
 from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases, stored_cases
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
@@ -16,7 +15,7 @@ from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
 from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
-from hasten.engine.run_plan import RunPlan
+from hasten.engine.run_plan import RunPlan, source_warnings
 from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
     return replace(
         planned,
         warnings=(
-            *split_warnings(case_set, planned.config.data.split, *parts),
+            *source_warnings(case_set, planned.config.data.split, planned.fingerprint, *parts),
             *check_labelled(case_set, arena, *parts),
         ),
         foreground=training_range(arena, planned.train, dims) if whole else {},

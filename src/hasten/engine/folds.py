@@ -159,7 +159,7 @@ def check_folder(out: Path) -> None:
         names = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
         others = [name for name in names if name not in (LOGS, RANKS)]
         if others:
-            raise ValueError(f"{out}: is not empty (it holds {', '.join(others[:3])}); choose another --out")
+            raise ValueError(f"{out}: is not empty (it holds {first_few(others)}); choose another --out")
 
 
 def _settle(config: RunConfig, out: Path) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from hasten.cases.read import read_image
 from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
+from hasten.config.patterns import listing
 from hasten.config.schema import PrepareConfig
 from hasten.engine.ensemble import Member, read_members, with_infer
-from hasten.engine.inputs import find_cases, listing
+from hasten.engine.inputs import find_cases
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import (
@@ -154,7 +155,7 @@ def predict_cases(
     if failures:
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
-        raise ValueError(f"{listing(failures, heading)}{others}")
+        raise ValueError(f"{listing([failures], heading)}{others}")
     return targets
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hasten.cache.fingerprint import CachedSource, find_cached_source, get_case_
 from hasten.cache.key import Files, cache_dir
 from hasten.cases.labels import IGNORED
 from hasten.cases.regions import Region, regions_of, with_regions
-from hasten.cases.sources import find_listing, with_ignore
+from hasten.cases.sources import find_listing, with_classes, with_ignore
 from hasten.cases.split import settle_split, split_cases, split_warnings
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
@@ -31,6 +31,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import length_mistakes
 from hasten.config.load import from_dict, to_dict
 from hasten.config.networks import NETWORKS, is_own, network_mistake
+from hasten.config.patterns import first_few
 from hasten.config.plan import make_plan as decided
 from hasten.config.resume_rules import flat
 from hasten.config.schema import RunConfig, SplitConfig, Triple
@@ -186,7 +187,7 @@ def plan_run(
         augmentation=augmentation,
         files=cached.files,
         source=custom.code.source if custom is not None else b"",
-        warnings=(*split_warnings(case_set, split, train, validation), *sampled_warnings(fingerprint)),
+        warnings=(*source_warnings(case_set, split, fingerprint, train, validation), *sampled_warnings(fingerprint)),
     )
 
 
@@ -215,7 +216,8 @@ def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case
 
 def _cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
     remote_dir = cache_dir(config.cache) / "remote"
-    listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
+    declared = with_classes(find_listing(config.data.source, remote_dir=remote_dir), config.data.classes)
+    listing = with_ignore(declared, config.data.ignore)
     cached = find_cached_source(listing, config.cache)
     return cached, with_regions(get_case_set(listing, config.data.spatial_dims, cached), config.data)
 
@@ -234,6 +236,22 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: 
         config.augment, config.sample, patch=config.sample.patch, spatial_dims=fingerprint.spatial_dims,
         num_channels=len(fingerprint.channels), spacing=spacing, ignore_index=ignore_index,
     )  # fmt: skip
+
+
+def source_warnings(
+    case_set: CaseSet, split: SplitConfig, fingerprint: Fingerprint, train: Sequence[Case], validation: Sequence[Case]
+) -> tuple[str, ...]:
+    """Warnings about what the source declares: its split, and files that lie beside the image of their case."""
+    warnings = split_warnings(case_set, split, train, validation)
+    beside = fingerprint.misplaced
+    if not beside:
+        return warnings
+    return (
+        *warnings,
+        f"{case_set.source}: the corners of {len(beside)} file{'' if len(beside) == 1 else 's'} lie up to "
+        f"{max(beside.values()):.2g} voxels beside those of the first image of the case: {first_few(beside)}; "
+        "check the affines if that is more than rounding",
+    )
 
 
 def _raise(mistakes: list[str]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from hasten.cases.entries import batched
 from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
-from hasten.cases.read import check_num_channels, read_image, read_label
+from hasten.cases.read import check_num_channels, misplaced_files, read_image, read_label, refuse_misplaced
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
@@ -59,7 +60,8 @@ def take_fingerprint(
     its size. Without any labelled voxel the foreground's figures repeat the image's. `crop_fraction` is for the box
     above each channel's own minimum, and for CT (by its name, or `case_set.modality` of the only channel), where air is
     not the minimum, above the foreground's 0.5th percentile.
-    Raises ValueError for an empty set and for a case with other channels than the set's, and what reading raises.
+    Raises ValueError for an empty set, for a case with other channels than the set's, for files that do not lie where
+    their case's image does, and what reading raises.
     """
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
@@ -68,6 +70,10 @@ def take_fingerprint(
     with ThreadPoolExecutor(workers) as pool:
         headers = [header for some in pool.map(_oriented_headers, batched(cases, workers)) for header in some]
         _check_channels(case_set, [channels for _, _, channels in headers])
+        beside: dict[Path, float] = {}
+        for some in pool.map(misplaced_files, batched(cases, workers)):
+            beside |= some
+        refuse_misplaced(beside, case_set.source)
         if max_sampled is None:
             voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
             max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
@@ -108,6 +114,7 @@ def take_fingerprint(
             value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
         },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
+        misplaced={str(path): distance for path, distance in beside.items()},
     )
 
 
