@@ -231,6 +231,13 @@ def test_one_channel_of_a_list_of_the_first_version(tmp_path: Path) -> None:
     assert images == [(tmp_path / "imagesTr/la_000_0000.nii.gz",), (tmp_path / "imagesTr/b.nii.gz",)]
 
 
+def test_cases_that_a_left_over_list_lacks_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw_set(tmp_path, training=V1_ENTRIES[1:])
+    assert [case.id for case in load_case_set(tmp_path).cases] == ["prostate_01"]
+    assert "leaves out 1 cases of imagesTr" in caplog.text
+    assert "prostate_00_0000.nii.gz" in caplog.text
+
+
 def test_label_values_that_are_text(tmp_path: Path) -> None:
     labels = {"background": "0", "whole": ["1", "2"], "core": "2", "ignore": " 3 "}
     cases = load_case_set(raw_set(tmp_path, labels=labels, regions_class_order=["1", "2"]))

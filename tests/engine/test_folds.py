@@ -71,6 +71,24 @@ def test_each_fold_is_an_ordinary_run_and_every_case_is_validated_once(
     assert json.loads((out / "cv.json").read_text())["folds"].keys() == {"0", "1", "2"}
 
 
+def test_the_folds_of_a_list_keep_their_numbers(data: Path, cache: Path, tmp_path: Path) -> None:
+    content = json.loads((data / "dataset.json").read_text())
+    entries = [
+        {name: str(data / entry[name]) for name in ("image", "label")} | {"fold": 1 + number % 2}
+        for number, entry in enumerate(content["training"])
+    ]
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps({**content, "training": entries}))
+    asked = config(path, cache, "data.split.num_folds=null")
+    with pytest.raises(ValueError, match=r"--folds 0: there are 2 folds, 1, 2; name some"):
+        train_folds(asked, tmp_path / "cv", [0])
+    result = train_folds(asked, tmp_path / "cv", [2])
+    assert sorted(result["cases"]) == ["phantom_001", "phantom_003", "phantom_005"]
+    split = load_run(tmp_path / "cv/fold2/run.yaml").data.split
+    assert (split.by, split.fold, split.num_folds) == ("fold", 2, 2)
+    assert json.loads((tmp_path / "cv/fold2/plan.json").read_text())["decisions"]["data.split.by"]["value"] == "fold"
+
+
 def test_the_cases_are_prepared_once(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[str] = []
     plain = build.load_prepared

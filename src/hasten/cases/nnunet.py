@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import reprlib
@@ -17,6 +18,8 @@ from hasten.cases.labels import as_number, parse_labels, split_ignore
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
+
+log = logging.getLogger(__name__)
 
 _MOST_DIGITS = 10
 """Digits of a channel number, plus one."""
@@ -212,6 +215,14 @@ def with_channel_files(path: Path, content: dict[str, Any], cases: Sequence[Case
             image = _joined(listed.parent, base, meant, kind, channels or ("image",), per_file, path)
             case = replace(case, id=base if case.id == name else case.id, image=image)
         result.append(case)
+    used = {path for case in result for path in case.image}
+    files_of = [next(iter(files.values())) for each in numbered.values() for files in each.values()]
+    unused = sorted(path.name for path in files_of if path not in used)
+    if "file_ending" in content and unused:
+        what = (
+            f'"training" leaves out {len(unused)} cases of imagesTr, which nnU-Net would train on: {first_few(unused)}'
+        )
+        log.warning("%s: %s; list them, or take the list out", path, what)
     return tuple(result)
 
 
