@@ -10,7 +10,7 @@ import numpy as np
 
 from hasten.cases.formats import may_lack_position, read_file, read_file_header
 from hasten.cases.labels import to_class_index
-from hasten.cases.types import Case, CaseSet, Volume
+from hasten.cases.types import Case, CaseSet, Shape, Volume
 from hasten.config.patterns import first_few
 
 _SAME, _FAR = 0.01, 0.25
@@ -91,23 +91,22 @@ def corner_distance(
     return float(np.linalg.norm(np.linalg.pinv(reference[:3, :3]) @ difference @ corners.T, axis=0).max())
 
 
-def misplaced_files(cases: Sequence[Case]) -> dict[Path, float]:
-    """Files of channels and labels that lie beside the first image of their case, by their headers, in voxels.
+def misplaced_files(case: Case, header: tuple[Shape, int, np.ndarray]) -> dict[Path, float]:
+    """Files of channels and the label that lie beside the first image of a case, by their headers, in voxels.
 
-    Files of another shape are left to the reading, as are pictures, most of which have no position. Raises ValueError.
+    header: of that image. Files of another shape are left to the reading, as are pictures, most of which have no
+    position. Raises ValueError.
     """
+    shape, _, reference = header
+    first, *others = case.image if case.label is None else (*case.image, case.label)
     beside: dict[Path, float] = {}
-    for case in cases:
-        first, *others = case.image if case.label is None else (*case.image, case.label)
-        others = [path for path in others if not may_lack_position(path)]
-        if not others:
+    for path in others:
+        if may_lack_position(path):
             continue
-        shape, _, reference = read_file_header(first)
-        for path in others:
-            other_shape, _, affine = read_file_header(path)
-            distance = corner_distance(affine, path, reference, first, shape) if other_shape == shape else 0.0
-            if distance > _SAME:
-                beside[path] = distance
+        other_shape, _, affine = read_file_header(path)
+        distance = corner_distance(affine, path, reference, first, shape) if other_shape == shape else 0.0
+        if distance > _SAME:
+            beside[path] = distance
     return beside
 
 

@@ -57,7 +57,10 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     if count:
         raise ValueError(listing(problems, f"{count} inputs can't be predicted, so nothing was written"))
     cases = [Case(id=name, image=_paths(group)) for (_, name), group in groups.items()]
-    told = misplaced_files(cases)
+    told: dict[Path, float] = {}
+    for case in cases:
+        if len(case.image) > 1:
+            told |= misplaced_files(case, read_file_header(case.image[0]))
     if told:
         log.warning(
             "the corners of %d files lie beside those of the first image of their case, by up to %.2g voxels: %s",

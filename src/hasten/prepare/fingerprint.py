@@ -68,11 +68,12 @@ def take_fingerprint(
     cases = case_set.cases
     workers = num_threads or usable_cores()
     with ThreadPoolExecutor(workers) as pool:
-        headers = [header for some in pool.map(_oriented_headers, batched(cases, workers)) for header in some]
-        _check_channels(case_set, [channels for _, _, channels in headers])
+        headers: list[_Header] = []
         beside: dict[Path, float] = {}
-        for some in pool.map(misplaced_files, batched(cases, workers)):
-            beside |= some
+        for some, misplaced in pool.map(_oriented_headers, batched(cases, workers)):
+            headers += some
+            beside |= misplaced
+        _check_channels(case_set, [channels for _, _, channels in headers])
         refuse_misplaced(beside, case_set.source)
         if max_sampled is None:
             voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
@@ -153,20 +154,22 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
 _Header = tuple[Triple, Spacing, int]
 
 
-def _oriented_headers(cases: Sequence[Case]) -> list[_Header]:
-    """Shape and spacing of each case, turned to RAS, and channels of its first file.
+def _oriented_headers(cases: Sequence[Case]) -> tuple[list[_Header], dict[Path, float]]:
+    """Shape and spacing of each case, turned to RAS, and channels of its first file; and the `misplaced_files`.
 
     Equal headers, as tiles have, give the same objects.
     """
     known: dict[tuple[Triple, int, bytes], _Header] = {}
-    headers = []
+    headers: list[_Header] = []
+    beside: dict[Path, float] = {}
     for case in cases:
-        shape, channels, affine = read_file_header(case.image[0])
+        header = shape, channels, affine = read_file_header(case.image[0])
+        beside |= misplaced_files(case, header)
         key = shape, channels, affine.tobytes()
         if key not in known:
             known[key] = *_oriented(case, shape, affine), channels
         headers.append(known[key])
-    return headers
+    return headers, beside
 
 
 def _check_channels(case_set: CaseSet, channels: Sequence[int]) -> None:
