@@ -116,6 +116,7 @@ def test_what_is_set_decides_and_then_the_source(
     source = dataclasses.replace(case_set(names), held_out=tuple(held_out.split()), folds=placed)
     settled, decision = settle_split(source, SplitConfig(**given))
     assert settled.by == decision.value == by
+    assert ("by the folds of list.json" in decision.reason) == (by == "fold" and bool(folds))
     train, validation = split_cases(source, SplitConfig(**given))
     assert split_cases(source, settled) == (train, validation)
     assert sorted(ids(train) + ids(validation)) == names

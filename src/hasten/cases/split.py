@@ -63,6 +63,8 @@ def settle_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, D
         fold = min(numbers, default=0) if settled.fold is None else settled.fold
         count = len(numbers) if settled.by == "fold" and settled.num_folds is None else settled.num_folds
         settled = dataclasses.replace(settled, fold=fold, num_folds=count)
+        whose = f", by the folds of {case_set.source.name}" if settled.by == "fold" and case_set.folds else ""
+        decision = Decision(decision.value, f"{decision.reason}; fold {fold} is validated on{whose}")
     return settled, decision
 
 
@@ -81,7 +83,7 @@ def _decide_kind(case_set: CaseSet, config: SplitConfig) -> Decision:
         return Decision("list", f"{name} holds out {len(case_set.held_out)} of {count} cases for validation")
     if case_set.folds:
         shown = first_few(sorted(set(case_set.folds.values())), 5)
-        return Decision("fold", f"{name} gives the fold of {len(case_set.folds)} of {count} cases: {shown}")
+        return Decision("fold", f"{name} gives the fold ({shown}) of {len(case_set.folds)} of {count} cases")
     return Decision("fraction", f"{name} names no cases for validation and no folds")
 
 
