@@ -14,7 +14,7 @@ from hasten.cases.labels import IGNORED
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import read_nnunet
 from hasten.cases.read import read_image, read_label
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing, load_case_set
 from hasten.config.schema import CacheConfig
 
 BRATS = {"background": 0, "whole tumour": [1, 2, 3], "tumour core": [2, 3], "enhancing": 3}
@@ -200,7 +200,6 @@ FIRST_CHANNELS = [{**entry, "image": entry["image"].replace(".nii", "_0000.nii")
     ("changes", "folds"),
     [
         (V1 | {"training": V1_ENTRIES}, True),
-        (V1 | {"training": FIRST_CHANNELS}, True),
         ({"training": V1_ENTRIES}, True),
         ({"training": FIRST_CHANNELS}, True),
         ({"training": []}, False),
@@ -208,7 +207,7 @@ FIRST_CHANNELS = [{**entry, "image": entry["image"].replace(".nii", "_0000.nii")
         ({"file_ending": "nii.gz"}, False),
         ({"labels": {"background": "0", "PZ": "1", "TZ": "2"}}, False),
     ],
-    ids=["v1", "v1-numbered", "v2-named", "v2-numbered", "v2-empty", "v2-names", "no-dot", "text-values"],
+    ids=["v1", "v2-named", "v2-numbered", "v2-empty", "v2-names", "no-dot", "text-values"],
 )
 def test_a_list_that_names_cases_rather_than_files(tmp_path: Path, changes: dict[str, Any], folds: bool) -> None:
     plain = load_case_set(raw_set(tmp_path))
@@ -219,6 +218,18 @@ def test_a_list_that_names_cases_rather_than_files(tmp_path: Path, changes: dict
     (tmp_path / "imagesTr/prostate_01_0001.nii.gz").unlink()
     with pytest.raises(ValueError, match=r"prostate_01_0001\.nii\.gz: does not exist, but case prostate_01 needs"):
         load_case_set(tmp_path)
+
+
+def test_numbered_patients_of_several_modalities_are_no_channels(tmp_path: Path) -> None:
+    names = ("case_0000", "case_0001")
+    for name in names:
+        volume(tmp_path / f"imagesTr/{name}.nii.gz")
+        volume(tmp_path / f"labelsTr/{name}.nii.gz", value=1)
+    entries = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in names]
+    described = V1 | {"modality": {"0": "A", "1": "B"}, "training": entries}
+    listing = find_listing(listed(tmp_path, **described))
+    assert [case.id for case in listing.cases] == list(names)
+    assert [[path.stem for path in case.image] for case in listing.cases] == [[f"{name}.nii"] for name in names]
 
 
 def test_one_channel_of_a_list_of_the_first_version(tmp_path: Path) -> None:

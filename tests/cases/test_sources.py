@@ -164,6 +164,19 @@ def test_cases_that_a_list_holds_out(tmp_path: Path) -> None:
         assert cases.held_out == ("b",)
 
 
+def test_an_object_with_cases_may_have_other_lists(tmp_path: Path) -> None:
+    entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}]
+    write_list(tmp_path, {"cases": entries, "test": [{"image": "files/gone.nii.gz"}]})
+    assert [case.id for case in load_case_set(tmp_path / "list.json").cases] == ["a"]
+
+
+@pytest.mark.parametrize("part", [0, 1, "fit", ["train"]])
+def test_a_part_of_another_word_is_refused(tmp_path: Path, part: Any) -> None:
+    write_list(tmp_path, [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz", "split": part}])
+    with pytest.raises(ValueError, match=r'cases\[0\]: "split" is .*; write train, val or test'):
+        load_case_set(tmp_path / "list.json")
+
+
 def test_a_case_without_a_part_beside_cases_to_train_on(tmp_path: Path) -> None:
     entries = [{"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz"} for name in ("a", "b")]
     write_list(tmp_path, [{**entries[0], "split": "train"}, entries[1]])

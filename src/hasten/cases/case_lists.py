@@ -19,7 +19,7 @@ def read_json_list(path: Path, place: FileLocator) -> Listing:
     Raises ValueError.
     """
     content = load_json(path)
-    if isinstance(content, dict) and (_part_lists(content) or is_nnunet(content)):
+    if isinstance(content, dict) and ("train" in _part_lists(content).values() or is_nnunet(content)):
         return read_decathlon(path, place)
     declared = content if isinstance(content, dict) else {"cases": content}
     entries = declared.get("cases")

@@ -186,10 +186,15 @@ def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry | No
 
 def read_part(value: object, where: str) -> Part | None:
     """The part that the field `split` names; None if it is empty. Raises ValueError for another word."""
-    word = str(value or "").strip().lower()
+    word = _text(value).lower()
     if word and word not in PARTS:
         raise ValueError(f'{where}: "split" is {shown(repr(value))}; write train, val or test, or rename the field.')
     return PARTS.get(word)
+
+
+def _text(value: object) -> str:
+    """A field as text: "" for null, and for the NaN that tables write for an empty field."""
+    return "" if value is None or value != value else str(value).strip()
 
 
 def check_parts(parts: Mapping[str, Part | None], where: str) -> None:
@@ -209,7 +214,7 @@ def check_parts(parts: Mapping[str, Part | None], where: str) -> None:
 
 def read_fold(value: object, where: str) -> int | None:
     """The number of the fold in which a case is validated on; None if the field `fold` is empty. Raises ValueError."""
-    text = "" if value is None or value != value else str(value).strip()
+    text = _text(value)
     if not text:
         return None
     whole = re.fullmatch(r"(\d{1,6})(\.0*)?", text, re.ASCII)  # tables write 1.0 where other fields are empty

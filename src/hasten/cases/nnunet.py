@@ -206,11 +206,10 @@ def with_channel_files(path: Path, content: dict[str, Any], cases: Sequence[Case
     for case in cases:
         listed, kind = case.image[0], ending(case.image[0])
         name, files = listed.name.removesuffix(kind), numbered[listed.parent]
-        match = _NAME.fullmatch(name)
-        is_first = match is not None and match[2] == "0000" and ("file_ending" in content or len(channels) > 1)
-        base = match[1] if match and is_first else name
+        match = _NAME.fullmatch(name) if "file_ending" in content else None
+        base = match[1] if match else name
         meant = files.get((base, kind)) if len(case.image) == 1 else None
-        if meant and (is_first or not listed.exists()):
+        if meant and (match or not listed.exists()):
             per_file = per_file or read_file_header(next(iter(meant.values())))[1]
             image = _joined(listed.parent, base, meant, kind, channels or ("image",), per_file, path)
             case = replace(case, id=base if case.id == name else case.id, image=image)
