@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-_SHOWN = 3
+SHOWN = 3
+"""How many of one kind a message names."""
 
 
 def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
@@ -20,12 +21,12 @@ def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
         return matches
     parts = (name.split(".") for name in names)
     beginnings = dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each) + 1))
-    similar = difflib.get_close_matches(pattern.strip("*."), beginnings, n=_SHOWN)
+    similar = difflib.get_close_matches(pattern.strip("*."), beginnings, n=SHOWN)
     hint = f"near are {', '.join(similar)}" if similar else f"there are {first_few(names)}"
     raise ValueError(f"{at}: {pattern!r} fits no parameter of the network; {hint}")
 
 
-def first_few(names: Iterable[object], limit: int = _SHOWN) -> str:
+def first_few(names: Iterable[object], limit: int = SHOWN) -> str:
     """`a, b, c and 5 more`."""
     shown = [str(name) for name in names]
     return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")
@@ -38,9 +39,9 @@ def listing(kinds: Iterable[Sequence[str]], heading: str) -> str:
         return groups[0][0]
     lines = [f"{heading}:"]
     for problems in groups:
-        lines += problems[:_SHOWN]
-        if len(problems) > _SHOWN:
-            lines.append(f"and {len(problems) - _SHOWN} more like the last")
+        lines += problems[:SHOWN]
+        if len(problems) > SHOWN:
+            lines.append(f"and {len(problems) - SHOWN} more like the last")
     return "\n  ".join(lines)
 
 

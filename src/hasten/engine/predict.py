@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from hasten.cases.read import read_image
 from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
-from hasten.config.patterns import listing
+from hasten.config.patterns import SHOWN, listing
 from hasten.config.schema import PrepareConfig
 from hasten.engine.ensemble import Member, read_members, with_infer
 from hasten.engine.inputs import find_cases
@@ -36,6 +37,8 @@ from hasten.engine.section import segment_section
 from hasten.files import size_of
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
+
+log = logging.getLogger(__name__)
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
@@ -172,6 +175,7 @@ def _predicted(
     jobs: cases, and the files of each: its label map, the masks of `regions`, its `probabilities`. The next input is
     read and prepared, and the last label map written, while the network works.
     """
+    unlike: tuple[list[Path], list[Path]] = ([], [])  # the images that caused each kind of warning
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
         writing: list[tuple[Future[None], Path]] = []
@@ -196,7 +200,12 @@ def _predicted(
             chances = None
             if probabilities:
                 chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
-            label, masks = labelled(prepared, model, where=str(case.image[0]), probabilities=chances)
+            label, masks, warnings = labelled(prepared, model, probabilities=chances)
+            for images, warning in zip(unlike, warnings, strict=True):
+                if warning is not None:
+                    images.append(case.image[0])
+                    if len(images) <= SHOWN:
+                        log.warning("%s: %s", case.image[0], warning)
             yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
@@ -207,6 +216,9 @@ def _predicted(
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
             writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
         yield from written()
+    for images in unlike:
+        if len(images) > SHOWN:
+            log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
 
 
 def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:
