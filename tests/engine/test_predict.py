@@ -352,6 +352,13 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
         message,
     )
     caplog.clear()
+    several = [Path(shutil.copy(far, far.with_name(f"far{number}.nii.gz"))) for number in range(5)]
+    predict(run, several, tmp_path / "several")
+    assert len(caplog.messages) == 2 * 3 + 2
+    assert [text for text in caplog.messages if text.startswith("2 more images")] == [
+        f"2 more images are unlike the training cases as {several[2]} is"
+    ] * 2
+    caplog.clear()
     older = tmp_path / "older/checkpoints/best.pt"
     write_checkpoint(older, {name: value for name, value in content.items() if name not in ("foreground", "spacing")})
     predict(older, far, tmp_path / "older/out")

@@ -19,6 +19,8 @@ Kind = Literal["nifti", "itk", "series", "tiff", "picture"]
 HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 _WITHOUT_POSITION = (*PICTURE_ENDINGS, *TIFF_ENDINGS)
 ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *_WITHOUT_POSITION)
+_DOUBLE = {".nrrd": ".seg", ".tif": ".ome", ".tiff": ".ome"}
+"""What stands before an ending in names of 3D Slicer's segmentations and of OME-TIFF, and belongs to the ending."""
 
 
 def ending(path: Path) -> str:
@@ -37,7 +39,13 @@ def stem(path: Path) -> str:
     if path.is_dir():
         return path.name
     suffix = ending(path)
-    return path.name[: len(path.name) - len(suffix)] if suffix else path.stem
+    return _without(path.name, suffix) if suffix else path.stem
+
+
+def _without(name: str, suffix: str) -> str:
+    """A file name without its known ending, of which there may be two parts (`a.ome.tif` gives `a`)."""
+    name, first = name[: -len(suffix)], _DOUBLE.get(suffix)
+    return name[: -len(first)] if first and name.lower().endswith(first) and len(name) > len(first) else name
 
 
 def is_picture(path: Path) -> bool:
@@ -76,7 +84,7 @@ def named_files(folder: Path) -> list[tuple[str, Path]]:
             suffix = _ending(entry.name)
             if entry.is_file():
                 if suffix and not suffix.startswith(".hdr"):
-                    result.append((entry.name[: -len(suffix)], folder / entry.name))
+                    result.append((_without(entry.name, suffix), folder / entry.name))
             elif is_series(folder / entry.name):
                 result.append((entry.name, folder / entry.name))
     return result

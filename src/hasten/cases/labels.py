@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
     if not isinstance(raw, dict) or not raw:
         raise ValueError(f'{where}: "labels" must map values to names, as in {{"0": "background", "1": "spleen"}}.')
     labels: dict[int, str] = {}
-    for key, entry in raw.items():
+    for key, entry in _with_numbers(raw).items():
         value, name = _value_and_name(key, entry, where)
         if value < 0:
             raise ValueError(f'{where}: label value {value} of "{name}" is negative; number the classes from 0.')
@@ -58,6 +58,24 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
     if len(labels) > MAX_CLASSES:
         raise ValueError(f"{where}: declares {len(labels)} classes; at most {MAX_CLASSES} are supported.")
     return dict(sorted(labels.items()))
+
+
+def as_number(value: object) -> object:
+    """A label value that is written as text, "255", as an integer; anything else as it is."""
+    text = value.strip() if isinstance(value, str) else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else value
+
+
+def _with_numbers(raw: Mapping[str, object]) -> dict[str, Any]:
+    """Declared labels; where a name stands before its value or values, these as integers."""
+    return {
+        key: entry
+        if key.strip().removeprefix("-").isdecimal()
+        else [as_number(value) for value in entry]
+        if isinstance(entry, list)
+        else as_number(entry)
+        for key, entry in raw.items()
+    }
 
 
 def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
@@ -84,7 +102,10 @@ def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
 
     Raises ValueError where that is not one value of its own, or the background's.
     """
-    if not isinstance(raw, dict) or "ignore" not in raw:
+    if not isinstance(raw, dict):
+        return raw, None
+    raw = _with_numbers(raw)
+    if "ignore" not in raw:
         return raw, None
     value, rest = raw["ignore"], {name: entry for name, entry in raw.items() if name != "ignore"}
     if type(value) is not int or value < 1:

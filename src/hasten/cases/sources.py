@@ -7,6 +7,7 @@ import os
 import tarfile
 import zipfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from hasten.cases.entries import Listing, pause_garbage_collection
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.image_folders import read_pairs
-from hasten.cases.labels import find_labels
+from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.remote import Downloader, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet, is_flat
-from hasten.config.patterns import first_few
+from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
 
 log = logging.getLogger(__name__)
@@ -85,9 +86,17 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
     """The listed cases with these known facts."""
-    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out")
+    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out", "folds")
     shared: dict[str, Any] = {name: getattr(listing, name) for name in names}
     return CaseSet(labels=labels, channels=channels, spatial_dims=spatial_dims, **shared)
+
+
+def with_classes(listing: Listing, classes: Sequence[str] | Mapping[str, int] | None) -> Listing:
+    """The listing with the class names of the configuration, instead of its own; None changes nothing.
+
+    classes: the names of the values 0, 1, ..., or name to value. Raises ValueError.
+    """
+    return listing if classes is None else replace(listing, labels=parse_labels(as_lists(classes), "data.classes"))
 
 
 def with_ignore(listing: Listing, value: int | None) -> Listing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +50,9 @@ class CaseSet:
     ignore: int | None = None
     """Label value of voxels that are not annotated, which is none of `labels`."""
     held_out: tuple[str, ...] = ()
-    """Ids of the cases that the source itself holds out for validation, which data.split.by=list uses."""
+    """Ids of the cases that the source itself holds out for validation."""
+    folds: Mapping[str, int] = field(default_factory=dict)
+    """Fold in which the source says a case is validated on, by id; empty where it gives none."""
 
 
 class Segment(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hasten.cli.folds import check_options, refuse_fraction, train_all
+from hasten.cli.folds import check_options, train_all
 from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
@@ -57,8 +57,6 @@ def train(
         raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
-    if folds is not None:
-        refuse_fraction(source, overrides or [])
     if config.kind == "segmentation":
         from hasten.nets.cpu.build import build_ahead
 

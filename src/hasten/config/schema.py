@@ -23,19 +23,20 @@ OptimizerName = Literal["muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "l
 class SplitConfig:
     """Which cases are held out for validation."""
 
-    by: Literal["fraction", "fold", "list", "nnunet"] = "fraction"
-    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`, or what the source holds
-    out; `nnunet`: the folds of nnU-Net's splits_final.json, or without one those it would draw."""
-    fraction: float = 0.2
-    """Share of the cases that is validated on (by: fraction)."""
+    by: Literal["fraction", "fold", "list", "nnunet"] | None = None
+    """`fraction`: a seeded draw; `fold`: cross-validation, by the folds that a list gives or else drawn; `list`: the
+    ids in `validation`, or what the source holds out; `nnunet`: the folds of nnU-Net's splits_final.json, or without
+    one those it would draw. None: what the other settings here ask for, else what the source says, else a fraction."""
+    fraction: float | None = None
+    """Share of the cases that is validated on (by: fraction); None: 0.2."""
     seed: int = 0
     """Seed of the shuffle before a fraction or folds are cut."""
-    fold: int = 0
-    """Which fold is validated on, 0-based (by: fold or nnunet)."""
-    num_folds: int = 5
-    """Number of folds (by: fold)."""
+    fold: int | None = None
+    """Which fold is validated on (by: fold or nnunet), 0-based unless a list numbers them; None: the first."""
+    num_folds: int | None = None
+    """Number of folds (by: fold); None: those of the list, else 5."""
     validation: tuple[str, ...] = ()
-    """Case ids that are validated on (by: list); empty for those that a JSON or CSV list itself holds out."""
+    """Case ids that are validated on (by: list); empty for those that the source itself holds out."""
     train_range: Range = (0.0, 1.0)
     """Part of the training cases that is used, as shares (from, to) of their order shuffled by `seed`."""
 
@@ -48,6 +49,9 @@ class DataConfig:
     """A Decathlon folder or its dataset.json, a folder with images/ and labels/, or a JSON or CSV list."""
     spatial_dims: Literal[2, 3] | None = None
     """Declared dimension of the images; None takes what the files say."""
+    classes: tuple[str, ...] | dict[str, int] | None = None
+    """Names of the label values: in their order, as [background, nucleus] for 0 and 1, or by name, as {nucleus: 255}.
+    None takes the source's, from its dataset.json or a labels.json beside the cases, else class_1, class_2, ..."""
     regions: dict[str, tuple[int, ...]] | None = None
     """Classes that overlap, name: [label values], each a network output of its own; None takes what the source says.
 

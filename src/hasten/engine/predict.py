@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -12,10 +13,11 @@ from pathlib import Path
 from hasten.cases.read import read_image
 from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
+from hasten.config.patterns import SHOWN, listing
 from hasten.config.schema import PrepareConfig
 from hasten.engine.core_follower import cores_followed
 from hasten.engine.ensemble import Member, read_members, with_infer
-from hasten.engine.inputs import find_cases, listing
+from hasten.engine.inputs import find_cases
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import (
@@ -36,6 +38,8 @@ from hasten.engine.section import segment_section
 from hasten.files import size_of
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
+
+log = logging.getLogger(__name__)
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
@@ -156,7 +160,7 @@ def predict_cases(
     if failures:
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
-        raise ValueError(f"{listing(failures, heading)}{others}")
+        raise ValueError(f"{listing([failures], heading)}{others}")
     return targets
 
 
@@ -173,6 +177,7 @@ def _predicted(
     jobs: cases, and the files of each: its label map, the masks of `regions`, its `probabilities`. The next input is
     read and prepared, and the last label map written, while the network works.
     """
+    unlike: tuple[list[Path], list[Path]] = ([], [])  # the images that caused each kind of warning
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
         writing: list[tuple[Future[None], Path]] = []
@@ -194,11 +199,16 @@ def _predicted(
                 volume, prepared = this.result()
                 if probabilities:
                     chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
-                label, masks = labelled(prepared, model, where=str(case.image[0]), probabilities=chances)
+                label, masks, warnings = labelled(prepared, model, probabilities=chances)
             except (ValueError, OSError) as error:
                 yield from written()  # what came before is reported before
                 yield _naming(case.image[0], error), target
                 continue
+            for images, warning in zip(unlike, warnings, strict=True):
+                if warning is not None:
+                    images.append(case.image[0])
+                    if len(images) <= SHOWN:
+                        log.warning("%s: %s", case.image[0], warning)
             yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
@@ -209,6 +219,9 @@ def _predicted(
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
             writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
         yield from written()
+    for images in unlike:
+        if len(images) > SHOWN:
+            log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
 
 
 def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:

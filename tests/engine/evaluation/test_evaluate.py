@@ -123,6 +123,34 @@ def test_every_case_that_cannot_be_compared_is_listed(folders: tuple[Path, Path]
     assert "c1.nii.gz: its affine differs" in text
 
 
+def test_at_most_three_problems_of_a_kind_are_shown(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    for number in range(9):
+        save(data / f"labelsTr/more{number}.nii.gz", label_of(1))
+    save(predictions / "c1.nii.gz", label_of(1), np.diag([1.0, 1.2, 2.6, 1.0]))
+    with pytest.raises(ValueError, match="10 cases cannot be compared") as error:
+        evaluate(predictions, data / "labelsTr")
+    text = str(error.value)
+    assert (text.count("has no prediction"), text.count("its affine differs")) == (3, 1)
+    assert "and 6 more like the last" in text
+
+
+def test_predictions_are_paired_with_label_maps_of_similar_names(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    predictions, data = folders
+    before = evaluate(predictions, data / "labelsTr", surfaces=False)
+    for path in sorted((data / "labelsTr").iterdir()):
+        path.rename(path.with_name(path.name.replace(".nii", "_mask.nii")))
+    affine = np.diag([1.0, 1.2, 2.5, 1.0])
+    affine[0, 3] = 0.1
+    save(predictions / "c0.nii.gz", label_of(0), affine)
+    after = evaluate(predictions, data / "labelsTr", surfaces=False)
+    assert after.case_means() == before.case_means()
+    assert "corners of 1 predictions" in caplog.text
+    assert "by up to 0.1 voxels" in caplog.text
+
+
 def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     for number in range(2):

@@ -18,9 +18,9 @@ import numpy as np
 
 from hasten.cases.labels import distinct_values, read_label_values
 from hasten.cases.types import Volume
+from hasten.config.patterns import listing
 from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
-from hasten.engine.inputs import listing
 from hasten.files import replacing
 from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import write_json
@@ -196,7 +196,7 @@ def evaluate_pairs(
             if tick:
                 tick(number, len(pairs.pairs), pair.case)
     if failures:
-        raise ValueError(listing(failures, f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
+        raise ValueError(listing([failures], f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     return Evaluation(
         predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
         main=tuple(pairs.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
