@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import Verbs, echo
 from hasten.config.size import size_text
 
-app = typer.Typer(help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Verbs, help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True
+)
 
 Folder = Annotated[
     Path | None, typer.Option("--dir", help="The cache folder; default $HASTEN_CACHE, else the user's cache folder.")

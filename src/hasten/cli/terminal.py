@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from hasten.config.size import parse_seconds
 from hasten.files import printable
 
 _LONGEST_NAME = 300
@@ -22,6 +26,30 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "use a shorter name",
     errno.EIO: "check that disk",
 }
+
+
+class Verbs(TyperGroup):
+    """A group of commands whose help has the whole first paragraph of each, where click would cut it off."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        first = {name: (verb.help or "").partition("\n\n")[0] for name, verb in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join(text.split())) for name, text in first.items()])
+
+
+def duration_from(least: float) -> Callable[[Any], float]:
+    """Parser of an option that is a time: seconds, or such as 2m and 1h30m; of at least `least` seconds."""
+
+    def duration(text: Any) -> float:
+        try:
+            seconds = float(parse_seconds(text))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        if not least <= seconds < math.inf:
+            raise typer.BadParameter(f"{text}: must be {least:g} seconds or more")
+        return seconds
+
+    return duration
 
 
 def echo(text: str, *, err: bool = False, **style: Any) -> None:

@@ -224,7 +224,7 @@ def _budget(train: TrainConfig) -> Iterator[str]:
     try:
         seconds = parse_duration(train.budget)
     except ValueError:
-        yield wrong("train.budget", "must be a time such as 90s, 10min or 1.5h", train.budget)
+        yield wrong("train.budget", "must be a time with a unit, such as 90s, 10min or 1h30m", train.budget)
         return
     if train.max_seconds is not None and train.max_seconds != seconds:
         yield (
@@ -320,7 +320,7 @@ def check_size(at: str, text: str, *, word: str = "auto") -> Iterator[str]:
         try:
             parse_size(text)
         except ValueError:
-            yield wrong(at, f"must be a size such as 8GiB or 500MB, or {word}", text)
+            yield wrong(at, f"must be a size with a unit, such as 8GiB or 500MB, or {word}", text)
 
 
 def within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:

@@ -20,7 +20,9 @@ from hasten.config.patterns import as_lists
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
+from hasten.config.words import field_called
 from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
+from hasten.files import expanded
 
 _T = typing.TypeVar("_T")
 _MAX_LISTED = 10
@@ -174,7 +176,7 @@ def dump_run(config: Any) -> str:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    return text if is_url(text) else str(Path.cwd() / folder / Path(text).expanduser())
+    return text if is_url(text) else str(Path.cwd() / folder / expanded(text))
 
 
 def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -307,13 +309,16 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
         case "too_long":
             return f"{dotted}: must have {error['ctx']['max_length']} values (given {value})"
         case "dataclass_type":
-            return f"{dotted}: is a section and needs `field: value` lines below it (given {value})"
+            first = next((_dotted(key) for key in kinds if key[:-1] == at), dotted)
+            return f"{dotted}: is a section (given {value}); set its fields, such as {first}"
         case "literal_error" | "per_channel":
             rule = _PER_CHANNEL[str(at[-1])] if error["type"] == "per_channel" else error["ctx"]["expected"]
             similar = difflib.get_close_matches(str(error["input"]), rule.split("'")[1::2], n=1)
             return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {similar[0]}?" if similar else "")
         case "string_type" if not isinstance(error["input"], (dict, list)):
             return f"{dotted}: must be text (given {value}); put it in quotes"
+        case "value_error":
+            return f"{dotted}: {error['ctx']['error']}"
     rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
     return f"{dotted}: must be {rule} (given {value})"
 
@@ -327,9 +332,12 @@ def _length(kind: Any) -> int:
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """Suggests names: similar ones of the same section, else the same name in another section."""
+    """Suggests names: what other tools' word stands for, similar ones of the section, or the same name elsewhere."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
-    similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
+    known = field_called(str(at[-1]))
+    similar = [known] if known in map(_dotted, names) else []
+    if not similar:
+        similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
     if not similar:
         similar = sorted(_dotted(key) for key in names if key[-1] == at[-1])
     if similar:

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hasten.files import expanded
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserCode:
@@ -96,7 +98,7 @@ def is_file(place: str) -> bool:
 def absolute_code(text: str, folder: Path) -> str:
     """A relative file as seen from `folder`; a module, or anything else, stays as it is."""
     place, colon, name = text.rpartition(":")
-    return f"{Path.cwd() / folder / Path(place).expanduser()}:{name}" if colon and is_file(place) else text
+    return f"{Path.cwd() / folder / expanded(place)}:{name}" if colon and is_file(place) else text
 
 
 def name_of(value: Any) -> str:

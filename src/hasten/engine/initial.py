@@ -16,7 +16,7 @@ from torch import Tensor, nn, serialization
 from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.weights import model_file, read_model
-from hasten.files import hash_file
+from hasten.files import expanded, hash_file
 from hasten.nets.weights import Fit, fit_weights, last_weight
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
@@ -141,7 +141,7 @@ def read_weights(path: str | Path) -> Saved:
     bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that names
     the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists():
         raise ValueError(f"{path}: no such file or run")
     file = model_file(path)
