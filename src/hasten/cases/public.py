@@ -132,8 +132,14 @@ def public_set(name: str) -> PublicSet:
 
 
 def data_home() -> Path:
-    """The folder of public sets: $HASTEN_DATA, else hasten-data in the user's home."""
-    return expanded(os.environ.get(HOME) or "~/hasten-data")
+    """The folder of public sets: $HASTEN_DATA, else hasten-data in the user's home. Raises ValueError without one."""
+    named = os.environ.get(HOME)
+    if named:
+        return expanded(named)
+    try:
+        return expanded("~/hasten-data")
+    except ValueError as error:
+        raise ValueError(f"no folder for public data: this user has no home folder; set ${HOME} to one") from error
 
 
 def described(public: PublicSet) -> str:

@@ -24,7 +24,7 @@ from hasten.cli.recipe import app as recipe
 from hasten.cli.report import report
 from hasten.cli.scale import app as scale
 from hasten.cli.slurm import app as slurm
-from hasten.cli.terminal import Verbs, echo, guard_messages, mistake_text
+from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.watch import watch
@@ -49,7 +49,7 @@ class _Guarded(Verbs):
             text = mistake_text(error)
             if text is None or os.environ.get("HASTEN_DEBUG") == "1":
                 raise
-            echo(f"error: {text_for_rank(error, text)}", fg=typer.colors.RED, err=True)
+            complain(f"error: {text_for_rank(error, text)}")
             raise typer.Exit(2) from None
 
 

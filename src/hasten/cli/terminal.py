@@ -8,13 +8,14 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from hasten.config.size import parse_seconds
 from hasten.files import printable
+from hasten.observe.progress import fitted, terminal_width
 
 _LONGEST_NAME = 300
 _REMEDIES = {
@@ -57,9 +58,28 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(text), err=err, **style)
 
 
+def complain(text: str) -> None:
+    """Print an error on standard error."""
+    echo(_wrapped(text), fg=typer.colors.RED, err=True)
+
+
+def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
+    """Columns of the terminal that `stream` (standard output) writes to; `otherwise` for a file or a pipe."""
+    stream = stream or sys.stdout
+    return terminal_width(stream) if stream.isatty() else otherwise
+
+
+def _wrapped(text: str) -> str:
+    """`text` for standard error; on a terminal its lines break between words."""
+    if not sys.stderr.isatty():
+        return text
+    width = terminal_width(sys.stderr)
+    return "\n".join(fitted(line.split(" "), width, " ") for line in text.splitlines())
+
+
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return _wrapped(printable(super().format(record)))
 
 
 def guard_messages() -> None:

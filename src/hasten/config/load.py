@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import math
 import re
 import reprlib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -37,7 +39,7 @@ _PER_CHANNEL = {
 """Rules of fields with one value for all channels, or a list with one for each."""
 
 
-def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_run(path: str | Path | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe.
 
     A relative `data.source`, `cache.dir`, `network.weights` or file of `augment.chain`, `network.name` or `loss.name`
@@ -45,15 +47,55 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
 
     Args:
         path: YAML file; None takes the defaults and the overrides.
-        overrides: each "section.field=value" with the value in YAML; a later one wins.
+        overrides: each "section.field=value" with the value in YAML, a later one wins; or {"section.field": value} with
+            plain values, paths, tuples, or NumPy's numbers and arrays. `network.args` and `loss.args` are for code that
+            `train` gets.
 
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
 
     Example:
         >>> config = hasten.load_run(overrides=["data.source=path/to/dataset", "train.steps=500"])
+        >>> same = hasten.load_run(overrides={"data.source": "path/to/dataset", "train.steps": 500})
     """
-    return load_as(RunConfig, check_run, path, overrides)
+    return load_as(RunConfig, partial(check_run, code_follows=True), path, _as_texts(overrides))
+
+
+def _as_texts(overrides: Any) -> list[str]:
+    """Overrides as texts. Raises ValueError for what is neither a mapping nor texts."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"{name}={_yaml_of(str(name), value)}" for name, value in overrides.items()]
+    others = [each for each in overrides if not isinstance(each, str)]
+    if others:
+        raise ValueError(f"overrides: must be texts such as 'train.steps=500', or one dict (given {others[0]!r})")
+    return list(overrides)
+
+
+def _yaml_of(name: str, value: Any) -> str:
+    """A value in one line of YAML."""
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
+    Dumper.add_representer(tuple, Dumper.represent_list)
+    Dumper.add_multi_representer(object, _represent_array)
+    try:
+        text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"override {name}: {type(value).__name__} is no plain value; give numbers, texts or lists"
+        ) from error
+    return str(text).removesuffix("\n").removesuffix("\n...")
+
+
+def _represent_array(dumper: yaml.SafeDumper, value: Any) -> yaml.Node:
+    """NumPy's and torch's numbers and arrays as Python's."""
+    if not hasattr(value, "tolist"):
+        raise yaml.YAMLError(f"{type(value).__name__} is no plain value")
+    return dumper.represent_data(value.tolist())
 
 
 def load_as(
