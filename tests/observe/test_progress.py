@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hasten.observe.progress import PLAIN_EVERY, Progress, fitted
+from hasten.observe.progress import PLAIN_EVERY, Progress, wrapped
 
 
 class Terminal(io.StringIO):
@@ -134,5 +134,6 @@ def test_what_the_run_does_is_told_before_and_during_it() -> None:
 
 
 def test_words_are_wrapped_and_never_broken() -> None:
-    assert fitted("a run in /a/long/path ends".split(), 10, " ") == "a run in\n  /a/long/path\n  ends"
-    assert fitted(["a", "b"], None, "  ") == "a  b"
+    assert wrapped("a run in /a/long/path ends", 10) == "a run in\n  /a/long/path\n  ends"
+    assert wrapped("two:\n  b  half-open", 12) == "two:\n  b\n    half-open"
+    assert wrapped("a  b", None) == "a  b"

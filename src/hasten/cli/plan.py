@@ -13,6 +13,7 @@ import typer
 
 from hasten.cli.source import Overrides, Source, config_from
 from hasten.cli.terminal import columns, echo
+from hasten.observe.progress import wrapped
 
 _VALUE = 32
 """Maximum characters of a value that has its reason in the same row."""
@@ -43,7 +44,8 @@ def plan(
     if decided.get("augmentation"):
         from hasten.augment.explain import ExplainedTransform, rows_table
 
-        echo(rows_table([ExplainedTransform(**row) for row in decided["augmentation"]]) + "\n")
+        table = rows_table([ExplainedTransform(**row) for row in decided["augmentation"]])
+        echo(wrapped(table, columns()) + "\n")
     if decided.get("network"):
         size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""

@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -15,7 +16,7 @@ from typer.core import TyperGroup
 
 from hasten.config.size import parse_seconds
 from hasten.files import printable
-from hasten.observe.progress import fitted, terminal_width
+from hasten.observe.progress import PLAIN_EVERY, terminal_width, wrapped
 
 _LONGEST_NAME = 300
 _REMEDIES = {
@@ -58,9 +59,26 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(text), err=err, **style)
 
 
+def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
+    """Shows the first and the last of many cases, others now and then, and how long the rest takes at that pace."""
+    began, due, first = clock(), -math.inf, 0
+
+    def show(done: int, total: int, name: str) -> None:
+        nonlocal due, first
+        now, first = clock(), first or done
+        if now < due and done < total:
+            return
+        due = now + PLAIN_EVERY
+        seconds = (now - began) / (done - first + 1) * (total - done)
+        remaining = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        echo(f"{done}/{total}  {name}{remaining}", err=True)
+
+    return show
+
+
 def complain(text: str) -> None:
     """Print an error on standard error."""
-    echo(_wrapped(text), fg=typer.colors.RED, err=True)
+    echo(_for_stderr(text), fg=typer.colors.RED, err=True)
 
 
 def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
@@ -69,17 +87,14 @@ def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
     return terminal_width(stream) if stream.isatty() else otherwise
 
 
-def _wrapped(text: str) -> str:
+def _for_stderr(text: str) -> str:
     """`text` for standard error; on a terminal its lines break between words."""
-    if not sys.stderr.isatty():
-        return text
-    width = terminal_width(sys.stderr)
-    return "\n".join(fitted(line.split(" "), width, " ") for line in text.splitlines())
+    return wrapped(text, terminal_width(sys.stderr) if sys.stderr.isatty() else None)
 
 
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _wrapped(printable(super().format(record)))
+        return _for_stderr(printable(super().format(record)))
 
 
 def guard_messages() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
@@ -96,7 +97,7 @@ class Progress:
 
     def tell(self, text: str) -> None:
         """Print what the run is or does, above the live line."""
-        self._print(fitted(text.split(" "), self._width(), " "))
+        self._print(wrapped(text, self._width()))
 
     def stop(self, message: str = "") -> None:
         """End the display and print `message`; safe to call twice, or before `start`."""
@@ -108,7 +109,7 @@ class Progress:
             print(message, file=self._stream, flush=True)
 
     def _draw(self, step: int, now: float, *, is_validation: bool) -> None:
-        text = fitted(self._parts(step, now), self._width(), "  ")
+        text = _fitted(self._parts(step, now), self._width())
         if is_validation or self._live is None:  # stays, so that the course of the score can be read afterwards
             self._print(text)
         if self._live is not None:
@@ -145,16 +146,32 @@ class Progress:
         return parts
 
 
-def fitted(parts: Sequence[str], width: int | None, separator: str) -> str:
+def _fitted(parts: Sequence[str], width: int | None) -> str:
     """The parts in a line, or in as many as `width` columns ask for, none of them broken; later lines are indented."""
-    lines = [""]
-    for part in parts:
-        longer = f"{lines[-1]}{separator}{part}" if lines[-1] else part
-        if width is None or len(longer) < width or not lines[-1].strip():
+    lines = list(parts[:1])
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        if width is None or len(longer) < width:
             lines[-1] = longer
         else:
             lines.append(f"  {part}")
     return "\n".join(lines)
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Each line of `text` in as many lines as `width` columns ask for, broken between words; None leaves it."""
+    if width is None:
+        return text
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width - 1,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )
 
 
 def terminal_width(stream: TextIO) -> int:
