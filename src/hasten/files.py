@@ -126,6 +126,16 @@ def pid_namespace() -> int:
         return 0
 
 
+def expanded(path: str | Path) -> Path:
+    """`path` with ~ or ~NAME as that user's home folder. Raises ValueError for a user who has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        name = Path(path).parts[0]
+        whose = "this user" if name == "~" else f"a user {name[1:]}"
+        raise ValueError(f"{path}: {whose} has no home folder here; write the whole path") from error
+
+
 def existing(folder: Path) -> Path:
     """The folder itself, or the nearest one above it that exists."""
     return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())

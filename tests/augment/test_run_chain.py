@@ -134,6 +134,7 @@ keys = ["image", "label"]
         "label_keys=('label',))",
         "mine = [CropByPosNegLabel(size=(10, 10, 10)), Flip(), GaussianNoise(), Resize(spatial_size=(8, 8, 8))]",
         "mine = [CutMix(), GaussianNoise()]",
+        "def mine():\n    return [Flip(prob=0.5)]",
     ],
 )
 def test_hastens_operations(tmp_path: Path, text: str) -> None:

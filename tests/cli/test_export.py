@@ -20,9 +20,9 @@ def stand_in(patch: pytest.MonkeyPatch, **result: Any) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
 
     def export_weights(
-        run: Path, out: Path, format: str | None, *, force: bool, tolerance: float, trust_changed_code: bool
+        run: Path, out: Path, format: str | None, *, overwrite: bool, tolerance: float, trust_changed_code: bool
     ) -> SimpleNamespace:
-        calls.append((run, out, format, force, tolerance, trust_changed_code))
+        calls.append((run, out, format, overwrite, tolerance, trust_changed_code))
         return SimpleNamespace(path=out, **result)
 
     patch.setitem(sys.modules, "hasten.engine.export", SimpleNamespace(export_weights=export_weights))
@@ -40,7 +40,7 @@ def test_the_difference_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = stand_in(monkeypatch, format="safetensors", difference=0.0, scale=0.0)
     result = invoke(
-        "run", "--out", "x.bin", "--format", "safetensors", "--force", "--tolerance", "0.5", "--trust-changed-code"
+        "run", "--out", "x.bin", "--format", "safetensors", "--overwrite", "--tolerance", "0.5", "--trust-changed-code"
     )
     assert result.stdout == "x.bin: the same weights, bit for bit\n"
     assert calls == [(Path("run"), Path("x.bin"), "safetensors", True, 0.5, True)]

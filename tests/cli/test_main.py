@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import hasten
@@ -287,3 +289,48 @@ def test_version_and_help_as_a_module() -> None:
     assert module("--version") == f"hasten {hasten.__version__}\n"
     for verb in ("train", "plan", "predict", "report", "phantom"):
         assert verb in module("--help")
+
+
+def helps() -> list[list[str]]:
+    """Every verb, and every verb of a group of them."""
+    found: list[list[str]] = []
+
+    def look(command: Any, words: list[str]) -> None:
+        found.append(words)
+        for name, verb in getattr(command, "commands", {}).items():
+            look(verb, [*words, name])
+
+    look(typer.main.get_command(app), [])
+    return found
+
+
+@pytest.mark.parametrize("words", helps(), ids=" ".join)
+def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert max(map(len, result.output.splitlines())) <= 80
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    for parameter in command.params:
+        for option in parameter.opts if parameter.param_type_name == "option" else ():
+            assert re.search(rf"(?m)^ +.*{re.escape(option)}\b", result.output), option
+    shown = " ".join(result.output.split())
+    for verb in getattr(command, "commands", {}).values():
+        assert " ".join(verb.help.partition("\n\n")[0].split()) in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [("--epochs", "train.steps"), ("--lr", "train.learning_rate"), ("--batch-size", "sample.batch_size")],
+)
+def test_an_option_of_other_tools_names_the_setting(option: str, field: str) -> None:
+    result = run("train", "data", option, 3)
+    assert result.exit_code == 2
+    assert f"{field}=VALUE" in result.output
+
+
+@pytest.mark.parametrize(("text", "code"), [("5m", 2), ("abc", 2), ("0.2", 2)])
+def test_a_limit_is_a_time(text: str, code: int, tmp_path: Path) -> None:
+    result = run("tune", tmp_path / "none", "--out", tmp_path / "out", "--seconds", text)
+    assert result.exit_code == code
+    assert ("no such file or folder" in result.output) == (text == "5m")

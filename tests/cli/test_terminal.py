@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cli.terminal import mistake_text
+from hasten.cli.terminal import counted, mistake_text
 from hasten.files import printable
+from hasten.observe.progress import PLAIN_EVERY
 from tests.processes import Program
 
 HOSTILE = "a\x1b[2J\x9b1m\u202eb\rc"
@@ -59,3 +60,14 @@ def test_lack_of_memory_is_one_line() -> None:
 )
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     assert mistake_text(error) is None
+
+
+def test_of_many_cases_the_first_the_last_and_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter(range(1000))
+    show = counted(lambda: float(next(now)))
+    for done in range(1, 201):
+        show(done, 200, f"case{done}")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 200 / PLAIN_EVERY + 1
+    assert lines[0] == "1/200  case1  about 199 s left"
+    assert lines[-1] == "200/200  case200"

@@ -62,7 +62,6 @@ def test_the_defaults_are_in_range() -> None:
         "train.head_steps=3",
         "train.head=[a.*]",
         "loss.name=dicee",
-        "loss.args={a: 1}",
         "loss.digest=abc",
         "train.lr_scale={a: 1, b: -0.5}",
         "train.lr_scale={a: .inf}",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hasten.config.check import check_run
 from hasten.config.load import load_run
 
 OWN = "network.name=nets.py:Net"
@@ -45,7 +46,7 @@ OWN = "network.name=nets.py:Net"
 )
 def test_what_is_refused(settings: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_run(None, settings)
+        raise ValueError("\n".join(check_run(load_run(None, settings))))
 
 
 def test_settings_of_ones_own_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

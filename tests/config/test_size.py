@@ -9,13 +9,24 @@ from hasten.config.size import duration_text, parse_duration, parse_size, size_t
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("8GiB", 8 * 2**30), ("1.5 gib", 3 * 2**29), ("500MB", 500_000_000), ("7", 7), (" 2 KiB ", 2048)],
+    [
+        ("0", 0),
+        ("8GiB", 8 * 2**30),
+        ("1.5 gib", 3 * 2**29),
+        ("500MB", 500_000_000),
+        ("7b", 7),
+        (" 2 KiB ", 2048),
+        ("8G", 8 * 2**30),
+        ("16g", 2**34),
+        (".5Gi", 2**29),
+        ("00", 0),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "8 apples", "8G", "half", "1e3"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "8 apples", "8", "1G2M", "half", "1e3"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="such as 8GiB"):
         parse_size(text)
@@ -43,13 +54,27 @@ def test_words_read_back_are_the_size_within_their_digits(num_bytes: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("10min", 600), ("1.5 h", 5400), ("2 days", 172_800), ("1 minute", 60)]
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("10min", 600),
+        ("1.5 h", 5400),
+        ("2 days", 172_800),
+        ("1 minute", 60),
+        ("2m", 120),
+        ("1h30m", 5400),
+        ("1 h 30 min 5 s", 5405),
+        ("1d12h", 129_600),
+        (".5h", 1800),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "min", "-1h", "0s", "1 fortnight", "1e3s"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "min", "-1h", "0s", "1 fortnight", "1e3s", "1h30", "30m1h", "1m1m", "1:30", "1h and 2m"]
+)
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="such as 90s"):
         parse_duration(text)

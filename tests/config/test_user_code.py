@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -108,15 +109,17 @@ def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.Mon
     named = load("module_for_a_test:make")
     assert name_of(named.value) == "module_for_a_test:make"
     assert load(name_of(load(f"{tmp_path / 'module_for_a_test.py'}:make").value)).source == named.source
+    write(tmp_path, "chain = [print]\n", "chains_for_a_test.py")
+    assert name_of(importlib.import_module("chains_for_a_test").chain) == "chains_for_a_test:chain"
     with pytest.raises(ValueError, match=r"outer\.<locals>\.inner: .*at the top of a file"):
         name_of(load("module_for_a_test:outer").value())
-    with pytest.raises(ValueError, match=r"<locals>\.<lambda>: is no class or function at the top"):
+    with pytest.raises(ValueError, match=r"<locals>\.<lambda>: has no name at the top"):
         name_of(lambda: None)
     scope: dict[str, Any] = {}
     exec("def typed(): ...", scope)
     with pytest.raises(ValueError, match="typed: is defined in no file"):
         name_of(scope["typed"])
-    with pytest.raises(ValueError, match="int: is no class or function"):
+    with pytest.raises(ValueError, match="int: has no name at the top"):
         name_of(3)
 
 

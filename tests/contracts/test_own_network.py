@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from hasten.config.schema import RunConfig
 from hasten.engine.export import export_weights
 from hasten.engine.predict import predict
 from hasten.engine.run import train
+from hasten.observe.progress import Progress
 from tests.engine.runs import assert_same_run, at_step, checkpoint, config_of, resumed
 
 CODE = """
@@ -149,12 +151,23 @@ def test_code_that_changed_or_is_gone_after_the_training(
 
 def test_from_python_by_its_class(source: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nets_of_a_test.py").write_text(CODE)
+    (tmp_path / "chain_of_a_test.py").write_text(
+        "from hasten.augment.contrast import Gamma\nchain = [Gamma(prob=0.5)]\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     made = importlib.import_module("nets_of_a_test").Net
+    chain = importlib.import_module("chain_of_a_test").chain
     usual = ("network.channels=null", "network.strides=null", "network.num_res_units=2", "network.dropout=0.0")
-    config = config_of(source, folder / "cache", *usual, "train.steps=2", "train.validate_every=2")
-    train(config, tmp_path / "run", network=made)
+    short = ("train.steps=2", "train.validate_every=2", "network.args.width=6")
+    config, said = config_of(source, folder / "cache", *usual, *short), io.StringIO()
+    train(config, tmp_path / "run", network=made, augment=chain, progress=Progress(said))
     assert resumed(tmp_path / "run").network.name == "nets_of_a_test:Net"
+    assert resumed(tmp_path / "run").network.args == {"width": 6}
+    assert resumed(tmp_path / "run").augment.chain == "chain_of_a_test:chain"
+    lines = dict(line.split(maxsplit=1) for line in said.getvalue().splitlines())
+    assert "4 cases to train on, 2 to validate on; 3-D" in lines["data"]
+    assert lines["device"].startswith("cpu, ")
+    assert lines["network"].startswith("nets_of_a_test:Net; ")
     assert (tmp_path / "run/checkpoints/network.py").read_text() == CODE
     image = sorted((source / "imagesTr").glob("*.nii.gz"))[0]
     assert predict(tmp_path / "run", image, tmp_path / "masks", device="cpu")

@@ -223,18 +223,18 @@ def test_a_missing_package_is_named(
 
 
 @pytest.mark.parametrize("ending", ["onnx", "safetensors"])
-def test_a_file_that_exists_is_replaced_only_by_force(run: Path, tmp_path: Path, ending: str) -> None:
+def test_a_file_that_exists_is_replaced_only_by_overwrite(run: Path, tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"model.{ending}"
     out.write_text("mine")
-    with pytest.raises(ValueError, match=r"exists; choose another --out, or add --force"):
+    with pytest.raises(ValueError, match=r"exists; choose another --out, or add --overwrite"):
         export_weights(run, out)
     assert out.read_text() == "mine"
-    export_weights(run, out, force=True)
+    export_weights(run, out, overwrite=True)
     assert metadata_of(out)["step"] == "40"
     folder = tmp_path / f"folder.{ending}"
     folder.mkdir()
     with pytest.raises(ValueError, match=r"exists; choose another --out$"):
-        export_weights(run, folder, force=True)
+        export_weights(run, folder, overwrite=True)
 
 
 def test_a_failed_write_keeps_the_file_before(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_a_failed_write_keeps_the_file_before(run: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(ValueError, match=r"model\.safetensors: cannot be written \(No space left"):
-        export_weights(run, out, force=True)
+        export_weights(run, out, overwrite=True)
     assert out.read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"run", out.name}
 

@@ -122,7 +122,7 @@ def test_regions_and_what_the_files_say(run: Path, tmp_path: Path) -> None:
     checkpoint = torch.load(tmp_path / "model/fold_0/checkpoint_final.pth", weights_only=False)
     assert checkpoint["network_weights"].keys() == read_checkpoint(other / "checkpoints/best.pt")["weights"].keys()
     assert checkpoint["inference_allowed_mirroring_axes"] is None
-    with pytest.raises(ValueError, match="exists; choose another --out, or add --force"):
+    with pytest.raises(ValueError, match="exists; choose another --out, or add --overwrite"):
         export_weights(other, tmp_path / "model", "nnunet")
 
 

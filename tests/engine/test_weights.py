@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.config.schema import NetworkConfig
+from hasten.config.load import load_run, to_dict
+from hasten.config.schema import NetworkConfig, RunConfig
 from hasten.engine.checkpoint import write_checkpoint
-from hasten.engine.weights import describe_mismatch, load_weights, read_model
+from hasten.engine.weights import describe_mismatch, load_weights, read_model, with_network_of_weights
 from hasten.nets.build import build_network
 
 NAMES = ("unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet")
@@ -188,3 +189,34 @@ def test_weights_that_are_no_real_numbers_are_refused(change: Any) -> None:
     state = {name: change(value) for name, value in network.state_dict().items()}
     with pytest.raises(ValueError, match=r"best.pt: of another network \(2 .* or without any: weight"):
         load_weights(network, state, where="best.pt")
+
+
+SAVED = ("network.name=unet", "network.channels=[8, 16]", "network.strides=[[2, 2, 2]]", "network.num_res_units=1")
+
+
+@pytest.mark.parametrize(
+    ("own", "dims", "wanted"),
+    [
+        ((), 3, {"name": "unet", "channels": (8, 16), "strides": ((2, 2, 2),), "num_res_units": 1}),
+        (("network.dropout=0.5",), 3, {"name": "unet", "channels": (8, 16), "dropout": 0.5}),
+        (("network.channels=[4, 8]",), 3, {"channels": (4, 8), "strides": ((2, 2, 2),)}),
+        (("network.name=dynunet",), 3, {"name": "dynunet", "channels": None, "num_res_units": 2}),
+        ((), 2, {"name": "unet", "channels": (8, 16), "strides": None}),
+    ],
+)
+def test_a_run_that_starts_from_another_has_its_network(
+    own: tuple[str, ...], dims: int, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "best.pt"
+    write_checkpoint(path, {"config": to_dict(load_run(overrides=SAVED)), "spatial_dims": 3, "weights": {}})
+    config = with_network_of_weights(load_run(overrides=[f"network.weights={path}", *own]), dims)
+    assert {name: getattr(config.network, name) for name in wanted} == wanted
+    assert config.network.weights == str(path)
+
+
+def test_weights_of_other_programs_and_missing_ones_leave_the_network_open(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
+    for name in ("other.pt", "gone.pt"):
+        config = load_run(overrides=[f"network.weights={tmp_path / name}"])
+        assert with_network_of_weights(config, 3) == config
+    assert with_network_of_weights(RunConfig(), 3) == RunConfig()

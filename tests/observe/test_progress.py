@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 
-from hasten.observe.progress import PLAIN_EVERY, Progress
+import pytest
+
+from hasten.observe.progress import PLAIN_EVERY, Progress, wrapped
 
 
 class Terminal(io.StringIO):
@@ -103,3 +105,35 @@ def test_a_run_that_goes_by_iou_is_told_by_it() -> None:
     progress.update(5, score=0.5)
     assert "IoU 0.5000 (best 0.5000, target 0.9000)" in stream.getvalue()
     assert "Dice" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_gets_every_part_unbroken(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream, clock = Terminal(), Hand()
+    progress = Progress(stream, clock=clock)
+    progress.start(1500, target=0.9)
+    progress.update(1)
+    clock.now += 723
+    progress.update(1234, loss=0.1234, score=0.8123, samples_per_s=123.4, wait_share=0.123)
+    progress.stop()
+    printed = next(text for text in stream.getvalue().split("\x1b[?25l") if "step 1234" in text).split("\x1b")[0]
+    lines = [line.strip() for line in printed.splitlines()]
+    whole = "step 1234/1500 (82%)  12 min 03 s, at most 2 min 36 s left  Dice 0.8123 (best 0.8123, target 0.9000)  "
+    assert "  ".join(filter(None, lines)) == whole + "loss 0.1234  123.4 samples/s  waiting for data 12.3%"
+    assert max(map(len, lines)) < max(width, len("Dice 0.8123 (best 0.8123, target 0.9000)") + 1)
+
+
+def test_what_the_run_does_is_told_before_and_during_it() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, clock=Hand())
+    progress.tell("device     cpu, 2 threads")
+    progress.start(10)
+    progress.tell("scoring")
+    assert stream.getvalue().splitlines() == ["device     cpu, 2 threads", "scoring"]
+
+
+def test_words_are_wrapped_and_never_broken() -> None:
+    assert wrapped("a run in /a/long/path ends", 10) == "a run in\n  /a/long/path\n  ends"
+    assert wrapped("two:\n  b  half-open", 12) == "two:\n  b\n    half-open"
+    assert wrapped("a  b", None) == "a  b"

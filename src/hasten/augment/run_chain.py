@@ -5,6 +5,7 @@ Prepared cases hold two entries, "image" and "label" (classes), and a batch of a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -240,12 +241,17 @@ def _sized_check(op: Any, patch: Triple) -> Any:
 
 
 def _plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
-    """Whatever a chain file may hold, as operations: a Chain, a list of operations, or MONAI's transforms.
+    """Whatever a chain file may hold, as operations: a Chain, a list of operations, MONAI's transforms, or their maker.
 
     patch: (D, H, W) that the run crops to where there is no crop. Raises ValueError for anything else.
     """
     from monai.transforms import Compose
 
+    if inspect.isfunction(value):
+        try:
+            value = value()
+        except TypeError as error:
+            raise ValueError(f"is a function, and can't be called without arguments: {error}") from None
     if isinstance(value, Chain):
         if set(value.keys) != set(KEYS) or value.label_keys != LABEL_KEYS:
             raise ValueError(

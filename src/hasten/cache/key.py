@@ -18,7 +18,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.intensity import canonical
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
-from hasten.files import hash_file
+from hasten.files import expanded, hash_file
 
 FORMAT = 8
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
@@ -30,14 +30,20 @@ _ACCOMPANIED = (".mhd", ".nhdr", *HALVES, *TIFF_ENDINGS)
 def cache_dir(config: CacheConfig) -> Path:
     """Folder of the persistent cache: `cache.dir`, else $HASTEN_CACHE, else hasten/ in $XDG_CACHE_HOME or ~/.cache.
 
-    Raises ValueError for a URL.
+    Raises ValueError for a URL, and where the last is meant and there is no home folder.
     """
     for name, folder in (("cache.dir", config.dir), ("$HASTEN_CACHE", os.environ.get("HASTEN_CACHE"))):
         if folder and is_url(folder):
             raise ValueError(f"{name}={shown(folder)}: the cache is mapped into memory; name a folder of this machine")
         if folder:
-            return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hasten"
+            return expanded(folder)
+    try:
+        return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "hasten"
+    except ValueError as error:
+        raise ValueError(
+            "no folder for the cache: this user has no home folder; set $HASTEN_CACHE (or cache.dir) to one that can "
+            "be written to"
+        ) from error
 
 
 def shard_dirs(config: CacheConfig) -> tuple[Path, ...]:

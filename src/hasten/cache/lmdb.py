@@ -23,6 +23,7 @@ from hasten.cache.item_bytes import encode
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
 from hasten.cache.publish import as_value_error
+from hasten.files import expanded
 from hasten.observe.cores import usable_cores
 from hasten.prepare.threads import one_torch_thread
 
@@ -56,7 +57,7 @@ class LMDBDataset(ChainDataset):
         lmdb_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(data, transform)
-        self.cache_dir = Path(cache_dir).expanduser()
+        self.cache_dir = expanded(cache_dir)
         self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
         self.num_workers, self.hash_content = num_workers, hash_content
         self.keys: list[bytes] = []

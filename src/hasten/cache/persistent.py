@@ -16,7 +16,7 @@ from hasten.cache.item_bytes import encode
 from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
 from hasten.cache.publish import as_value_error, sweep, temporary_for
-from hasten.files import replacing
+from hasten.files import expanded, replacing
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class PersistentDataset(ChainDataset):
         hash_content: bool = False,
     ) -> None:
         super().__init__(data, transform)
-        self.cache_dir = Path(cache_dir).expanduser()
+        self.cache_dir = expanded(cache_dir)
         self.hash_content = hash_content
         self.models = Models()
         self.mappings: dict[str, tuple[tuple[int, int, int], Mappings]] = {}

@@ -20,6 +20,7 @@ from hasten.cases.fetch import Patience, fetch
 from hasten.cases.unpack import unpack
 from hasten.config.size import size_text
 from hasten.config.url import shown
+from hasten.files import expanded
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +132,14 @@ def public_set(name: str) -> PublicSet:
 
 
 def data_home() -> Path:
-    """The folder of public sets: $HASTEN_DATA, else hasten-data in the user's home."""
-    return Path(os.environ.get(HOME) or Path.home() / "hasten-data").expanduser()
+    """The folder of public sets: $HASTEN_DATA, else hasten-data in the user's home. Raises ValueError without one."""
+    named = os.environ.get(HOME)
+    if named:
+        return expanded(named)
+    try:
+        return expanded("~/hasten-data")
+    except ValueError as error:
+        raise ValueError(f"no folder for public data: this user has no home folder; set ${HOME} to one") from error
 
 
 def described(public: PublicSet) -> str:
@@ -162,7 +169,7 @@ def download(public: PublicSet, to: Path | None = None, *, patience: Patience | 
     folder, and the folder appears only when it is whole. The archive is removed afterwards.
     Raises ValueError: no archive, a server or disk that fails, another MD5 sum, an unsafe or damaged archive.
     """
-    home = (to or data_home()).expanduser().absolute()
+    home = expanded(to or data_home()).absolute()
     target = home / public.folder
     if target.is_dir() and any(target.iterdir()):
         return target

@@ -24,6 +24,7 @@ from hasten.cases.remote import Downloader, companions, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet, is_flat
 from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
+from hasten.files import expanded
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +52,13 @@ def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
     source = str(source)
-    downloader = Downloader(remote_dir.expanduser().absolute(), patience) if remote_dir is not None else None
+    downloader = Downloader(expanded(remote_dir).absolute(), patience) if remote_dir is not None else None
     if is_url(source):
         if downloader is None:
             raise ValueError(f"{shown(source)}: is remote; say where its copy goes (remote_dir=).")
         path, place = mirror(source, downloader)
     else:
-        path = Path(source).expanduser().absolute()
+        path = expanded(source).absolute()
         folder = path if path.is_dir() else path.parent
         place = FileLocator(folder=folder, remote_dir=downloader.folder if downloader else None)
     listing = _read_listing(path, place)

@@ -15,6 +15,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.decision import GIVEN, Decision
 from hasten.config.patterns import first_few
 from hasten.config.schema import SplitConfig
+from hasten.files import expanded
 
 _FRACTION = 0.2
 _NUM_FOLDS = 5
@@ -252,7 +253,7 @@ def find_splits(case_set: CaseSet) -> Path | None:
     """The splits_final.json of a set, if there is one."""
     folder = case_set.source if case_set.source.is_dir() else case_set.source.parent
     preprocessed = os.environ.get("nnUNet_preprocessed")  # noqa: SIM112 - nnU-Net spells it so
-    places = [Path(preprocessed).expanduser() / folder.name] if preprocessed else []
+    places = [expanded(preprocessed) / folder.name] if preprocessed else []
     return next((place / _SPLITS_FINAL for place in (*places, folder) if (place / _SPLITS_FINAL).is_file()), None)
 
 

@@ -12,11 +12,12 @@ import typer
 
 import hasten
 from hasten.cli.source import Overrides
+from hasten.cli.terminal import Verbs, duration_from
 
 CHECKOUT = Path(hasten.__file__).resolve().parents[2]
 """The repository, where the package is installed from one with `pip install -e`."""
 
-app = typer.Typer(help="Measure on this machine what others have published.", no_args_is_help=True)
+app = typer.Typer(cls=Verbs, help="Measure on this machine what others have published.", no_args_is_help=True)
 
 
 @app.command()
@@ -24,7 +25,7 @@ def guide(
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Measure this claim only; may be given several times.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=5, help="Bound on the whole of it.")] = 180.0,
+    seconds: Annotated[float, typer.Option(parser=duration_from(5), help="Bound on the whole of it.")] = 180.0,
     out: Annotated[Path | None, typer.Option(help="Folder for guide.json and guide.html.")] = None,
 ) -> None:
     """Say which advice of the published tuning guides holds on this machine. Needs Hasten's repository."""
@@ -50,7 +51,7 @@ def ladder(
     target: Annotated[
         float | None, typer.Option(min=0, max=1, help="Stop at this value of the metric; default: train.target.")
     ] = None,
-    cap: Annotated[float, typer.Option(min=1, help="Seconds after which a run is stopped.")] = 900.0,
+    cap: Annotated[float, typer.Option(parser=duration_from(1), help="Time after which a run is stopped.")] = 900.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N, for every rung.")] = "auto",
     work: Annotated[
         Path | None,

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import Verbs, columns, echo
 from hasten.config.size import size_text
 
-app = typer.Typer(help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Verbs, help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True
+)
 
 Folder = Annotated[
     Path | None, typer.Option("--dir", help="The cache folder; default $HASTEN_CACHE, else the user's cache folder.")
@@ -39,9 +41,11 @@ def ls(folder: Folder = None) -> None:
     echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'} in {place}")
     for entry in entries:
         days = max(0.0, time.time() - entry.used) / 86400
-        kind = "files" if entry.kind in ("small", "remote") else "cases"
-        what = f"{entry.num_cases} {kind} {entry.source}"
-        echo(f"{size_text(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
+        kind = "file" if entry.kind in ("small", "remote") else "case"
+        what = f"{entry.num_cases} {kind}{'s' * (entry.num_cases != 1)} {entry.source}".rstrip()
+        line = f"{size_text(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}"
+        fits = len(line) + 2 + len(what) < columns(otherwise=1000)
+        echo(f"{line}  {what}" if fits else f"{line}\n{'':11}{what}")
 
 
 @app.command()

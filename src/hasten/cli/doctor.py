@@ -9,7 +9,8 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli.source import Overrides, run_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import duration_from, echo
+from hasten.files import expanded
 from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ def doctor(
     ] = None,
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=2, help="Training steps to time, at most.")] = 20,
-    seconds: Annotated[float, typer.Option(min=1, help="Seconds to spend, about, once the training is ready.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(parser=duration_from(1), help="Time to spend, about, once the training is ready: 60, 2m.")
+    ] = 60.0,
     out: Annotated[Path | None, typer.Option(help=f"Folder for {PAGE} and {JSON}; made if it is missing.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
     try_: Annotated[
@@ -141,7 +144,7 @@ def run_config(source: str, overrides: list[str]) -> RunConfig:
 
     Raises ValueError for a script, and as `run_from` does.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
         raise ValueError(
             f"{source}: a script goes after --, as it is run: hasten doctor -- python train.py --its options"

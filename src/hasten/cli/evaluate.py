@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hasten.cli.source import Quiet
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import counted, echo
 
 if TYPE_CHECKING:
     from hasten.engine.evaluation.cleaning import Chosen
@@ -71,7 +71,7 @@ def evaluate(
     else:
         evaluation = score(
             predictions, labels[0], run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers,
-            tick=None if quiet else _show,
+            tick=None if quiet else counted(),
         )  # fmt: skip
         echo("\n".join(_table(evaluation)))
     if out is not None:
@@ -91,7 +91,8 @@ def _of_run(
 ) -> Evaluation:
     from hasten.engine.evaluation.settings import evaluate_run
 
-    tick = None if quiet else lambda done, total, target: _show(done, total, target.name)
+    show = counted()
+    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     comparison = evaluate_run(
         run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, tick=tick
     )
@@ -120,10 +121,6 @@ def _cleanings(choice: Chosen, run: Path) -> list[str]:
         for each in choice.cleanings.values()
     ]
     return [*lines, f"{run / POSTPROCESSING_YAML} (`hasten predict` applies it; --no-postprocessing leaves it out)"]
-
-
-def _show(done: int, total: int, case: str) -> None:
-    echo(f"{done}/{total}  {case}", err=True)
 
 
 def _table(evaluation: Evaluation) -> list[str]:

@@ -20,7 +20,7 @@ def export(
             help="bundle (MONAI's), nnunet (its model folder); safetensors or onnx where the file's ending is another."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists already.")] = False,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference of an ONNX file's scores, relative to scores above 1.")
     ] = 1e-4,
@@ -29,7 +29,9 @@ def export(
     """Write a run's best weights for other programs, and check that they give the same scores."""
     from hasten.engine.export import export_weights
 
-    exported = export_weights(run, out, format, force=force, tolerance=tolerance, trust_changed_code=trust_changed_code)  # type: ignore[arg-type]
+    exported = export_weights(
+        run, out, format, overwrite=overwrite, tolerance=tolerance, trust_changed_code=trust_changed_code
+    )  # type: ignore[arg-type]
     if exported.format == "bundle":
         command = f"python -m monai.bundle run --config_file {exported.path}/configs/inference.json"
         checked = f"a MONAI bundle\n{command} --bundle_root {exported.path} --dataset_dir IMAGES --output_dir LABELS"

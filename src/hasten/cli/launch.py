@@ -11,6 +11,7 @@ import typer
 
 from hasten.cli.folds import check_options
 from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, config_from
+from hasten.cli.terminal import duration_from
 from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ def launch(
     ] = 0,
     rdzv_id: Annotated[str, typer.Option(help="A name of the job, the same on all hosts.")] = "hasten",
     stall_seconds: Annotated[
-        float | None, typer.Option(help="Time without a step after which a process counts as hanging.")
+        float | None,
+        typer.Option(parser=duration_from(1), help="Time without a step after which a process counts as hanging."),
     ] = None,
-    join_seconds: Annotated[float, typer.Option(help="How long the hosts wait for one another.")] = 300.0,
+    join_seconds: Annotated[
+        float, typer.Option(parser=duration_from(1), help="How long the hosts wait for one another.")
+    ] = 300.0,
     plan: Plan = None,
     resume: Resume = False,
     folds: Annotated[

@@ -6,7 +6,6 @@ import os
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import hasten
 from hasten.cli.bench import app as bench
@@ -25,14 +24,15 @@ from hasten.cli.recipe import app as recipe
 from hasten.cli.report import report
 from hasten.cli.scale import app as scale
 from hasten.cli.slurm import app as slurm
-from hasten.cli.terminal import echo, guard_messages, mistake_text
+from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.watch import watch
 from hasten.cli.weights import app as weights
+from hasten.config.words import field_called
 
 
-class _Guarded(TyperGroup):
+class _Guarded(Verbs):
     """Turns a user's mistake into one line and an interruption into its exit code, for every verb."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -43,10 +43,13 @@ class _Guarded(TyperGroup):
                 echo(str(stop), err=True)
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
         except Exception as error:
+            if hasattr(error, "possibilities"):  # click's NoSuchOption, of which typer may have its own copy
+                field = field_called(error.option_name)
+                error.possibilities = [f"{field}=VALUE"] if field is not None else error.possibilities
             text = mistake_text(error)
             if text is None or os.environ.get("HASTEN_DEBUG") == "1":
                 raise
-            echo(f"error: {text_for_rank(error, text)}", fg=typer.colors.RED, err=True)
+            complain(f"error: {text_for_rank(error, text)}")
             raise typer.Exit(2) from None
 
 
@@ -55,6 +58,7 @@ app = typer.Typer(
     help="Train biomedical image segmentation networks in the least wall-clock time, and show where the time went.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

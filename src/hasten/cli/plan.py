@@ -12,11 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from hasten.cli.source import Overrides, Source, config_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import columns, echo
+from hasten.observe.progress import wrapped
 
-_WIDTH = 120
 _VALUE = 32
 """Maximum characters of a value that has its reason in the same row."""
+_NARROW = 100
+"""Columns below which a reason has lines of its own, under its setting and value."""
 
 
 def plan(
@@ -42,7 +44,8 @@ def plan(
     if decided.get("augmentation"):
         from hasten.augment.explain import ExplainedTransform, rows_table
 
-        echo(rows_table([ExplainedTransform(**row) for row in decided["augmentation"]]) + "\n")
+        table = rows_table([ExplainedTransform(**row) for row in decided["augmentation"]])
+        echo(wrapped(table, columns()) + "\n")
     if decided.get("network"):
         size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
         counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
@@ -53,9 +56,16 @@ def plan(
 
 def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
     """A row for each decision: setting, value, reason. A long value takes a line of its own."""
+    width = columns()
     rows = [(name, json.dumps(each["value"]), str(each["reason"])) for name, each in decisions.items()]
     first = max(len(name) for name, _, _ in rows)
     second = max((len(value) for _, value, _ in rows if len(value) <= _VALUE), default=len("value"))
+    if width < _NARROW:
+        indent = " " * 4
+        return "\n".join(
+            f"{name}  {value}\n{textwrap.fill(reason, width - 1, initial_indent=indent, subsequent_indent=indent)}"
+            for name, value, reason in rows
+        )
     lines = [f"{'setting':{first}}  {'value':{second}}  why"]
     for name, value, reason in rows:
         start = f"{name:{first}}  {value:{second}}"
@@ -63,5 +73,5 @@ def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
             lines.append(start)
             start = " " * (first + 2 + second)
         indent = " " * (first + second + 4)
-        lines.append(textwrap.fill(reason, _WIDTH, initial_indent=f"{start}  ", subsequent_indent=indent))
+        lines.append(textwrap.fill(reason, width, initial_indent=f"{start}  ", subsequent_indent=indent))
     return "\n".join(lines)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hasten.cli.source import Quiet, TrustChangedCode
-from hasten.cli.terminal import echo
-
-if TYPE_CHECKING:
-    from hasten.engine.predict import Tick
+from hasten.cli.terminal import counted, echo
 
 _Inputs = Annotated[
     list[Path],
@@ -83,7 +79,8 @@ def predict(
 
     from hasten.engine.predict import predict as segment
 
-    tick = None if quiet else _progress()
+    show = counted()
+    tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     written = segment(
         [run, *ensemble] if ensemble else run, inputs, out, overrides=overrides, overwrite=overwrite, resume=resume,
         regions=regions, probabilities=probabilities, ending=ending, device=device,
@@ -109,17 +106,3 @@ def _check_slides(run: Path, trust_changed_code: bool, *of_label_maps: object) -
             f"{run}: is a run on slides, which have no label maps; leave out --regions, --probabilities, --ending, "
             "--ensemble, --no-postprocessing and settings of infer"
         )
-
-
-def _progress() -> Tick:
-    """Shows each label map, and how long the others will take at the pace so far."""
-    began, first = time.monotonic(), 0
-
-    def show(done: int, total: int, target: Path) -> None:
-        nonlocal first
-        first = first or done
-        seconds = (time.monotonic() - began) / (done - first + 1) * (total - done)
-        remaining = f"  about {max(1, round(seconds))} s left" if done < total else ""
-        echo(f"{done}/{total}  {target.name}{remaining}", err=True)
-
-    return show

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import Verbs, echo
 
-app = typer.Typer(help="Published tasks with their settings: SOURCE of any other command.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Verbs, help="Published tasks with their settings: SOURCE of any other command.", no_args_is_help=True
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe (`hasten recipe list`), or the YAML file of one.")]
 

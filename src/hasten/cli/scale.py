@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from hasten.cli.source import Overrides, Source, config_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import Verbs, echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _HELP = ("-h", "--help")
 
 
-class _RunsByDefault(TyperGroup):
+class _RunsByDefault(Verbs):
     """`hasten scale RUN.yaml ...` is `hasten scale run RUN.yaml ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hasten.cli.source import Overrides, Source, config_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import Verbs, echo
 
 if TYPE_CHECKING:
     from hasten.distribute.slurm.jobs import Shape, SlurmJob
     from hasten.distribute.slurm.status import JobStatus
 
 app = typer.Typer(
-    help="Train on a SLURM cluster: submit jobs, look at them, collect their results.", no_args_is_help=True
+    cls=Verbs, help="Train on a SLURM cluster: submit jobs, look at them, collect their results.", no_args_is_help=True
 )
 
 Submission = Annotated[Path, typer.Argument(metavar="DIR", help="The --out of `hasten slurm submit`.")]

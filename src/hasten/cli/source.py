@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hasten.files import expanded
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
     from hasten.config.url import is_url, shown
     from hasten.recipes.load import recipe_at, source_folder
 
-    path = Path(source).expanduser()
+    path = expanded(source)
     if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
         raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
     recipe = None if is_url(source) else recipe_at(source)
@@ -145,7 +146,7 @@ def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
 
     Also raises ValueError for the folder of a run without run.yaml.
     """
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir():
         if (folder / RUN_YAML).is_file():
             return config_from(str(folder / RUN_YAML), overrides)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import sys
+import time
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
+from hasten.config.size import parse_seconds
 from hasten.files import printable
+from hasten.observe.progress import PLAIN_EVERY, terminal_width, wrapped
 
 _LONGEST_NAME = 300
 _REMEDIES = {
@@ -24,14 +30,71 @@ _REMEDIES = {
 }
 
 
+class Verbs(TyperGroup):
+    """A group of commands whose help has the whole first paragraph of each, where click would cut it off."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        first = {name: (verb.help or "").partition("\n\n")[0] for name, verb in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join(text.split())) for name, text in first.items()])
+
+
+def duration_from(least: float) -> Callable[[Any], float]:
+    """Parser of an option that is a time: seconds, or such as 2m and 1h30m; of at least `least` seconds."""
+
+    def duration(text: Any) -> float:
+        try:
+            seconds = float(parse_seconds(text))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        if not least <= seconds < math.inf:
+            raise typer.BadParameter(f"{text}: must be {least:g} seconds or more")
+        return seconds
+
+    return duration
+
+
 def echo(text: str, *, err: bool = False, **style: Any) -> None:
     """Print `text`, with colours as `typer.secho` takes them."""
     typer.secho(printable(text), err=err, **style)
 
 
+def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
+    """Shows the first and the last of many cases, others now and then, and how long the rest takes at that pace."""
+    began, due, first = clock(), -math.inf, 0
+
+    def show(done: int, total: int, name: str) -> None:
+        nonlocal due, first
+        now, first = clock(), first or done
+        if now < due and done < total:
+            return
+        due = now + PLAIN_EVERY
+        seconds = (now - began) / (done - first + 1) * (total - done)
+        remaining = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        echo(f"{done}/{total}  {name}{remaining}", err=True)
+
+    return show
+
+
+def complain(text: str) -> None:
+    """Print an error on standard error."""
+    echo(_for_stderr(text), fg=typer.colors.RED, err=True)
+
+
+def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
+    """Columns of the terminal that `stream` (standard output) writes to; `otherwise` for a file or a pipe."""
+    stream = stream or sys.stdout
+    return terminal_width(stream) if stream.isatty() else otherwise
+
+
+def _for_stderr(text: str) -> str:
+    """`text` for standard error; on a terminal its lines break between words."""
+    return wrapped(text, terminal_width(sys.stderr) if sys.stderr.isatty() else None)
+
+
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return _for_stderr(printable(super().format(record)))
 
 
 def guard_messages() -> None:

@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from hasten.cli.source import SOURCE_HELP, Overrides, run_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import duration_from, echo
 
 
 def tune(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Or the folder of a run.")],
     out: Annotated[Path, typer.Option(help="Folder for tuned.yaml, tune.json and tune.html; new or empty.")],
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(help="Time limit in seconds; a longer search tries more.")] = 300.0,
+    seconds: Annotated[
+        float, typer.Option(parser=duration_from(1), help="Time limit, such as 300 or 5m; a longer search tries more.")
+    ] = 300.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier search on this machine has measured.")
     ] = False,

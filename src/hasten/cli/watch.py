@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.terminal import duration_from
+
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a training run writes, its --out.")],
     once: Annotated[bool, typer.Option("--once", help="Print the current state and stop.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
+    every: Annotated[float, typer.Option(parser=duration_from(0.1), help="Seconds between updates.")] = 1.0,
 ) -> None:
     """Show a run's progress from the files in its folder; it may run elsewhere, or have ended."""
     from rich.console import Console

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from hasten.cli.source import run_from
-from hasten.cli.terminal import echo
+from hasten.cli.terminal import Verbs, echo
 
-app = typer.Typer(help="Look at weights that a run can start from.", no_args_is_help=True)
+app = typer.Typer(cls=Verbs, help="Look at weights that a run can start from.", no_args_is_help=True)
 
 
 @app.callback()

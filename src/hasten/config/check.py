@@ -46,16 +46,19 @@ _STRONGEST = 1_000_000
 """Largest factor, exponent or noise: what is larger leaves float16 and float32 at once."""
 
 
-def check_run(config: RunConfig) -> list[str]:
-    """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none. None (undecided) passes."""
+def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
+    """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none. None (undecided) passes.
+
+    code_follows: network and loss, if they are not named, may still become code of the user's, for which `args` are.
+    """
     return [
         *_data(config.data),
         *_prepare(config.prepare),
         *_cache(config.cache),
         *_sample(config.sample),
         *augment_mistakes(config.augment, config.sample, config.prepare),
-        *_network(config.network),
-        *_loss(config.loss),
+        *_network(config.network, code_follows=code_follows),
+        *_loss(config.loss, code_follows=code_follows),
         *check_train(config.train, config.sample.batch_size),
         *_fine_tuning(config),
         *_infer(config.infer),
@@ -144,8 +147,8 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
         yield from _ordered(sample, name, above_zero=False)
 
 
-def _network(network: NetworkConfig) -> Iterator[str]:
-    yield from name_mistakes(network)
+def _network(network: NetworkConfig, *, code_follows: bool) -> Iterator[str]:
+    yield from name_mistakes(network, code_follows=code_follows)
     if is_own(network):
         return
     yield from at_least(1, network, "network", "channels")
@@ -170,7 +173,7 @@ def _network(network: NetworkConfig) -> Iterator[str]:
         yield wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
 
 
-def _loss(loss: LossConfig) -> Iterator[str]:
+def _loss(loss: LossConfig, *, code_follows: bool) -> Iterator[str]:
     if is_user_code(loss.name):
         usual = LossConfig()
         for name in ("include_background", "batch", "gamma", "alpha", "beta"):
@@ -184,7 +187,7 @@ def _loss(loss: LossConfig) -> Iterator[str]:
     if loss.name not in get_args(LossName):
         yield name_mistake("loss.name", loss.name, get_args(LossName))
     for name in ("args", "digest"):
-        if getattr(loss, name):
+        if getattr(loss, name) and not (code_follows and loss.name == LossConfig().name and name == "args"):
             yield f"loss.{name}: is for a loss of your own, and loss.name={loss.name} is built in; leave it out"
     yield from within(0, 100, loss, "loss", "gamma")
     yield from at_least(0, loss, "loss", "alpha", "beta")
@@ -224,7 +227,7 @@ def _budget(train: TrainConfig) -> Iterator[str]:
     try:
         seconds = parse_duration(train.budget)
     except ValueError:
-        yield wrong("train.budget", "must be a time such as 90s, 10min or 1.5h", train.budget)
+        yield wrong("train.budget", "must be a time with a unit, such as 90s, 10min or 1h30m", train.budget)
         return
     if train.max_seconds is not None and train.max_seconds != seconds:
         yield (
@@ -320,7 +323,7 @@ def check_size(at: str, text: str, *, word: str = "auto") -> Iterator[str]:
         try:
             parse_size(text)
         except ValueError:
-            yield wrong(at, f"must be a size such as 8GiB or 500MB, or {word}", text)
+            yield wrong(at, f"must be a size with a unit, such as 8GiB or 500MB, or {word}", text)
 
 
 def within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import math
 import re
 import reprlib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -20,7 +22,9 @@ from hasten.config.patterns import as_lists
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.config.user_code import absolute_code
+from hasten.config.words import field_called
 from hasten.config.yaml_file import Key, load_yaml, read_document, yaml_problem
+from hasten.files import expanded
 
 _T = typing.TypeVar("_T")
 _MAX_LISTED = 10
@@ -35,7 +39,7 @@ _PER_CHANNEL = {
 """Rules of fields with one value for all channels, or a list with one for each."""
 
 
-def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_run(path: str | Path | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe.
 
     A relative `data.source`, `cache.dir`, `network.weights` or file of `augment.chain`, `network.name` or `loss.name`
@@ -43,15 +47,55 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
 
     Args:
         path: YAML file; None takes the defaults and the overrides.
-        overrides: each "section.field=value" with the value in YAML; a later one wins.
+        overrides: each "section.field=value" with the value in YAML, a later one wins; or {"section.field": value} with
+            plain values, paths, tuples, or NumPy's numbers and arrays. `network.args` and `loss.args` are for code that
+            `train` gets.
 
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
 
     Example:
         >>> config = hasten.load_run(overrides=["data.source=path/to/dataset", "train.steps=500"])
+        >>> same = hasten.load_run(overrides={"data.source": "path/to/dataset", "train.steps": 500})
     """
-    return load_as(RunConfig, check_run, path, overrides)
+    return load_as(RunConfig, partial(check_run, code_follows=True), path, _as_texts(overrides))
+
+
+def _as_texts(overrides: Any) -> list[str]:
+    """Overrides as texts. Raises ValueError for what is neither a mapping nor texts."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"{name}={_yaml_of(str(name), value)}" for name, value in overrides.items()]
+    others = [each for each in overrides if not isinstance(each, str)]
+    if others:
+        raise ValueError(f"overrides: must be texts such as 'train.steps=500', or one dict (given {others[0]!r})")
+    return list(overrides)
+
+
+def _yaml_of(name: str, value: Any) -> str:
+    """A value in one line of YAML."""
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
+    Dumper.add_representer(tuple, Dumper.represent_list)
+    Dumper.add_multi_representer(object, _represent_array)
+    try:
+        text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"override {name}: {type(value).__name__} is no plain value; give numbers, texts or lists"
+        ) from error
+    return str(text).removesuffix("\n").removesuffix("\n...")
+
+
+def _represent_array(dumper: yaml.SafeDumper, value: Any) -> yaml.Node:
+    """NumPy's and torch's numbers and arrays as Python's."""
+    if not hasattr(value, "tolist"):
+        raise yaml.YAMLError(f"{type(value).__name__} is no plain value")
+    return dumper.represent_data(value.tolist())
 
 
 def load_as(
@@ -174,7 +218,7 @@ def dump_run(config: Any) -> str:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    return text if is_url(text) else str(Path.cwd() / folder / Path(text).expanduser())
+    return text if is_url(text) else str(Path.cwd() / folder / expanded(text))
 
 
 def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -307,13 +351,16 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
         case "too_long":
             return f"{dotted}: must have {error['ctx']['max_length']} values (given {value})"
         case "dataclass_type":
-            return f"{dotted}: is a section and needs `field: value` lines below it (given {value})"
+            first = next((_dotted(key) for key in kinds if key[:-1] == at), dotted)
+            return f"{dotted}: is a section (given {value}); set its fields, such as {first}"
         case "literal_error" | "per_channel":
             rule = _PER_CHANNEL[str(at[-1])] if error["type"] == "per_channel" else error["ctx"]["expected"]
             similar = difflib.get_close_matches(str(error["input"]), rule.split("'")[1::2], n=1)
             return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {similar[0]}?" if similar else "")
         case "string_type" if not isinstance(error["input"], (dict, list)):
             return f"{dotted}: must be text (given {value}); put it in quotes"
+        case "value_error":
+            return f"{dotted}: {error['ctx']['error']}"
     rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
     return f"{dotted}: must be {rule} (given {value})"
 
@@ -327,9 +374,12 @@ def _length(kind: Any) -> int:
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """Suggests names: similar ones of the same section, else the same name in another section."""
+    """Suggests names: what other tools' word stands for, similar ones of the section, or the same name elsewhere."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
-    similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
+    known = field_called(str(at[-1]))
+    similar = [known] if known in map(_dotted, names) else []
+    if not similar:
+        similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
     if not similar:
         similar = sorted(_dotted(key) for key in names if key[-1] == at[-1])
     if similar:

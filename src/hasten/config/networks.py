@@ -178,8 +178,11 @@ def is_own(network: NetworkConfig) -> bool:
     return network.name is not None and is_user_code(network.name)
 
 
-def name_mistakes(network: NetworkConfig) -> Iterator[str]:
-    """An error if the name is unknown, and one for each setting that its kind (built-in, user code) does not have."""
+def name_mistakes(network: NetworkConfig, *, code_follows: bool = False) -> Iterator[str]:
+    """An error if the name is unknown, and one for each setting that its kind (built-in, user code) does not have.
+
+    code_follows: without a name, it may still become user code, for which `args` are.
+    """
     names: tuple[str, ...] = get_args(NetworkName)
     usual = fields_of(NetworkConfig())
     changed = {name for name, value in usual.items() if getattr(network, name) not in (value, ())}
@@ -198,6 +201,6 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
         yield name_mistake("network.name", network.name, names)
         return
     for name in _OF_OWN:
-        if name in changed:
+        if name in changed and not (code_follows and network.name is None and name == "args"):
             yield f"network.{name}: is for a network of your own; leave it out, or name yours by network.name"
     yield from setting_mistakes(network)

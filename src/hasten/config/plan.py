@@ -258,7 +258,7 @@ def _batch_size(plan: Plan) -> Decision:
     size = max(2, min(16, plan.budget.batch_voxels // math.prod(patch)))
     reason = f"about {plan.budget.batch_voxels} voxels in a step"
     if size < _FEWEST_CROPS and not holds_a_case(patch, plan.shape):
-        return Decision(_FEWEST_CROPS, f"{reason}, but no fewer than {_FEWEST_CROPS} crops, as some show no foreground")
+        return Decision(_FEWEST_CROPS, f"{reason}, but no fewer than {_FEWEST_CROPS} crops, to show more of the cases")
     return Decision(size, reason)
 
 
@@ -275,7 +275,11 @@ def _flip_prob(plan: Plan) -> Decision:
 
 def _strength(value: Any, plan: Plan) -> Decision | None:
     augment = plan.config.augment
-    return None if augment.chain or augment.preset != "default" else Decision(value, "as usual")
+    return (
+        None
+        if augment.chain or augment.preset != "default"
+        else Decision(value, f"that of augment.preset={augment.preset}")
+    )
 
 
 def _steps(plan: Plan) -> Decision:

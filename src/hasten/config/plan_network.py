@@ -89,5 +89,6 @@ def decide_kernel_size(plan: Plan) -> Decision | None:
         kernels.append((kernel[0], kernel[1], kernel[2]))
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
     kernels.append(three)
-    reason = "3 along every axis" if len(set(kernels)) == 1 else "1 along an axis while its voxels are twice as long"
+    every = "3 along both axes" if flat else "3 along every axis"
+    reason = every if len(set(kernels)) == 1 else "1 along an axis while its voxels are twice as long"
     return Decision(tuple(kernels), f"{reason}, as nnU-Net does")

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from hasten.config.size import Amount, Seconds
+
 Triple = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 Range = tuple[float, float]
@@ -96,9 +98,9 @@ class CacheConfig:
     """More folders with prepared cases, on other disks or mounted buckets. New shards go where most space is free."""
     home: Literal["auto", "file", "ram", "device"] = "auto"
     """Where batches are read from; `auto` fills the device, then host memory, and leaves the rest in the file."""
-    device: str = "auto"
+    device: Amount = "auto"
     """Memory of the GPU for prepared cases with home `auto`, such as 8GiB; `auto` takes half of what is free."""
-    ram: str = "auto"
+    ram: Amount = "auto"
     """Host memory for prepared cases with home `auto`, such as 64GiB; `auto` takes half of what is free."""
     hash_content: bool = False
     """Tell files by the SHA-256 of their bytes too, for file systems whose times do not change with a file."""
@@ -288,7 +290,7 @@ class TrainConfig:
     """Compile the blocks that a network repeats, one by one, and not the whole: smaller graphs, seams between them."""
     capture: bool | None = None
     """Replay the whole step as one CUDA graph; None does on a GPU where it measures faster."""
-    activations: str = "all"
+    activations: Amount = "all"
     """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
     validate_every: int | None = None
     """Steps between validations."""
@@ -304,9 +306,9 @@ class TrainConfig:
     """Metric for `target` and for the best checkpoint. Validation reports both."""
     target: float | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
-    budget: str | None = None
+    budget: Amount | None = None
     """Time for the whole run, such as 10min or 1h, which decides the network's width, steps and augmentation."""
-    max_seconds: float | None = None
+    max_seconds: Seconds | None = None
     """Seconds that the whole run may take, from the start of the process to the report; the schedule ends in them."""
 
 
@@ -342,7 +344,7 @@ TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]
 class ObserveConfig:
     """What a run writes about itself while it trains."""
 
-    monitor_every: float = 1.0
+    monitor_every: Seconds = 1.0
     """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     """Trackers of the metrics besides metrics.jsonl; wandb writes to files that its own tool sends."""
@@ -384,7 +386,7 @@ class DistributeConfig:
     """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
     exchange: Literal["file", "send"] = "file"
     """Source of redistributed cases: `file`, each host's cache, which has all; `send`, the processes that have them."""
-    timeout_s: float = 600.0
+    timeout_s: Seconds = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 
 

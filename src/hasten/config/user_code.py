@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hasten.files import expanded
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserCode:
@@ -96,17 +98,20 @@ def is_file(place: str) -> bool:
 def absolute_code(text: str, folder: Path) -> str:
     """A relative file as seen from `folder`; a module, or anything else, stays as it is."""
     place, colon, name = text.rpartition(":")
-    return f"{Path.cwd() / folder / Path(place).expanduser()}:{name}" if colon and is_file(place) else text
+    return f"{Path.cwd() / folder / expanded(place)}:{name}" if colon and is_file(place) else text
 
 
 def name_of(value: Any) -> str:
-    """The FILE.py:NAME or package.module:NAME of a class or function. Raises ValueError for one without such a name."""
+    """The FILE.py:NAME or package.module:NAME of a class, a function, or another object at the top of a file.
+
+    Raises ValueError for one without such a name.
+    """
     name, home = getattr(value, "__qualname__", ""), getattr(value, "__module__", None)
+    if not name and not is_plain(value):
+        home, name = _global(value) or (None, "")
     if not isinstance(name, str) or not name.isidentifier():
         label = name or type(value).__name__
-        raise ValueError(
-            f"{label}: is no class or function at the top of a file, so that it can't be found again; use one"
-        )
+        raise ValueError(f"{label}: has no name at the top of a file, so that it can't be found again; define it there")
     if home is not None and home != "__main__" and getattr(sys.modules.get(home), name, None) is value:
         spec = getattr(sys.modules[home], "__spec__", None)
         if spec is not None:
@@ -114,10 +119,19 @@ def name_of(value: Any) -> str:
     try:
         path = Path(inspect.getsourcefile(value) or "")
     except TypeError:
-        path = Path()
+        path = Path(getattr(sys.modules.get(str(home)), "__file__", None) or "")
     if not path.is_file():
         raise ValueError(f"{name}: is defined in no file, so that it can't be found again; write it into one")
     return f"{path.absolute()}:{name}"
+
+
+def _global(value: Any) -> tuple[str, str] | None:
+    """Module and name of the object itself, in a module that is loaded; the script that runs comes last."""
+    for home, module in sorted(sys.modules.items(), key=lambda item: item[0] == "__main__"):
+        for name, each in list(getattr(module, "__dict__", {}).items()):
+            if each is value and name.isidentifier():
+                return home, name
+    return None
 
 
 def load_user_code(text: str, *, setting: str) -> UserCode:

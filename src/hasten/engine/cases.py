@@ -17,6 +17,7 @@ from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
 from hasten.engine.run_plan import RunPlan, source_warnings
 from hasten.observe.clock import Clock
+from hasten.observe.progress import PLAIN_EVERY
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,15 @@ def prepare_cases(
 
 
 def _within(planned: RunPlan, clock: Clock) -> Tick:
-    """Progress callback of the preparation that raises ValueError when train.max_seconds has passed."""
+    """Progress of the preparation, now and then; raises ValueError when train.max_seconds has passed."""
+
+    due = clock.elapsed
 
     def tick(done: int, total: int) -> None:
+        nonlocal due
+        if clock.elapsed >= due:
+            clock.tell(f"preparing  {done} of {total} cases are ready")
+            due = clock.elapsed + PLAIN_EVERY
         if time_left(planned, clock) < 0:
             limit = planned.config.train.max_seconds
             raise ValueError(

@@ -38,7 +38,7 @@ from hasten.engine.measure import Switch
 from hasten.engine.precision import scaler_for
 from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.recorded_split import require_same_cases
-from hasten.engine.run_plan import RunPlan, inference_of, plan_run, with_train
+from hasten.engine.run_plan import RunPlan, inference_of, plan_run, tell_data, tell_network, with_train
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
@@ -81,6 +81,7 @@ def prepare_run(
         mistakes = rank_mistakes(planned, strategy)
         if mistakes:
             raise ValueError("\n".join(mistakes))
+        tell_data(planned, clock)
         return planned
 
     with long_timeout_group() as group:
@@ -118,6 +119,7 @@ def compose_run(
         # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
         planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
+        tell_network(planned, clock)
         # 1. The network, with surgery.
         if network is None:
             network, surgery = operated_net(planned, start.fit.values if start is not None else None)
@@ -138,6 +140,7 @@ def compose_run(
     settle_activations(planned, network, engaged)
     planned = settle_batch_size(planned, network, engaged)
     train = planned.config.train
+    clock.tell("building   the batch program and the step")
     with clock.span("compile"):
         # 4. The batch program.
         time = {"seconds": time_left(planned, clock), "step_seconds": step_seconds}

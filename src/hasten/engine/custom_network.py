@@ -32,8 +32,9 @@ def with_code(
     network: Callable[..., nn.Module] | None = None,
     weights: str | Path | None = None,
     loss: Callable[..., Any] | None = None,
+    augment: Any = None,
 ) -> RunConfig:
-    """The settings with `network.name` and `loss.name` of classes or functions, and `network.weights`.
+    """The settings with `network.name` and `loss.name` of classes or functions, `network.weights` and `augment.chain`.
 
     None leaves a setting as it is. Raises ValueError.
     """
@@ -42,11 +43,11 @@ def with_code(
             f"network: {type(network).__name__} is built already, and its weights are drawn from train.seed, on "
             "resuming and predicting anew; give its class, or a function that builds it"
         )
-    for section, value in (("network", network), ("loss", loss)):
+    for section, field, value in (("network", "name", network), ("loss", "name", loss), ("augment", "chain", augment)):
         if value is None:
             continue
         try:
-            fields = dataclasses.replace(getattr(config, section), name=name_of(value))
+            fields = dataclasses.replace(getattr(config, section), **{field: name_of(value)})
         except ValueError as error:
             raise ValueError(f"{section}: {error}") from None
         config = dataclasses.replace(config, **{section: fields})

@@ -55,7 +55,7 @@ def export_weights(
     out: str | Path,
     format: Format | None = None,
     *,
-    force: bool = False,
+    overwrite: bool = False,
     tolerance: float = 1e-4,
     trust_changed_code: bool = False,
 ) -> Exported:
@@ -72,13 +72,13 @@ def export_weights(
         run: a run directory, or a best.pt.
         out: file or folder to write.
         format: None takes the one of `out`'s suffix.
-        force: replace what is there.
+        overwrite: replace what is there.
         tolerance: where a score of the ONNX file differs by more than this (times the largest score, if that is above
             1), nothing is written.
         trust_changed_code: as for `predict`.
 
     Raises:
-        ValueError: also for an `out` that exists, without `force`, and for a missing package of the extra `export`.
+        ValueError: also for an `out` that exists, without `overwrite`, and for a missing package of the extra `export`.
 
     Example:
         >>> written = hasten.export_weights("runs/first", "first.safetensors")
@@ -87,8 +87,8 @@ def export_weights(
     kind = _format(out, format)
     files_of = _FOLDERS.get(kind)
     replaceable = not out.is_dir() if files_of is None else not out.is_file()
-    if out.exists() and not (replaceable and force):
-        raise ValueError(f"{out}: exists; choose another --out" + (", or add --force" if replaceable else ""))
+    if out.exists() and not (replaceable and overwrite):
+        raise ValueError(f"{out}: exists; choose another --out" + (", or add --overwrite" if replaceable else ""))
     content = read_model(run)
     where = str(model_file(run))
     config = planned_run(from_dict(content["config"], where=where), where)

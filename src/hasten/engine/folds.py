@@ -46,6 +46,7 @@ def train_folds(
     network: Callable[..., nn.Module] | None = None,
     weights: str | Path | None = None,
     loss: Callable[..., Any] | None = None,
+    augment: Any = None,
 ) -> dict[str, Any]:
     """Train folds of a cross-validation one after another, each in `out`/foldN, and score each on its validation cases.
 
@@ -58,7 +59,7 @@ def train_folds(
         config: settings; train.max_seconds is that of each fold.
         out: folder of the cross-validation; new, empty, or begun by the same call.
         folds: their numbers, or "all".
-        progress, started, network, weights, loss: as `train` takes them.
+        progress, started, network, weights, loss, augment: as `train` takes them.
 
     Returns:
         What cv.json holds: scores by case, by fold and over all cases.
@@ -73,7 +74,7 @@ def train_folds(
         >>> dice = scores["over_cases"]["dice"]
     """
     out, world = Path(out), detect_world()
-    config = with_folds(with_code(config, network=network, weights=weights, loss=loss))
+    config = with_folds(with_code(config, network=network, weights=weights, loss=loss, augment=augment))
     case_set = read_case_set(config)
     chosen = _chosen(config, case_set, folds)
     if world.size > 1 and len(chosen) > 1:
@@ -82,8 +83,10 @@ def train_folds(
     if world.first:
         _settle(config, out)
         _require_same_cases(config, case_set, out)
-    for fold in chosen:
+    for number, fold in enumerate(chosen, start=1):
         run, started = fold_folder(out, fold), started if fold == chosen[0] else None
+        if progress is not None:
+            progress.tell(f"fold {number} of {len(chosen)}  {run}")
         if is_finished(run):
             log.warning("%s: is finished", run)
         else:

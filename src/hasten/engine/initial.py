@@ -16,13 +16,13 @@ from torch import Tensor, nn, serialization
 from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.weights import model_file, read_model
-from hasten.files import hash_file
+from hasten.files import expanded, hash_file
 from hasten.nets.weights import Fit, fit_weights, last_weight
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
 """Keys under which a file may hold the state dict, likelier ones first."""
 _DEEPEST = 3
-_SHOWN = 5
+_SHOWN = 3
 """Names in a table for each of adapted, left and unused."""
 _SAFE: list[Any] = [
     *((np._core.multiarray.scalar, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # type: ignore[attr-defined]
@@ -58,13 +58,12 @@ class Start:
         """One line: how much of the network comes from the file."""
         fit, total = self.fit, len(self.fit.values) + len(self.fit.left)
         share = sum(value.numel() for value in fit.values.values()) / max(1, self.parameters)
-        return (
-            f"{len(fit.values)} of {total} tensors, {share:.1%} of the weights, from {self.saved.path}: "
-            f"{len(fit.taken)} taken, {len(fit.adapted)} adapted, {len(fit.left)} left as drawn"
-        )
+        counts = {"taken": fit.taken, "adapted": fit.adapted, "left as drawn": fit.left}
+        parts = ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names)
+        return f"{len(fit.values)} of {total} tensors, {share:.1%} of the weights, from {self.saved.path}: {parts}"
 
     def table(self) -> str:
-        """`summary`, and the names of what was adapted, left and not used, in at most 20 lines."""
+        """`summary`, and the names of what was adapted, left and not used, in at most 14 lines."""
         lines = [f"weights: {self.summary()}"]
         saved_prefix, network_prefix = self.fit.prefixes
         if saved_prefix != network_prefix:
@@ -141,7 +140,7 @@ def read_weights(path: str | Path) -> Saved:
     bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that names
     the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists():
         raise ValueError(f"{path}: no such file or run")
     file = model_file(path)

@@ -75,6 +75,7 @@ def train(
     network: Callable[..., nn.Module] | None = None,
     weights: str | Path | None = None,
     loss: Callable[..., Any] | None = None,
+    augment: Any = None,
 ) -> dict[str, Any]:
     """Train in the run directory `out`. torch's random generators are as before afterwards.
 
@@ -92,6 +93,8 @@ def train(
         weights: as `network.weights`.
         loss: a function of scores and labels, or a class of such, at the top of a file or module, as `loss.name` would
             name it.
+        augment: a chain at the top of a file or module, or a function that returns one, as `augment.chain` would name
+            it.
 
     Returns:
         The summary, as summary.json holds it.
@@ -109,8 +112,8 @@ def train(
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
-    config = with_code(config, network=network, weights=weights, loss=loss)
-    clock, world = Clock(started), detect_world()
+    config = with_code(config, network=network, weights=weights, loss=loss, augment=augment)
+    clock, world = Clock(started, progress.tell if progress else None), detect_world()
     device = pick_device(config.train.device, world)
     build_ahead()
     try_triton_ahead(device)
@@ -159,6 +162,8 @@ def _train(
             out, components, CaseEvaluator(components), clock, progress, resume=resume, reserve_s=reserve_s
         )
         loop.limit.require(clock)
+        if loop.first:
+            clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
         if world.first:
             _write_records(out, components, resume=resume)
             if changes:

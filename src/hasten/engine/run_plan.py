@@ -43,6 +43,7 @@ from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import WINDOW_BATCH, Inference
 from hasten.engine.out_of_memory import memory_mistakes
 from hasten.engine.variant import variant_of
+from hasten.engine.weights import with_network_of_weights
 from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_conv_flops, count_flops, count_parameters
@@ -108,6 +109,31 @@ def with_train(planned: RunPlan, **settled: Any) -> RunPlan:
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
 
 
+def tell_data(planned: RunPlan, clock: Clock) -> None:
+    """Say what is trained on, and where."""
+    data, device = planned.case_set, planned.device
+    classes = planned.class_names
+    more = f" and {len(classes) - 3} more" if len(classes) > 3 else ""
+    clock.tell(
+        f"data       {data.name}: {len(planned.train)} cases to train on, {len(planned.validation)} to validate on; "
+        f"{data.spatial_dims}-D; {', '.join(classes[:3])}{more}"
+    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    clock.tell(f"device     {device}, {name}")
+    if planned.config.train.budget is not None and planned.config.network.channels is None:
+        clock.tell("timing     networks of several widths")
+
+
+def tell_network(planned: RunPlan, clock: Clock) -> None:
+    """Say what is trained, and what is decided about its steps first."""
+    network, sample, train = planned.config.network, planned.config.sample, planned.config.train
+    channels = f" of {', '.join(map(str, network.channels))} channels" if network.channels else ""
+    patch = "x".join(map(str, sample.patch[3 - planned.case_set.spatial_dims :]))
+    clock.tell(f"network    {network.name}{channels}; {sample.batch_size} patches of {patch} voxels in a step")
+    if train.precision is None or train.channels_last is None:
+        clock.tell("timing     steps in several precisions and memory formats")
+
+
 def make_plan(config: RunConfig) -> dict[str, Any]:
     """The plan for `config`: fingerprint, each decision with its reason, and how large the network is.
 
@@ -161,7 +187,7 @@ def plan_run(
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    config, custom = with_custom_network(config, case_set)
+    config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(

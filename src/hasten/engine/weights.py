@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hasten.config.load import from_dict
 from hasten.config.patterns import first_few
-from hasten.engine.checkpoint import read_checkpoint
+from hasten.config.schema import NetworkConfig, RunConfig
+from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
+from hasten.files import expanded
 from hasten.nets.weights import last_weight
 from hasten.observe.folds import refuse_cross_validation
 from hasten.observe.rundir import CHECKPOINTS
@@ -74,6 +78,29 @@ def _content_mistake(content: Mapping[str, Any]) -> str | None:
         ):
             return f"its {name} is {statistics}"
     return None
+
+
+def with_network_of_weights(config: RunConfig, spatial_dims: int) -> RunConfig:
+    """The settings with the network of the run that network.weights names, where they leave the network open.
+
+    Another network.name than that run's leaves them as they are, and so does what is no model of a run. Strides and
+    kernels are taken for images of the same dimension only. Raises ValueError for a damaged file.
+    """
+    own, usual = config.network, NetworkConfig()
+    file = model_file(expanded(own.weights)) if own.weights is not None else None
+    if file is None or not file.is_file() or not is_checkpoint(file):
+        return config
+    content = read_checkpoint(file)
+    if not isinstance(content.get("config"), dict):
+        return config
+    saved = from_dict(content["config"], str(file)).network
+    if own.name not in (None, saved.name):
+        return config
+    names = [field.name for field in dataclasses.fields(usual) if field.name not in ("weights", "digest")]
+    if content["spatial_dims"] != spatial_dims:
+        names = [name for name in names if name not in ("strides", "kernel_size", "divisor")]
+    taken = {name: getattr(saved, name) for name in names if getattr(own, name) == getattr(usual, name)}
+    return dataclasses.replace(config, network=dataclasses.replace(own, **taken))
 
 
 def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "weights") -> None:

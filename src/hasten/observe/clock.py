@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -41,9 +42,10 @@ class Clock:
     Different names may nest, and then both count the inner time: "validate" inside "run" is part of "run".
     """
 
-    def __init__(self, started: float | None = None) -> None:
-        """started: value of `time.perf_counter()` at which the run began; None is now."""
+    def __init__(self, started: float | None = None, tell: Callable[[str], None] | None = None) -> None:
+        """started: value of `time.perf_counter()` at which the run began; None is now. tell: shows what begins now."""
         self._started = time.perf_counter() if started is None else started
+        self._tell = tell
         self._spans: dict[str, _Span] = {}
 
     @property
@@ -61,6 +63,11 @@ class Clock:
         if existing is None:
             existing = self._spans[name] = _Span()
         return existing
+
+    def tell(self, text: str) -> None:
+        """Say what the run is about to do, to whoever watches it."""
+        if self._tell is not None:
+            self._tell(text)
 
     @property
     def seconds(self) -> dict[str, float]:

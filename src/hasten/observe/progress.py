@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 LIVE_EVERY = 0.2
@@ -93,6 +95,10 @@ class Progress:
         """The run is now expected to end after `total_steps` steps, and must end in `limit_s` seconds."""
         self._total, self._ends = total_steps, self._clock() + limit_s
 
+    def tell(self, text: str) -> None:
+        """Print what the run is or does, above the live line."""
+        self._print(wrapped(text, self._width()))
+
     def stop(self, message: str = "") -> None:
         """End the display and print `message`; safe to call twice, or before `start`."""
         self._running = False
@@ -103,18 +109,26 @@ class Progress:
             print(message, file=self._stream, flush=True)
 
     def _draw(self, step: int, now: float, *, is_validation: bool) -> None:
-        text = self._line(step, now)
+        text = _fitted(self._parts(step, now), self._width())
+        if is_validation or self._live is None:  # stays, so that the course of the score can be read afterwards
+            self._print(text)
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def _print(self, text: str) -> None:
         if self._live is None:
             print(text, file=self._stream, flush=True)
-            return
-        from rich.text import Text
+        else:
+            self._live.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
-        if is_validation:  # stays above the live line, so that the course of the score can be read afterwards
-            self._live.console.print(Text(text), soft_wrap=True)
-        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+    def _width(self) -> int | None:
+        """Columns of the terminal; None for a file, which takes lines of any length."""
+        return terminal_width(self._stream) if self._is_terminal else None
 
-    def _line(self, step: int, now: float) -> str:
-        """The line, most important parts first: a narrow terminal cuts the end off."""
+    def _parts(self, step: int, now: float) -> list[str]:
+        """The parts of the line, most important first."""
         parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", _duration(now - self._began)]
         first_step, first_time = self._first or (step, now)
         if first_step < step < self._total:
@@ -129,7 +143,43 @@ class Progress:
             parts.append(f"{self._speed:.1f} samples/s")
         if self._wait is not None:
             parts.append(f"waiting for data {100 * self._wait:.1f}%")
-        return "  ".join(parts)
+        return parts
+
+
+def _fitted(parts: Sequence[str], width: int | None) -> str:
+    """The parts in a line, or in as many as `width` columns ask for, none of them broken; later lines are indented."""
+    lines = list(parts[:1])
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        if width is None or len(longer) < width:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}")
+    return "\n".join(lines)
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Each line of `text` in as many lines as `width` columns ask for, broken between words; None leaves it."""
+    if width is None:
+        return text
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width - 1,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Columns of the terminal that `stream` writes to; 80 where that is not known."""
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns) or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _duration(seconds: float) -> str:

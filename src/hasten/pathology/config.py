@@ -14,6 +14,7 @@ from hasten.config.load import load_as
 from hasten.config.resume_rules import RUN_RULES, Rule, Rules
 from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfig
 from hasten.config.settled import fields_of
+from hasten.config.size import Amount, Seconds
 from hasten.config.yaml_file import load_yaml
 from hasten.engine.metrics.froc import RATES
 from hasten.engine.variant import Precision
@@ -58,7 +59,7 @@ class TilesConfig:
     """Tiles of each class that are taken from a slide at most, drawn by the seed."""
     home: Literal["auto", "ram", "file"] = "auto"
     """Place of the training tiles; `auto` takes memory up to `ram`, else a file in the cache folder."""
-    ram: str = "auto"
+    ram: Amount = "auto"
     """Memory for tiles, such as 64GiB; `auto` takes half of what is free."""
     num_threads: int | None = None
     """Threads that read slides; None takes the number of usable cores."""
@@ -113,7 +114,7 @@ class FitConfig:
     """Steps between validations on tiles; None takes an epoch."""
     target: float | None = None
     """Stop when the area under the ROC curve of validation tiles reaches this."""
-    max_seconds: float | None = None
+    max_seconds: Seconds | None = None
     """Seconds that the whole run may take, heat maps included; the schedule ends in them."""
 
 

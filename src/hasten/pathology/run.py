@@ -61,7 +61,7 @@ def train_detection(
         mistakes.append("a run on slides is one process's; start it without a launcher, or one run a process")
     if mistakes:
         raise ValueError("\n".join(mistakes))
-    clock = Clock(started)
+    clock = Clock(started, progress.tell if progress else None)
     imported, changes = clock.elapsed, Changes()
     lock = run_lock(out, resume=resume, patient=world.restarts > 0)
     with lock, all_random_states_kept(pick_device(config.train.device)):
@@ -77,6 +77,8 @@ def train_detection(
             if resume and components.paced.done(loop.first):
                 require_use(out, changes, DETECTION_RULES, "train.steps")
             loop.limit.require(clock)
+            if loop.first:
+                clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
             write_start(out, config)
             if not resume:
                 write_json(out / PLAN_JSON, {"cases": split_record(*map(_as_cases, slides))})

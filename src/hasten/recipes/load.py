@@ -11,6 +11,7 @@ from hasten.config.check import above_zero, at_least, check_run, wrong
 from hasten.config.load import checked_as, range_mistakes, refuse
 from hasten.config.schema import RunConfig
 from hasten.config.yaml_file import Key, read_document
+from hasten.files import expanded
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 _FOLDER = Path(__file__).parent
@@ -32,7 +33,7 @@ def load_recipe(name: str | Path) -> Recipe:
     Raises ValueError: no such recipe (the nearest is named), or every mistake in the file, each with its line, its
     dotted path and a remedy.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix.lower() not in YAMLS:
         path = _FOLDER / f"{name}.yaml"
         if str(name) not in recipe_names():
@@ -52,7 +53,7 @@ def recipe_at(source: str) -> Recipe | None:
     """The recipe that a SOURCE of the command line names: the YAML file of one, or its name where no file or folder is
     called so; None for any other source. Raises ValueError as `load_recipe`.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.suffix.lower() in YAMLS and path.is_file():
         return load_recipe(path) if is_recipe(path) else None
     return load_recipe(source) if source in recipe_names() and not path.exists() else None
@@ -65,7 +66,7 @@ def is_recipe(path: Path) -> bool:
 
 def source_folder(name: str | Path) -> Path:
     """The folder that a relative data.source of a recipe is taken from."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     return path.parent if path.suffix.lower() in YAMLS else Path()
 
 

@@ -16,6 +16,7 @@ from hasten.config.check import check_run
 from hasten.config.load import load_as
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url, shown
+from hasten.files import expanded
 from hasten.recipes.load import merge_settings
 from hasten.recipes.recipe import Recipe, TwinSettings
 
@@ -102,7 +103,7 @@ def _source(recipe: Recipe, tree: dict[str, Any], source: str, overrides: Sequen
     if is_url(source):
         return source
     if source and not _is_overridden("data.source", overrides):
-        source = str(Path.cwd() / (base or Path()) / Path(tree["data"]["source"]).expanduser())
+        source = str(Path.cwd() / (base or Path()) / expanded(tree["data"]["source"]))
     if not source:
         if not recipe.data:
             raise ValueError(_without_data(recipe))

@@ -113,6 +113,7 @@ def with_own_grid(
         if remaining_s < _ROOM * validations[-1]["seconds"]:
             log.warning("%s: train.max_seconds leaves no time to score the images' own voxels", run)
             return summary
+    clock.tell("scoring    the validation cases on the voxels of the images' files")
     try:
         if not world.first:
             predict_validation(run, device=device, rank=world.rank, size=world.size)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hasten.observe.env import driver_version
 from hasten.observe.monitor.sample import Gpu
 
 MIB = 1024**2
@@ -28,7 +29,7 @@ Reading = Callable[[Any, Any], dict[str, Any]]
 
 
 class GpuProbe:
-    """The GPUs of this process. Without a driver there are none, and `note` explains why.
+    """The GPUs of this process: none on a machine without a driver. `note` says why none of those there is recorded.
 
     gpus: which, by their number among those that CUDA_VISIBLE_DEVICES leaves, or by UUID; None: that of LOCAL_RANK
     where there are several ranks, else all that are visible; () asks for none and never loads the library.
@@ -45,7 +46,7 @@ class GpuProbe:
         self.note = ""
         self._devices: list[_Device] = []
         self._nvml: Any = None
-        if gpus is not None and not gpus:
+        if (gpus is not None and not gpus) or (module is None and driver_version() is None):
             return
         try:
             nvml = module if module is not None else importlib.import_module("pynvml")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hasten.files import expanded
 from hasten.observe.values import mapping, number
 
 ASSUMED_BANDWIDTH, ASSUMED_LATENCY = 0.2, 0.4
@@ -98,7 +99,7 @@ def link_of(text: str, option: str = "--link") -> Link:
     """
     if text in LINKS:
         return LINKS[text]
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.suffix == ".json" or path.is_file():
         return read_link(path)
     near = difflib.get_close_matches(text.lower(), LINKS, n=3, cutoff=0.4)
