@@ -28,6 +28,7 @@ from hasten.cli.slurm import app as slurm
 from hasten.cli.terminal import echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
+from hasten.cli.view import view
 from hasten.cli.watch import watch
 from hasten.cli.weights import app as weights
 
@@ -58,7 +59,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, launch, watch, plan, predict, evaluate, export, report, profile, tune, phantom):
+for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, phantom):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)

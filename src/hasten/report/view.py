@@ -1,0 +1,248 @@
+"""What `hasten view` shows: cases of a run with label and prediction, and patches as the network gets them."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from hasten.cases.formats import is_picture, named_files, read_file
+from hasten.cases.labels import IGNORED, to_class_index
+from hasten.cases.read import read_image, read_label
+from hasten.cases.regions import regions_of
+from hasten.cases.types import Case, CaseSet, Volume
+from hasten.config.intensity import scalings
+from hasten.config.load import load_run
+from hasten.config.patterns import first_few
+from hasten.config.schema import RunConfig
+from hasten.engine.cases import arena_of
+from hasten.engine.ensemble import Member
+from hasten.engine.evaluation.measures import score_case
+from hasten.engine.label_files import label_names
+from hasten.engine.predict import predict_cases
+from hasten.engine.run_plan import plan_run, read_cases
+from hasten.engine.sampling import settle_program
+from hasten.engine.weights import model_file, read_model
+from hasten.observe.folds import VALIDATION, refuse_cross_validation
+from hasten.observe.rundir import RUN_YAML
+from hasten.prepare.orient import UNCHANGED, orientation_of
+from hasten.report import words
+from hasten.report.model import Table
+from hasten.report.read import read_run
+from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewer
+
+_PATCHES = 8
+"""Patches of a page at least, where batches are smaller, and twice as many at most."""
+_CONVENTION = (
+    "In axial slices anterior is at the top, in coronal and sagittal ones superior; on the left is the patient's right, "
+    "and in sagittal slices anterior. x, y and z are the file's voxels, from 0."
+)
+
+
+def write_case_pages(
+    run: Path, names: Sequence[str], out: Path, *, predictions: Path | None = None, device: str | None = None,
+    trust_changed_code: bool = False, tick: Callable[[int, int, Path], None] | None = None,
+) -> list[Path]:  # fmt: skip
+    """A page CASE.html in the folder `out` for each case; returns their paths.
+
+    names: of cases, which may also be those that the run was trained on; none takes the worst, the median and the best
+    of the last validation. predictions: folder of label maps named after the cases; None predicts with the run's best
+    weights, unless run/validation has what these predicted. device, trust_changed_code, tick: as `predict` takes them.
+    Raises ValueError.
+    """
+    refuse_cross_validation(run)
+    if not (run / RUN_YAML).is_file():
+        raise ValueError(
+            f"{run}: holds no run ({RUN_YAML} is missing); name the folder of a training run, or add --batch"
+        )
+    config = load_run(run / RUN_YAML)
+    case_set, train, validation = read_cases(config)
+    ranks = {} if names else _ranked(run)
+    cases = _chosen(case_set, names or list(ranks) or [case.id for case in validation[:3]], run)
+    parts = {case.id: "training case" for case in train} | {case.id: "validation case" for case in validation}
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".view") as scratch:
+        if predictions is None:
+            paths = _predicted(
+                run,
+                cases,
+                Path(scratch),
+                device or config.train.device,
+                trust_changed_code=trust_changed_code,
+                tick=tick,
+            )
+        else:
+            paths = dict(named_files(predictions)) if predictions.is_dir() else {}
+        pages = []
+        for case in cases:
+            if case.id not in paths:
+                raise ValueError(
+                    f"{predictions}: holds no prediction of the case {case.id}; name another --predictions"
+                )
+            others = [(each.id, "" if each is case else f"{each.id}.html") for each in cases] if len(cases) > 1 else []
+            which = ", ".join([*filter(None, [ranks.get(case.id)]), parts.get(case.id, "case that the run left out")])
+            source = "its best weights" if predictions is None else str(predictions)
+            page = _case_page(
+                case,
+                case_set,
+                config,
+                paths[case.id],
+                f"{run.resolve().name}: {which}; prediction by {source}.",
+                others,
+            )
+            pages.append(write_viewer(page, out / f"{case.id}.html"))
+    return pages
+
+
+def _ranked(run: Path) -> dict[str, str]:
+    """The cases whose slices the run kept, with their place in its last validation."""
+    names = [example.name for example in read_run(run).examples]
+    places = {2: ["worst", "best"], 3: ["worst", "median", "best"]}.get(len(names), [""] * len(names))
+    return {name: f"{place} of the last validation" if place else "" for name, place in zip(names, places, strict=True)}
+
+
+def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
+    cases = {case.id: case for case in case_set.cases}
+    for name in names:
+        if name not in cases:
+            near = difflib.get_close_matches(name, cases, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {first_few(cases)}"
+            raise ValueError(f"{name}: is no case of {case_set.source}, which {run} was trained on; {hint}")
+    return [cases[name] for name in dict.fromkeys(names)]
+
+
+def _predicted(
+    run: Path, cases: Sequence[Case], scratch: Path, device: str, *, trust_changed_code: bool,
+    tick: Callable[[int, int, Path], None] | None,
+) -> dict[str, Path]:  # fmt: skip
+    """The label map of each case: of run/validation, if it is of the best weights, or else written into `scratch`."""
+    weights = model_file(run)
+    kept = {case.id: run / VALIDATION / name for case, name in zip(cases, label_names(cases), strict=True)}
+    since = weights.stat().st_mtime_ns
+    missing = [case for case in cases if not kept[case.id].is_file() or kept[case.id].stat().st_mtime_ns < since]
+    written = predict_cases(
+        [Member(weights, read_model(run))], missing, scratch, device=device, trust_changed_code=trust_changed_code,
+        tick=tick,
+    ) if missing else []  # fmt: skip
+    return kept | {case.id: path for case, path in zip(missing, written, strict=True)}
+
+
+def _case_page(
+    case: Case, case_set: CaseSet, config: RunConfig, prediction: Path, about: str, links: Sequence[tuple[str, str]]
+) -> Viewer:
+    image = read_image(case)
+    maps: dict[str, np.ndarray] = {}
+    if case.label is not None:
+        maps["label"] = read_label(case, case_set.labels, image, case_set.ignore)
+    shape = image.array.shape[1:]
+    predicted = read_file(prediction, label=True).array[0]
+    if predicted.shape != shape:
+        raise ValueError(f"{prediction}: its shape {predicted.shape} differs from {shape} of {case.image[0]} (D, H, W)")
+    maps["prediction"] = to_class_index(predicted, case_set.labels, prediction, case_set.ignore)
+    permute, flip = orientation_of(image.affine, "RAS", (shape[0], shape[1], shape[2]))
+    volume = turned(
+        case.id, image.array, maps, permute, flip, spacing=image.spacing, ranges=_ranges(image.array, config),
+    )  # fmt: skip
+    names = [name for _, name in sorted(case_set.labels.items())]
+    ignored = bool((maps["label"] == IGNORED).any()) if case.label is not None else False
+    table, dice = _scores(case, case_set, names, maps, image) if case.label is not None else (None, None)
+    sides = " × ".join(str(size) for size in shape[::-1])
+    lengths = " × ".join(f"{mm:.3g}" for mm in image.spacing[::-1])
+    size = f"{sides} voxels (x, y, z) of {lengths} mm" if shape[0] > 1 else f"{shape[2]} × {shape[1]} pixels"
+    return Viewer(
+        title=case.id,
+        verdict=f"{about} {f'Mean Dice {words.score(dice)}. ' if dice is not None else ''}{size}.",
+        volumes=[volume],
+        channels=case_set.channels,
+        classes=names,
+        colour=_is_colour(case_set, case),
+        ignored=ignored,
+        notes=(
+            *([_CONVENTION] if shape[0] > 1 else []),
+            "With label and prediction both on, the label is an outline. Arrow keys move the slice of the plane that "
+            "was clicked last.",
+        ),
+        table=table,
+        links=links,
+    )
+
+
+def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
+    """Of each channel the values shown black and white: the window of the run, if it has one."""
+    windows = [scaling.window for scaling in scalings(config.prepare, len(array))] if config.prepare.intensity else []
+    return [window or range_of(channel) for channel, window in zip(array, windows or [None] * len(array), strict=True)]
+
+
+def _scores(
+    case: Case, case_set: CaseSet, names: Sequence[str], maps: Mapping[str, np.ndarray], image: Volume
+) -> tuple[Table, float | None]:
+    """Dice of each class and region on the image's voxels, and their mean, of the regions where there are any."""
+    regions = {region.name: region.members for region in regions_of(case_set)}
+    members = {name: (index,) for index, name in enumerate(names) if index} | regions
+    counted = maps["label"] != IGNORED
+    scores = score_case(
+        case.id, maps["prediction"] * counted, maps["label"] * counted, members, spacing=image.spacing, surfaces=False
+    )
+    rows = []
+    for each in scores:
+        dice = words.score(None if np.isnan(each.dice) else each.dice)
+        rows.append((each.name, dice, f"{each.labelled:,}", f"{each.predicted:,}"))
+    main = [each.dice for each in scores if not np.isnan(each.dice) and (not regions or each.name in regions)]
+    table = Table(("Class", "Dice", "Labelled voxels", "Predicted voxels"), tuple(rows), numeric=(1, 2, 3))
+    return table, float(np.mean(main)) if main else None
+
+
+def write_batch_page(config: RunConfig, out: Path) -> Path:
+    """A page of the first patches of a run, with labels, as its batch program makes them; returns its path.
+
+    Cases are prepared into the cache, as training does. Raises ValueError.
+    """
+    planned = plan_run(replace(config, sample=replace(config.sample, compile=False)))  # for a few batches
+    case_set, chain = planned.case_set, planned.config.augment
+    _, program = settle_program(planned, arena_of(planned))
+    volumes: list[Pictured] = []
+    sizes: list[int] = []
+    while sum(sizes) < _PATCHES:
+        batch = {key: value.cpu().numpy() for key, value in program(len(sizes)).items()}
+        sizes.append(len(batch["image"]))
+        for image, label in zip(batch["image"], batch["label"], strict=True):
+            volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set))
+    shown = volumes[: 2 * _PATCHES]
+    sides = " × ".join(map(str, shown[0].image.shape[4 - case_set.spatial_dims :]))
+    axes = "D, H, W" if case_set.spatial_dims == 3 else "H, W"
+    page = Viewer(
+        title=f"Batches of {case_set.name}",
+        verdict=f"{len(shown)} patches of the first {len(sizes)} steps, {sides} voxels ({axes}) and {sizes[0]} in a "
+        f"batch, augmented by {chain.chain or f'augment.preset={chain.preset}'}.",
+        volumes=shown,
+        channels=case_set.channels,
+        classes=[name for _, name in sorted(case_set.labels.items())],
+        colour=_is_colour(case_set, planned.train[0]),
+        ignored=case_set.ignore is not None,
+        linked=True,
+        notes=(
+            "Values and label maps are those that the network gets, after preparation and augmentation. All patches "
+            "show the same slice.",
+        ),
+    )
+    return write_viewer(page, out)
+
+
+def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet) -> Pictured:
+    flat = (1,) * (3 - case_set.spatial_dims)
+    image, label = (each.reshape(len(each), *flat, *each.shape[1:]) for each in (image.astype(np.float32), label))
+    ranges = [range_of(channel) for channel in image]
+    if len(image) == 3 and case_set.spatial_dims == 2:  # so that colours stay
+        ranges = [range_of(image)] * 3
+    return turned(
+        name, image, {"label": label[0].astype(np.uint8)}, *UNCHANGED, spacing=(1.0, 1.0, 1.0), ranges=ranges,
+        caption=f"mean {image.mean():.2f}, {image.min():.2f} to {image.max():.2f}",
+    )  # fmt: skip
+
+
+def _is_colour(case_set: CaseSet, case: Case) -> bool:
+    return len(case_set.channels) == 3 and len(case.image) == 1 and is_picture(case.image[0])
