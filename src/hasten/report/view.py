@@ -18,7 +18,7 @@ from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.intensity import scalings
 from hasten.config.load import load_run
 from hasten.config.patterns import first_few
-from hasten.config.schema import RunConfig
+from hasten.config.schema import RunConfig, Spacing
 from hasten.engine.cases import arena_of
 from hasten.engine.ensemble import Member
 from hasten.engine.evaluation.measures import score_case
@@ -38,8 +38,8 @@ from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewe
 _PATCHES = 8
 """Patches of a page at least, where batches are smaller, and twice as many at most."""
 _CONVENTION = (
-    "In axial slices anterior is at the top, in coronal and sagittal ones superior; on the left is the patient's right, "
-    "and in sagittal slices anterior. x, y and z are the file's voxels, from 0."
+    "Axial slices have anterior at the top, coronal and sagittal ones superior; on the left is the patient's right, in "
+    "sagittal slices anterior. x, y and z are the file's voxels, from 0."
 )
 
 
@@ -204,13 +204,15 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
     planned = plan_run(replace(config, sample=replace(config.sample, compile=False)))  # for a few batches
     case_set, chain = planned.case_set, planned.config.augment
     _, program = settle_program(planned, arena_of(planned))
+    spacing = planned.config.prepare.spacing
+    spacing = spacing if spacing and all(spacing) else (1.0, 1.0, 1.0)
     volumes: list[Pictured] = []
     sizes: list[int] = []
     while sum(sizes) < _PATCHES:
         batch = {key: value.cpu().numpy() for key, value in program(len(sizes)).items()}
         sizes.append(len(batch["image"]))
         for image, label in zip(batch["image"], batch["label"], strict=True):
-            volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set))
+            volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set, spacing))
     shown = volumes[: 2 * _PATCHES]
     sides = " × ".join(map(str, shown[0].image.shape[4 - case_set.spatial_dims :]))
     axes = "D, H, W" if case_set.spatial_dims == 3 else "H, W"
@@ -232,16 +234,17 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
     return write_viewer(page, out)
 
 
-def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet) -> Pictured:
+def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet, spacing: Spacing) -> Pictured:
     flat = (1,) * (3 - case_set.spatial_dims)
     image, label = (each.reshape(len(each), *flat, *each.shape[1:]) for each in (image.astype(np.float32), label))
     ranges = [range_of(channel) for channel in image]
     if len(image) == 3 and case_set.spatial_dims == 2:  # so that colours stay
         ranges = [range_of(image)] * 3
-    return turned(
-        name, image, {"label": label[0].astype(np.uint8)}, *UNCHANGED, spacing=(1.0, 1.0, 1.0), ranges=ranges,
+    patch = turned(
+        name, image, {"label": label[0].astype(np.uint8)}, *UNCHANGED, spacing=spacing, ranges=ranges,
         caption=f"mean {image.mean():.2f}, {image.min():.2f} to {image.max():.2f}",
     )  # fmt: skip
+    return replace(patch, anatomical=False, planes=("axial",))  # which may be flipped
 
 
 def _is_colour(case_set: CaseSet, case: Case) -> bool:
