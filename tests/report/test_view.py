@@ -98,7 +98,8 @@ def test_the_page_says_which_case_scores_and_classes_it_shows_and_holds_text_saf
     assert [each["name"] for each in content(pages[0])["classes"]] == ["background", "Lesion", "</script>"]
     assert [each["color"] for each in content(pages[0])["classes"]][1:] == list(COLORS[:2])
     assert "12 × 10 × 6 voxels (x, y, z) of 2 × 1 × 3 mm" in text
-    assert '<td>Lesion</td><td class="number">1.000</td><td class="number">12</td>' in text
+    assert "Mean Dice 0.500" in text
+    assert [each["detail"] for each in content(pages[0])["classes"]] == ["", "Dice 1.000", "Dice 0.000"]
     assert '<a href="back.html">back</a>' in text
     assert text.count("</script>") == 2
     assert "://" not in text.replace(str(run), "")

@@ -31,8 +31,9 @@ from hasten.observe.folds import VALIDATION, refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
 from hasten.prepare.orient import UNCHANGED, orientation_of
 from hasten.report import words
-from hasten.report.model import Table
+from hasten.report.model import Key
 from hasten.report.read import read_run
+from hasten.report.slices import class_keys
 from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewer
 
 _PATCHES = 8
@@ -147,26 +148,23 @@ def _case_page(
     volume = turned(
         case.id, image.array, maps, permute, flip, spacing=image.spacing, ranges=_ranges(image.array, config),
     )  # fmt: skip
-    names = [name for _, name in sorted(case_set.labels.items())]
-    ignored = bool((maps["label"] == IGNORED).any()) if case.label is not None else False
-    table, dice = _scores(case, case_set, names, maps, image) if case.label is not None else (None, None)
+    dice = _dice(case, case_set, maps, image) if case.label is not None else {}
     sides = " × ".join(str(size) for size in shape[::-1])
     lengths = " × ".join(f"{mm:.3g}" for mm in image.spacing[::-1])
     size = f"{sides} voxels (x, y, z) of {lengths} mm" if shape[0] > 1 else f"{shape[2]} × {shape[1]} pixels"
     return Viewer(
         title=case.id,
-        verdict=f"{about} {f'Mean Dice {words.score(dice)}. ' if dice is not None else ''}{size}.",
+        verdict=f"{about} {_mean(dice, case_set)}{size}.",
         volumes=[volume],
         channels=case_set.channels,
-        classes=names,
+        classes=_classes(case_set, dice),
         colour=_is_colour(case_set, case),
-        ignored=ignored,
+        ignored=case_set.ignore is not None,
         notes=(
             *([_CONVENTION] if shape[0] > 1 else []),
             "With label and prediction both on, the label is an outline. Arrow keys move the slice of the plane that "
             "was clicked last.",
         ),
-        table=table,
         links=links,
     )
 
@@ -177,23 +175,30 @@ def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
     return [window or range_of(channel) for channel, window in zip(array, windows or [None] * len(array), strict=True)]
 
 
-def _scores(
-    case: Case, case_set: CaseSet, names: Sequence[str], maps: Mapping[str, np.ndarray], image: Volume
-) -> tuple[Table, float | None]:
-    """Dice of each class and region on the image's voxels, and their mean, of the regions where there are any."""
-    regions = {region.name: region.members for region in regions_of(case_set)}
-    members = {name: (index,) for index, name in enumerate(names) if index} | regions
-    counted = maps["label"] != IGNORED
-    scores = score_case(
-        case.id, maps["prediction"] * counted, maps["label"] * counted, members, spacing=image.spacing, surfaces=False
-    )
-    rows = []
-    for each in scores:
-        dice = words.score(None if np.isnan(each.dice) else each.dice)
-        rows.append((each.name, dice, f"{each.labelled:,}", f"{each.predicted:,}"))
-    main = [each.dice for each in scores if not np.isnan(each.dice) and (not regions or each.name in regions)]
-    table = Table(("Class", "Dice", "Labelled voxels", "Predicted voxels"), tuple(rows), numeric=(1, 2, 3))
-    return table, float(np.mean(main)) if main else None
+def _dice(case: Case, case_set: CaseSet, maps: Mapping[str, np.ndarray], image: Volume) -> dict[str, float]:
+    """Of each foreground class and region on the image's own voxels; without those that neither map holds."""
+    members: dict[str, tuple[int, ...]] = {
+        name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index
+    }
+    members |= {region.name: region.members for region in regions_of(case_set)}
+    label, prediction = (np.where(maps["label"] == IGNORED, 0, maps[layer]) for layer in ("label", "prediction"))
+    scores = score_case(case.id, prediction, label, members, spacing=image.spacing, surfaces=False)
+    return {each.name: each.dice for each in scores if not np.isnan(each.dice)}
+
+
+def _mean(dice: Mapping[str, float], case_set: CaseSet) -> str:
+    """The mean Dice as a run has it: over the regions, or the classes where there are none."""
+    counted = [dice[name] for name in case_set.regions or dice if name in dice]
+    regions = "".join(f", {name} {dice[name]:.3f}" for name in case_set.regions if name in dice)
+    return f"Mean Dice {words.score(float(np.mean(counted)))}{regions}. " if counted else ""
+
+
+def _classes(case_set: CaseSet, dice: Mapping[str, float] | None = None) -> list[Key]:
+    """The legend, by class index."""
+    (_, background), *others = sorted(case_set.labels.items())
+    keys = class_keys(name for _, name in others)
+    score = {name: f"Dice {value:.3f}" for name, value in (dice or {}).items()}
+    return [Key(background, "#000000"), *(replace(key, detail=score.get(key.name, "")) for key in keys)]
 
 
 def write_batch_page(config: RunConfig, out: Path) -> Path:
@@ -222,7 +227,7 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
         f"batch, augmented by {chain.chain or f'augment.preset={chain.preset}'}.",
         volumes=shown,
         channels=case_set.channels,
-        classes=[name for _, name in sorted(case_set.labels.items())],
+        classes=_classes(case_set),
         colour=_is_colour(case_set, planned.train[0]),
         ignored=case_set.ignore is not None,
         linked=True,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from PIL import Image
 from hasten.config.patterns import first_few
 from hasten.prepare.orient import Flip, Permute, orient
 from hasten.report.html import write_template
-from hasten.report.model import Table
-from hasten.report.slices import COLORS, DIFFERENCE_KEYS, png_uri
-
-log = logging.getLogger(__name__)
+from hasten.report.model import Key
+from hasten.report.slices import DIFFERENCE_KEYS, png_uri
 
 MOST_BYTES = 20_000_000
 """Size of a page at most."""
@@ -68,7 +65,7 @@ class Viewer:
     verdict: str
     volumes: Sequence[Pictured]
     channels: Sequence[str]
-    classes: Sequence[str]
+    classes: Sequence[Key]
     """By class index; the background first."""
     colour: bool = False
     """Whether the three channels are red, green and blue."""
@@ -76,7 +73,6 @@ class Viewer:
     """Whether label maps have voxels that are not annotated."""
     linked: bool = False
     notes: tuple[str, ...] = ()
-    table: Table | None = None
     links: Sequence[tuple[str, str]] = ()
     """Names of other pages and their files; of this page none."""
 
@@ -131,15 +127,12 @@ def write_viewer(page: Viewer, out: Path) -> Path:
             break
     else:
         raise ValueError(f"{out}: {first_few([each.name for each in page.volumes])} are too large for a page")
-    colors = [COLORS[index % len(COLORS)] for index in range(len(page.classes) - 1)]
     data = {
         "volumes": volumes,
         "channels": list(page.channels),
         "colour": page.colour,
-        "classes": [
-            {"name": name, "color": color} for name, color in zip(page.classes, ("#000000", *colors), strict=True)
-        ],
-        "errors": [{"name": key.name, "color": key.color} for key in DIFFERENCE_KEYS],
+        "classes": [asdict(key) for key in page.classes],
+        "errors": [asdict(key) for key in DIFFERENCE_KEYS],
         "ignored": page.ignored,
         "linked": page.linked,
         "crosshair": not page.linked and page.volumes[0].anatomical,
@@ -147,8 +140,7 @@ def write_viewer(page: Viewer, out: Path) -> Path:
     left_out = _left_out(slices, sides, levels)
     notes = (*page.notes, *([f"To keep the page below 20 MB it has {left_out}."] if left_out else []))
     return write_template(
-        "viewer.html.j2", out, title=page.title, verdict=page.verdict, notes=notes, table=page.table,
-        links=page.links, data=data,
+        "viewer.html.j2", out, title=page.title, verdict=page.verdict, notes=notes, links=page.links, data=data,
     )  # fmt: skip
 
 
