@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hasten.cli.main import app
+from hasten.cli.settings import settings
 from hasten.config.describe import setting_sections
 
 
@@ -39,4 +40,4 @@ def test_a_pattern_is_part_of_a_name_or_of_a_description(pattern: str, names: li
 @pytest.mark.parametrize(("wrong", "near"), [("train.stepz", "train.steps"), ("optimiser", "train.optimizer")])
 def test_a_wrong_name_is_told_the_nearest(wrong: str, near: str) -> None:
     with pytest.raises(ValueError, match=f"{wrong}: .*did you mean .*{near}"):
-        CliRunner().invoke(app, ["settings", wrong], catch_exceptions=False, standalone_mode=False)
+        settings(wrong)

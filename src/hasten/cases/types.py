@@ -45,6 +45,11 @@ class CaseSet:
     held_out: tuple[str, ...] = ()
     """Ids of the cases that the source itself holds out for validation, which data.split.by=list uses."""
 
+    def __repr__(self) -> str:
+        names = ", ".join(name for value, name in sorted(self.labels.items()) if value)
+        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
+        return f"<CaseSet {self.name}: {len(self.cases)} cases, {kind}; {names}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Volume:

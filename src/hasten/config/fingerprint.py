@@ -36,3 +36,7 @@ class Fingerprint:
     """Label value to the number of sampled cases that hold it."""
     crop_fraction: float
     """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""
+
+    def __repr__(self) -> str:
+        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
+        return f"<Fingerprint of {self.name}: {self.num_cases} cases, {kind}; {len(self.labels)} classes>"
