@@ -114,7 +114,7 @@ def test_a_case_that_is_none_is_an_error_that_names_the_nearest(
 
 
 def test_a_case_without_prediction_and_a_folder_without_a_run_are_errors(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no prediction of the case front; name another --predictions"):
+    with pytest.raises(ValueError, match=r"no prediction of front; name another --predictions"):
         write_case_pages(run, ["front"], tmp_path, predictions=tmp_path)
     with pytest.raises(ValueError, match=r"holds no run .* add --batch"):
         write_case_pages(tmp_path, [], tmp_path)

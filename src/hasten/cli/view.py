@@ -43,6 +43,7 @@ def view(
 
     The pages need no server and no network: open them in a browser.
     """
+    from hasten.pathology.config import is_detection_run
     from hasten.report.view import write_batch_page, write_case_pages
 
     if batch:
@@ -54,6 +55,8 @@ def view(
         echo(f"view       {write_batch_page(config_from(source, overrides), out or Path('batch.html'))}")
         return
     run = Path(source)
+    if is_detection_run(run):
+        raise ValueError(f"{run}: is a run on slides, which has no label maps; its heat maps are `hasten predict`'s")
     pages = write_case_pages(
         run, words or [], out or run / "view", predictions=predictions, device=device,
         trust_changed_code=trust_changed_code, tick=None if quiet else _show,

@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hasten.cases.formats import is_picture, named_files, read_file
-from hasten.cases.labels import IGNORED, to_class_index
+from hasten.cases.formats import is_picture, named_files
+from hasten.cases.labels import IGNORED
 from hasten.cases.read import read_image, read_label
 from hasten.cases.regions import regions_of
 from hasten.cases.types import Case, CaseSet, Volume
@@ -67,34 +68,21 @@ def write_case_pages(
     parts = {case.id: "training case" for case in train} | {case.id: "validation case" for case in validation}
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".view") as scratch:
-        if predictions is None:
-            paths = _predicted(
-                run,
-                cases,
-                Path(scratch),
-                device or config.train.device,
-                trust_changed_code=trust_changed_code,
-                tick=tick,
-            )
+        if predictions is not None:
+            paths, source = dict(named_files(predictions)), str(predictions)
         else:
-            paths = dict(named_files(predictions)) if predictions.is_dir() else {}
+            how = {"device": device or config.train.device, "trust_changed_code": trust_changed_code, "tick": tick}
+            paths, source = _predicted(run, cases, Path(scratch), **how), "its best weights"
+        without = [case.id for case in cases if case.id not in paths]
+        if without:
+            raise ValueError(f"{predictions}: holds no prediction of {first_few(without)}; name another --predictions")
         pages = []
         for case in cases:
-            if case.id not in paths:
-                raise ValueError(
-                    f"{predictions}: holds no prediction of the case {case.id}; name another --predictions"
-                )
-            others = [(each.id, "" if each is case else f"{each.id}.html") for each in cases] if len(cases) > 1 else []
-            which = ", ".join([*filter(None, [ranks.get(case.id)]), parts.get(case.id, "case that the run left out")])
-            source = "its best weights" if predictions is None else str(predictions)
-            page = _case_page(
-                case,
-                case_set,
-                config,
-                paths[case.id],
-                f"{run.resolve().name}: {which}; prediction by {source}.",
-                others,
-            )
+            links = [(each.id, "" if each is case else f"{each.id}.html") for each in cases] if len(cases) > 1 else []
+            which = f"{ranks.get(case.id, '')}{parts.get(case.id, 'case that the run left out')}"
+            page = _case_page(case, case_set, config, paths[case.id])
+            about = f"{run.resolve().name}: {which}; prediction by {source}. {page.verdict}"
+            page = replace(page, verdict=about, links=links)
             pages.append(write_viewer(page, out / f"{case.id}.html"))
     return pages
 
@@ -103,7 +91,7 @@ def _ranked(run: Path) -> dict[str, str]:
     """The cases whose slices the run kept, with their place in its last validation."""
     names = [example.name for example in read_run(run).examples]
     places = {2: ["worst", "best"], 3: ["worst", "median", "best"]}.get(len(names), [""] * len(names))
-    return {name: f"{place} of the last validation" if place else "" for name, place in zip(names, places, strict=True)}
+    return {name: place and f"{place} of the last validation, " for name, place in zip(names, places, strict=True)}
 
 
 def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
@@ -116,34 +104,24 @@ def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
     return [cases[name] for name in dict.fromkeys(names)]
 
 
-def _predicted(
-    run: Path, cases: Sequence[Case], scratch: Path, device: str, *, trust_changed_code: bool,
-    tick: Callable[[int, int, Path], None] | None,
-) -> dict[str, Path]:  # fmt: skip
+def _predicted(run: Path, cases: Sequence[Case], scratch: Path, **how: Any) -> dict[str, Path]:
     """The label map of each case: of run/validation, if it is of the best weights, or else written into `scratch`."""
     weights = model_file(run)
     kept = {case.id: run / VALIDATION / name for case, name in zip(cases, label_names(cases), strict=True)}
     since = weights.stat().st_mtime_ns
     missing = [case for case in cases if not kept[case.id].is_file() or kept[case.id].stat().st_mtime_ns < since]
-    written = predict_cases(
-        [Member(weights, read_model(run))], missing, scratch, device=device, trust_changed_code=trust_changed_code,
-        tick=tick,
-    ) if missing else []  # fmt: skip
+    written = predict_cases([Member(weights, read_model(run))], missing, scratch, **how) if missing else []
     return kept | {case.id: path for case, path in zip(missing, written, strict=True)}
 
 
-def _case_page(
-    case: Case, case_set: CaseSet, config: RunConfig, prediction: Path, about: str, links: Sequence[tuple[str, str]]
-) -> Viewer:
+def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Path) -> Viewer:
     image = read_image(case)
-    maps: dict[str, np.ndarray] = {}
-    if case.label is not None:
-        maps["label"] = read_label(case, case_set.labels, image, case_set.ignore)
+    maps = {
+        layer: read_label(replace(case, label=path), case_set.labels, image, case_set.ignore)
+        for layer, path in (("label", case.label), ("prediction", prediction))
+        if path is not None
+    }
     shape = image.array.shape[1:]
-    predicted = read_file(prediction, label=True).array[0]
-    if predicted.shape != shape:
-        raise ValueError(f"{prediction}: its shape {predicted.shape} differs from {shape} of {case.image[0]} (D, H, W)")
-    maps["prediction"] = to_class_index(predicted, case_set.labels, prediction, case_set.ignore)
     permute, flip = orientation_of(image.affine, "RAS", (shape[0], shape[1], shape[2]))
     volume = turned(
         case.id, image.array, maps, permute, flip, spacing=image.spacing, ranges=_ranges(image.array, config),
@@ -154,7 +132,7 @@ def _case_page(
     size = f"{sides} voxels (x, y, z) of {lengths} mm" if shape[0] > 1 else f"{shape[2]} × {shape[1]} pixels"
     return Viewer(
         title=case.id,
-        verdict=f"{about} {_mean(dice, case_set)}{size}.",
+        verdict=f"{_mean(dice, case_set)}{size}.",
         volumes=[volume],
         channels=case_set.channels,
         classes=_classes(case_set, dice),
@@ -165,7 +143,6 @@ def _case_page(
             "With label and prediction both on, the label is an outline. Arrow keys move the slice of the plane that "
             "was clicked last.",
         ),
-        links=links,
     )
 
 
