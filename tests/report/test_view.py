@@ -12,10 +12,13 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+from nibabel.orientations import axcodes2ornt, inv_ornt_aff, ornt_transform
 from PIL import Image
 
 from hasten.cases.phantom import write_phantoms
+from hasten.cases.types import spacing_of
 from hasten.config.load import dump_run, load_run
+from hasten.prepare.orient import orientation_of
 from hasten.report import viewer
 from hasten.report.slices import COLORS, EXTRA, MISSED
 from hasten.report.view import write_batch_page, write_case_pages
@@ -91,13 +94,30 @@ def test_the_embedded_slices_are_the_file_s_own_voxels_turned(run: Path, tmp_pat
     ]
 
 
+@pytest.mark.parametrize("codes", ["RAS", "LPS", "PIR", "SLA", "IPL"])
+def test_a_volume_of_any_orientation_is_turned_alike_and_its_slices_know_their_voxels(codes: str) -> None:
+    array = np.arange(4 * 5 * 6).reshape(4, 5, 6)
+    ornt = ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(tuple(codes)))
+    affine = np.diag([1.0, 2.0, 3.0, 1.0]) @ inv_ornt_aff(ornt, (4, 5, 6))
+    permute, flip = orientation_of(affine, "RAS", (6, 5, 4))
+    shown = viewer.turned(
+        "a", array.T[None], {"label": array.T}, permute, flip, spacing=spacing_of(affine), ranges=[(0, 1)]
+    )
+    expected = nib.as_closest_canonical(nib.Nifti1Image(array.astype(np.int16), affine)).get_fdata()
+    assert shown.image[0].tolist() == expected[::-1, ::-1].transpose(2, 1, 0).tolist()
+    assert shown.spacing == (3, 2, 1)
+    at = (1, 2, 0)
+    voxel = {axis.name: axis.first + axis.step * index for axis, index in zip(shown.axes, at, strict=True)}
+    assert array[voxel["x"], voxel["y"], voxel["z"]] == shown.maps["label"][at]
+
+
 def test_the_page_says_which_case_scores_and_classes_it_shows_and_holds_text_safely(run: Path, tmp_path: Path) -> None:
     pages = write_case_pages(run, ["front", "back"], tmp_path, predictions=run / "predictions")
     assert [page.name for page in pages] == ["front.html", "back.html"]
     text = pages[0].read_text(encoding="utf-8")
     assert [each["name"] for each in content(pages[0])["classes"]] == ["background", "Lesion", "</script>"]
     assert [each["color"] for each in content(pages[0])["classes"]][1:] == list(COLORS[:2])
-    assert "12 × 10 × 6 voxels (x, y, z) of 2 × 1 × 3 mm" in text
+    assert "12 × 10 × 6 voxels (x, y, z) of 2 × 1 × 3 mm" in text.replace("\xa0", " ")
     assert "Mean Dice 0.500" in text
     assert [each["detail"] for each in content(pages[0])["classes"]] == ["", "Dice 1.000", "Dice 0.000"]
     assert '<a href="back.html">back</a>' in text

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hasten.cli.source import Quiet, TrustChangedCode, config_from
+from hasten.cli.source import Quiet, TrustChangedCode, run_from
 from hasten.cli.terminal import echo
 
 
@@ -52,7 +52,7 @@ def view(
                 "--batch: shows patches before training, which have no prediction; leave out other options"
             )
         overrides = [*(words or []), *([f"train.device={device}"] if device else [])]
-        echo(f"view       {write_batch_page(config_from(source, overrides), out or Path('batch.html'))}")
+        echo(f"view       {write_batch_page(run_from(source, overrides), out or Path('batch.html'))}")
         return
     run = Path(source)
     if is_detection_run(run):

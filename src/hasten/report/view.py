@@ -127,9 +127,9 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
         case.id, image.array, maps, permute, flip, spacing=image.spacing, ranges=_ranges(image.array, config),
     )  # fmt: skip
     dice = _dice(case, case_set, maps, image) if case.label is not None else {}
-    sides = " × ".join(str(size) for size in shape[::-1])
-    lengths = " × ".join(f"{mm:.3g}" for mm in image.spacing[::-1])
-    size = f"{sides} voxels (x, y, z) of {lengths} mm" if shape[0] > 1 else f"{shape[2]} × {shape[1]} pixels"
+    lengths = _times(*(f"{mm:.3g}" for mm in image.spacing[::-1]))
+    flat = f"{_times(shape[2], shape[1])} pixels"
+    size = f"{_times(*shape[::-1])} voxels (x, y, z) of {lengths} mm" if shape[0] > 1 else flat
     return Viewer(
         title=case.id,
         verdict=f"{_mean(dice, case_set)}{size}.",
@@ -144,6 +144,10 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
             "was clicked last.",
         ),
     )
+
+
+def _times(*sides: object) -> str:
+    return f"{words.NBSP}×{words.NBSP}".join(map(str, sides))
 
 
 def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
@@ -196,7 +200,7 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
         for image, label in zip(batch["image"], batch["label"], strict=True):
             volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set, spacing))
     shown = volumes[: 2 * _PATCHES]
-    sides = " × ".join(map(str, shown[0].image.shape[4 - case_set.spatial_dims :]))
+    sides = _times(*shown[0].image.shape[4 - case_set.spatial_dims :])
     axes = "D, H, W" if case_set.spatial_dims == 3 else "H, W"
     page = Viewer(
         title=f"Batches of {case_set.name}",
