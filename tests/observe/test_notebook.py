@@ -9,6 +9,7 @@ import pytest
 
 from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
+from hasten.config.load import load_run
 from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.engine.evaluation.measures import CaseScore
 from hasten.observe.notebook import PagePath, Plan, Summary, cell_progress
@@ -67,6 +68,8 @@ def test_a_result_has_a_short_text_and_a_table_and_stays_the_content_of_its_file
 def test_data_classes_of_many_cases_are_one_short_line() -> None:
     cases = tuple(Case(id=str(number), image=(Path("a"),)) for number in range(500))
     case_set = CaseSet(name="Set", source=Path("x"), cases=cases, labels={0: "background", 1: "Liver"})
+    config = load_run(overrides=["train.steps=7", "data.split.by=fold"])
+    assert repr(config) == "<RunConfig: data.split.by='fold', train.steps=7>"
     assert repr(case_set) == "<CaseSet Set: 500 cases, 3-D, image; Liver>"
     facts = Fingerprint(
         name="Set", num_cases=500, spatial_dims=3, modality="CT", channels=("CT",), labels=case_set.labels,
