@@ -17,6 +17,7 @@ from PIL import Image
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.types import spacing_of
+from hasten.cli.view import view
 from hasten.config.load import dump_run, load_run
 from hasten.prepare.orient import orientation_of
 from hasten.report import viewer
@@ -138,6 +139,14 @@ def test_a_case_without_prediction_and_a_folder_without_a_run_are_errors(run: Pa
         write_case_pages(run, ["front"], tmp_path, predictions=tmp_path)
     with pytest.raises(ValueError, match=r"holds no run .* add --batch"):
         write_case_pages(tmp_path, [], tmp_path)
+
+
+def test_the_command_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--batch: shows patches before training"):
+        view(str(tmp_path), batch=True, predictions=tmp_path)
+    (tmp_path / "run.yaml").write_text("kind: detection\n")
+    with pytest.raises(ValueError, match=r"is a run on slides"):
+        view(str(tmp_path))
 
 
 def test_a_page_that_would_be_too_large_says_what_it_leaves_out(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def write_viewer(page: Viewer, out: Path) -> Path:
         if sum(_estimated(volume, slices, sides, levels) for volume in page.volumes) > 1.1 * budget:
             continue
         volumes = [_packed(volume, slices, sides, levels) for volume in page.volumes]
-        if sum(len(uri) for volume in volumes for uri in _uris(volume)) <= budget:
+        if len(json.dumps(volumes)) <= budget:
             break
     else:
         raise ValueError(f"{out}: {first_few([each.name for each in page.volumes])} are too large for a page")
@@ -137,23 +138,19 @@ def write_viewer(page: Viewer, out: Path) -> Path:
         "linked": page.linked,
         "crosshair": not page.linked and page.volumes[0].anatomical,
     }
-    left_out = _left_out(slices, sides, levels)
+    parts = [f"one of {slices} slices"] * (slices > 1) + [f"one of {sides} rows and columns"] * (sides > 1)
+    left_out = ", ".join(parts + [f"{levels} grey values"] * (levels < 256))
     notes = (*page.notes, *([f"To keep the page below 20 MB it has {left_out}."] if left_out else []))
     return write_template(
         "viewer.html.j2", out, title=page.title, verdict=page.verdict, notes=notes, links=page.links, data=data,
     )  # fmt: skip
 
 
-def _left_out(slices: int, sides: int, levels: int) -> str:
-    parts = [f"one of {slices} slices"] * (slices > 1) + [f"one of {sides} rows and columns"] * (sides > 1)
-    return ", ".join([*parts, *([f"{levels} grey values"] if levels < 256 else [])])
-
-
 def _packed(volume: Pictured, slices: int, sides: int, levels: int) -> dict[str, Any]:
     steps = (slices if volume.image.shape[1] > 1 else 1, sides, sides)
     thinned = tuple(slice(None, None, step) for step in steps)
     shape = [len(range(0, size, step)) for size, step in zip(volume.image.shape[1:], steps, strict=True)]
-    maps = {layer: _pngs(array[thinned], lambda plane: plane) for layer, array in volume.maps.items()}
+    maps = {layer: _pngs(array[thinned]) for layer, array in volume.maps.items()}
     interesting = next((array[thinned] for array in volume.maps.values() if array.any()), None)
     return {
         "name": volume.name,
@@ -169,7 +166,7 @@ def _packed(volume: Pictured, slices: int, sides: int, levels: int) -> dict[str,
         "planes": list(volume.planes),
         "values": [list(each) for each in volume.ranges],
         "channels": [
-            _pngs(channel[thinned], _as_grey(limits, levels))
+            _pngs(_greys(channel[thinned], limits, levels))
             for channel, limits in zip(volume.image, volume.ranges, strict=True)
         ],
         **maps,
@@ -181,24 +178,16 @@ def _fullest(classes: np.ndarray) -> list[int]:
     return [int((classes > 0).sum(tuple({0, 1, 2} - {axis})).argmax()) for axis in range(3)]
 
 
-def _as_grey(limits: tuple[float, float], levels: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes a plane 8-bit, in so many values from 0 to 255."""
+def _greys(channel: np.ndarray, limits: tuple[float, float], levels: int) -> Iterator[np.ndarray]:
+    """The slices of a channel (D, H, W) in so many values from 0 to 255."""
     low, high = limits
-
-    def grey(plane: np.ndarray) -> np.ndarray:
+    for plane in channel:
         share = ((plane.astype(np.float32) - low) / (high - low)).clip(0, 1)
-        return np.rint(np.rint(share * (levels - 1)) * (255 / (levels - 1))).astype(np.uint8)
-
-    return grey
+        yield np.rint(np.rint(share * (levels - 1)) * (255 / (levels - 1))).astype(np.uint8)
 
 
-def _pngs(array: np.ndarray, make: Callable[[np.ndarray], np.ndarray]) -> list[str]:
-    return [png_uri(Image.fromarray(np.ascontiguousarray(make(plane)))) for plane in array]
-
-
-def _uris(volume: dict[str, Any]) -> list[str]:
-    return [*(uri for channel in volume["channels"] for uri in channel), *volume.get("label", ()),
-            *volume.get("prediction", ())]  # fmt: skip
+def _pngs(planes: Iterable[np.ndarray]) -> list[str]:
+    return [png_uri(Image.fromarray(np.ascontiguousarray(plane))) for plane in planes]
 
 
 def _estimated(volume: Pictured, slices: int, sides: int, levels: int) -> float:
@@ -206,4 +195,4 @@ def _estimated(volume: Pictured, slices: int, sides: int, levels: int) -> float:
     depth = volume.image.shape[1]
     every = max(1, depth // (slices * _SAMPLED)) * slices
     sampled = _packed(volume, every, sides, levels)
-    return sum(map(len, _uris(sampled))) * len(range(0, depth, slices)) / len(range(0, depth, every))
+    return len(json.dumps(sampled)) * len(range(0, depth, slices)) / len(range(0, depth, every))
