@@ -21,7 +21,7 @@ class Setting:
     """One setting. Texts are Markdown: values stand in backticks."""
 
     name: str
-    """As section.field."""
+    """`section.field`."""
     values: str
     default: str
     meaning: str

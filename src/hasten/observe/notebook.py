@@ -30,7 +30,11 @@ class _Cell(io.StringIO):
     def flush(self) -> None:
         from IPython.display import display  # imported by the kernel itself
 
-        content = {"text/plain": "\n".join(self.getvalue().splitlines()[-_LINES:])}
+        lines = self.getvalue().splitlines()[-_LINES:]
+        self.seek(0)
+        self.truncate()
+        self.write("".join(f"{line}\n" for line in lines))
+        content = {"text/plain": "\n".join(lines)}
         if self._shown is None:
             self._shown = display(content, raw=True, display_id=True)
         else:

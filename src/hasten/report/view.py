@@ -151,13 +151,13 @@ def _times(*sides: object) -> str:
 
 
 def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
-    """Of each channel the values shown black and white: the window of the run, if it has one."""
+    """Values of each channel shown black and white: the window of the run, if it has one."""
     windows = [scaling.window for scaling in scalings(config.prepare, len(array))] if config.prepare.intensity else []
     return [window or range_of(channel) for channel, window in zip(array, windows or [None] * len(array), strict=True)]
 
 
 def _dice(case: Case, case_set: CaseSet, maps: Mapping[str, np.ndarray], image: Volume) -> dict[str, float]:
-    """Of each foreground class and region on the image's own voxels; without those that neither map holds."""
+    """Dice of each foreground class and region on the image's own voxels, without those that neither map holds."""
     members: dict[str, tuple[int, ...]] = {
         name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index
     }

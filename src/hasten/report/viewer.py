@@ -27,12 +27,12 @@ _REDUCTIONS = (
 _SAMPLED = 8
 """Slices that are packed to estimate the size of all."""
 _PERCENTILES = (0.5, 99.5)
-"""Of an image's voxels: shown black, and white."""
+"""Percentiles of an image that are shown black and white."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """Of a shown volume: which index of the file's voxels (x, y, z) it is, and the index of its first slice."""
+    """An axis of a shown volume: x, y or z of the file, and the file's index of its first slice."""
 
     name: str
     first: int
@@ -51,7 +51,7 @@ class Pictured:
     maps: Mapping[str, np.ndarray]
     """Class indices (D, H, W) uint8 by what they are: label, prediction."""
     ranges: tuple[tuple[float, float], ...]
-    """Of each channel, the values that are shown black and white."""
+    """Values of each channel that are shown black and white."""
     anatomical: bool = True
     """Whether its sides are named: not where the file says nothing of them."""
     planes: tuple[str, ...] = ("axial", "coronal", "sagittal")
@@ -67,7 +67,7 @@ class Viewer:
     volumes: Sequence[Pictured]
     channels: Sequence[str]
     classes: Sequence[Key]
-    """By class index; the background first."""
+    """Names and colours by class index; the background first."""
     colour: bool = False
     """Whether the three channels are red, green and blue."""
     ignored: bool = False
