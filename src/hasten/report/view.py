@@ -41,7 +41,8 @@ _PATCHES = 8
 """Patches of a page at least, where batches are smaller, and twice as many at most."""
 _CONVENTION = (
     "Axial slices have anterior at the top, coronal and sagittal ones superior; on the left is the patient's right, in "
-    "sagittal slices anterior. x, y and z are the file's voxels, from 0."
+    "sagittal slices anterior. x, y and z are the file's voxels, from 0. Arrow keys move the slice of the plane that was "
+    "clicked last."
 )
 
 
@@ -139,9 +140,8 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
         colour=_is_colour(case_set, case),
         ignored=case_set.ignore is not None,
         notes=(
+            "With label and prediction both on, the label is an outline.",
             *([_CONVENTION] if shape[0] > 1 else []),
-            "With label and prediction both on, the label is an outline. Arrow keys move the slice of the plane that "
-            "was clicked last.",
         ),
     )
 
