@@ -41,8 +41,8 @@ _PATCHES = 8
 """Patches of a page at least, where batches are smaller, and twice as many at most."""
 _CONVENTION = (
     "Axial slices have anterior at the top, coronal and sagittal ones superior; on the left is the patient's right, in "
-    "sagittal slices anterior. x, y and z are the file's voxels, from 0. Arrow keys move the slice of the plane that was "
-    "clicked last."
+    "sagittal slices anterior. x, y and z are the file's voxels, from 0. Arrow keys move the slice of the plane that "
+    "was clicked last."
 )
 
 
