@@ -63,6 +63,11 @@ class Segment(NamedTuple):
     layer: int
     """The channel in which it has its value."""
 
+    def __repr__(self) -> str:
+        names = ", ".join(name for value, name in sorted(self.labels.items()) if value)
+        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
+        return f"<CaseSet {self.name}: {len(self.cases)} cases, {kind}; {names}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Volume:

@@ -38,3 +38,7 @@ class Fingerprint:
     """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""
     misplaced: dict[str, float] = field(default_factory=dict)
     """Files whose corners lie beside those of their case's first image, and how far at most, in voxels."""
+
+    def __repr__(self) -> str:
+        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
+        return f"<Fingerprint of {self.name}: {self.num_cases} cases, {kind}; {len(self.labels)} classes>"

@@ -7,7 +7,8 @@ Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 from hasten.config.size import Amount, Seconds
@@ -404,3 +405,17 @@ class RunConfig:
     infer: InferConfig = field(default_factory=InferConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     distribute: DistributeConfig = field(default_factory=DistributeConfig)
+
+    def __repr__(self) -> str:
+        """The settings that are not the default."""
+        changed = ", ".join(f"{name}={value!r}" for name, value in _changed(self, RunConfig(), ""))
+        return f"<{type(self).__name__}: {changed or 'the defaults'}>"
+
+
+def _changed(config: Any, defaults: Any, at: str) -> Iterator[tuple[str, Any]]:
+    for each in fields(defaults):
+        value, default = getattr(config, each.name), getattr(defaults, each.name)
+        if is_dataclass(default):
+            yield from _changed(value, default, f"{at}{each.name}.")
+        elif value != default:
+            yield f"{at}{each.name}", value

@@ -45,6 +45,7 @@ from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
+from hasten.observe.notebook import Summary, cell_progress
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
@@ -85,7 +86,7 @@ def train(
         plan: plan.json with decisions to take where `config` leaves a field open.
         resume: continue from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a
             CPU bit for bit as a run that was never stopped.
-        progress: what to call with the run's progress; None draws nothing.
+        progress: what to call with the run's progress; None shows it in the cell of a notebook, and nowhere else.
         started: value of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the
             imports); None is now.
         reserve_s: seconds of `train.max_seconds` that the caller needs after this returns, for a report say.
@@ -109,6 +110,7 @@ def train(
         >>> summary = hasten.train(config, "runs/first")
         >>> best = summary["best"]
     """
+    progress = progress or cell_progress()
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
@@ -128,7 +130,7 @@ def train(
         finally:
             strategy.close()
     # After the ranks have parted: none waits for another, and the training's memory is free.
-    return with_own_grid(summary, Path(out), clock, reserve_s, world=world, device=str(device))
+    return Summary(with_own_grid(summary, Path(out), clock, reserve_s, world=world, device=str(device)))
 
 
 def _train(

@@ -48,6 +48,7 @@ from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_conv_flops, count_flops, count_parameters
 from hasten.observe.clock import Clock
+from hasten.observe.notebook import Plan
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     planned = with_scale(planned := plan_run(config), choose_scale(planned, Clock()))
     for warning in planned.warnings:
         log.warning("%s", warning)
-    return plan_to_dict(planned) | {"network": network_size(planned)}
+    return Plan(plan_to_dict(planned) | {"network": network_size(planned)})
 
 
 def network_size(planned: RunPlan) -> dict[str, int | None]:

@@ -55,7 +55,7 @@ def image_uri(image: np.ndarray) -> str:
     grey = Image.fromarray((np.nan_to_num(image).clip(0, 1) * 255).round().astype(np.uint8))
     if max(grey.size) > LONG_SIDE:
         grey.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS)
-    return _uri(grey)
+    return png_uri(grey)
 
 
 def label_uri(label: np.ndarray, values: list[int]) -> str:
@@ -89,7 +89,7 @@ def _overlay(masks: list[np.ndarray], colors: list[str], *, outline: bool) -> st
         palette += [int(color[start : start + 2], 16) for start in (1, 3, 5)] * 2
         alpha += [_FILL_ALPHA, 255]
     picture.putpalette(palette)
-    return _uri(picture, transparency=bytes(alpha))
+    return png_uri(picture, transparency=bytes(alpha))
 
 
 def _resize(classes: np.ndarray) -> np.ndarray:
@@ -113,7 +113,8 @@ def _outline(classes: np.ndarray, *, width: int) -> np.ndarray:
     return edge & (classes > 0)
 
 
-def _uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:
+def png_uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:
+    """A picture as a PNG data URI; transparency: alpha of each entry of its palette."""
     stream = io.BytesIO()
     extra = {} if transparency is None else {"transparency": transparency}
     picture.save(stream, format="PNG", optimize=True, **extra)

@@ -23,6 +23,7 @@ from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.files import replacing
 from hasten.observe.cores import usable_cores
+from hasten.observe.notebook import html_table
 from hasten.observe.rundir import write_json
 
 EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"
@@ -61,6 +62,15 @@ class Evaluation:
     surfaces: bool
     num_labelled: int
     """Cases that the reference has, predicted or not."""
+
+    def __repr__(self) -> str:
+        return f"<Evaluation: mean Dice {self.mean():.4f}, cases: {len(self.cases)}>"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, *(f"{self.summary(name, measure).mean:.4g}" for measure in self.measures)) for name in self.names
+        )
+        return html_table(("Class", *self.measures), rows, title=repr(self)[1:-1])
 
     @property
     def cases(self) -> list[str]:
