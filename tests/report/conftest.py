@@ -68,6 +68,9 @@ def example_arrays(count: int = 2) -> dict[str, Any]:
         arrays[f"prediction_{index}"] = np.roll(label, 1, axis=1)
         arrays[f"name_{index}"] = np.array(f"case_{index:03d}")
         arrays[f"dice_{index}"] = np.array(0.8 + index / 20)
+        arrays[f"which_{index}"] = np.array(["worst", "best"][index % 2])
+        arrays[f"where_{index}"] = np.array(f"axial slice {index + 9} of 32")
+        arrays[f"pixel_{index}"] = np.array([1.0, 0.5])
     return arrays
 
 
@@ -104,6 +107,8 @@ def write_run(
         },
         "steps": steps,
         "samples_per_s": 8 * speed,
+        "wait_share": 0.016,
+        "earlier_seconds": 0.0,
         "engaged": ENGAGED,
         "environment": {},
         "cases": {"train": 158, "validation": 52},
