@@ -62,6 +62,11 @@ def test_the_evidence_gives_both_ablations():
     assert "no step a batch takes 200.0 ms" in output
 
 
+def test_a_floor_above_the_step_is_no_floor():
+    assert split({"wait": 0.1}, fixed_batch_s=0.085).floor_note == "the compute floor"
+    assert "timed apart" in split({"wait": 0.1}, fixed_batch_s=10.0).floor_note
+
+
 def finding(name, **known):
     return Finding(name=name, title=name, where="", cure="", **known)
 

@@ -77,9 +77,9 @@ def evaluate(
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
         _of_run(predictions, overrides, postprocessing, surfaces, device, quiet, out)
         return
-    pairs = find_pairs(predictions, labels[0], run)
+    pairs = find_pairs(predictions, where := Path(labels[0]), run)
     evaluation = evaluate_pairs(
-        pairs, predictions=predictions, labels=labels[0], tolerance_mm=tolerance_mm, surfaces=surfaces,
+        pairs, predictions=predictions, labels=where, tolerance_mm=tolerance_mm, surfaces=surfaces,
         num_workers=num_workers, tick=None if quiet else _show,
     )  # fmt: skip
     echo("\n".join(_table(evaluation)))

@@ -52,8 +52,8 @@ def chosen_cases(dice: Mapping[str, float], *, lowest: int = 1) -> dict[str, str
     dice: mean Dice of each case, nan where there is none.
     """
     order = sorted((case for case, value in dice.items() if not math.isnan(value)), key=lambda case: dice[case])
-    if len(order) == 1:
-        return {order[0]: "the only case"}
+    if len(order) < 2:
+        return dict.fromkeys(order, "the only case")
     last = len(order) - 1
     names = {place: "worst" if place == 0 else f"number {place + 1} from below" for place in range(lowest)}
     names |= {len(order) // 2: "median", last: "best"}

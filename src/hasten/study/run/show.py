@@ -36,7 +36,7 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
         ("Bound by", report.diagnosis.bound, f"{split.share(report.diagnosis.bound):.0%} of the time"
          if report.diagnosis.bound not in ("compute", "memory") else "the step itself"),
         ("A step", ms(split.step_s), f"{split.steps} timed, all costs spread over the run's steps"),
-        ("On one fixed batch", ms(split.fixed_batch_s or 0.0), "the compute floor"),
+        ("On one fixed batch", ms(split.fixed_batch_s or 0.0), split.floor_note),
         ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
         ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
     )  # fmt: skip
