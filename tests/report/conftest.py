@@ -117,7 +117,7 @@ def write_run(
     (folder / "summary.json").write_text(json.dumps(whole | (summary or {})))
     fingerprint = {"name": "Hippocampus", "labels": {"0": "background", "1": "Anterior", "2": "Posterior"}}
     (folder / "plan.json").write_text(json.dumps({"fingerprint": fingerprint, "decisions": DECISIONS}))
-    environment = {"hasten": "0.1.0", "torch": "2.13.0", "cpu": {"name": "some CPU", "cores": 2}, "ram": "8 GiB"}
+    environment = {"hasten": "0.1.0", "torch": "2.13.0", "cpu": {"name": "some CPU"}, "ram_bytes": 8 << 30}
     (folder / "env.json").write_text(json.dumps(environment))
     (folder / "run.yaml").write_text(CONFIG)
     np.savez_compressed(folder / "examples.npz", **(example_arrays() if examples is None else examples))

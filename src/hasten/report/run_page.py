@@ -144,7 +144,7 @@ def _time(run: Run, id_: str) -> Section:
     return Section(
         title,
         bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
-        note=f"{words.duration(total)} in all, of which the shares are. {_step_time(run)}",
+        note=f"Shares are of {words.duration(total)} in all. {_step_time(run)}".strip(),
         warning=warning,
         id=section_id,
     )
@@ -181,21 +181,20 @@ def _augmentation(run: Run, id_: str) -> Section | None:
     steps = [mapping(entry) for entry in run.augmentation]
     rows = tuple(
         (
-            words.title(_text(step, "name")),
+            *words.operations(_text(step, "name"), [str(op) for op in entries(step.get("ops"))]),
             _text(step, "how"),
-            "; ".join(words.arguments(str(op)) for op in entries(step.get("ops"))),
             _text(step, "why"),
         )
         for step in steps
     )
-    columns = ("Step", "Runs", "With", "Why")
+    columns = ("Step", "What it does", "Runs", "Why")
     return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:
     details = {name: entry if isinstance(entry, dict) else {"value": entry} for name, entry in run.decisions.items()}
     rows = tuple(
-        (words.title(name.rpartition(".")[2]), words.plain(each.get("value")), _text(each, "reason"), name)
+        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), _text(each, "reason"), name)
         for name, each in details.items()
     )
     summary = f"{len(rows)} settings" if folded else ""
@@ -207,7 +206,8 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _environment(run: Run, id_: str) -> Section:
-    return _listing("Environment", ("Name", "Value"), words.environment(run.environment), f"{id_}-environment")
+    rows = words.environment(run.environment)
+    return _listing("Environment", ("Name", "Value"), rows, f"{id_}-environment", "Versions and the machine")
 
 
 def _config(run: Run, id_: str) -> Section:

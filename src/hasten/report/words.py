@@ -108,15 +108,30 @@ def title(name: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def arguments(call: str) -> str:
-    """The arguments of a call as its repr shows them, without `keys`: `prob 0.5, axes 0, 1`."""
+def operations(name: str, calls: Sequence[str]) -> tuple[str, str]:
+    """A step of the augmentation and what it does: Hasten's operations as words, the name of another as it is.
+
+    calls: as their repr shows them.
+    """
+    read = [_call(call) for call in calls]
+    own = any(called == name for called, _ in read)
+    does = [text if called == name else f"{title(called)}{f': {text}' if text else ''}" for called, text in read]
+    return title(name) if own else name, "; ".join(filter(None, does))
+
+
+def _call(text: str) -> tuple[str, str]:
+    """The name and the arguments of a repr such as `Flip(keys=('image',), prob=0.5)`, without `keys`."""
+    name, _, _ = text.partition("(")
     try:
-        (body,) = ast.parse(call, mode="exec").body
-        keywords = body.value.keywords  # type: ignore[attr-defined]
-        values = {each.arg: ast.literal_eval(each.value) for each in keywords if each.arg not in (None, "keys")}
+        keywords = ast.parse(text, mode="eval").body.keywords  # type: ignore[attr-defined]
+        values = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg != "keys"}
     except (SyntaxError, ValueError, AttributeError):
-        return call
-    return "; ".join(f"{name.replace('_', ' ')} {_plain_values(value)}" for name, value in values.items())
+        return name, text[len(name) :].strip("()")
+    return name, "; ".join(f"{_spaced(key)} {_plain_values(value)}" for key, value in values.items())
+
+
+def _spaced(name: str) -> str:
+    return {"prob": "probability"}.get(name, name.replace("_", " "))
 
 
 def _plain_values(value: Any) -> str:

@@ -62,7 +62,7 @@ class Split:
 
     @property
     def floor_note(self) -> str:
-        """What the step on a fixed batch says. It is timed apart, so it may come out above the step it is the floor of."""
+        """What a step on a fixed batch says. It is timed apart, so it may come out above the step itself."""
         if self.fixed_batch_s is None or self.fixed_batch_s <= self.step_s:
             return "the compute floor"
         return "timed apart, when the machine was slower: compute takes all of a step"
