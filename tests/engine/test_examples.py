@@ -22,7 +22,7 @@ NIFTI, PICTURE, STACK = (Case(id="c", image=(Path(name),)) for name in ("c.nii.g
         ([0.5, 0.2], 1, ["best", "worst"]),
         ([0.9, 0.1, 0.5], 1, ["best", "worst", "median"]),
         ([0.9, math.nan, 0.5, 0.1], 1, ["best", None, "median", "worst"]),
-        ([0.1, 0.2, 0.3, 0.4, 0.5], 2, ["worst", "number 2 from below", "median", None, "best"]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 2, ["worst", "2nd lowest", "median", None, "best"]),
         ([math.nan], 1, [None]),
     ],
 )
@@ -67,10 +67,15 @@ def test_slices_of_a_prepared_case_are_counted_as_its_file_has_them() -> None:
     """The file's 40 sagittal slices are cropped to 8 .. 27, turned and halved."""
     affine = np.array([[0, 0, 2.0, 0], [0, 1.0, 0, 0], [-1.0, 0, 0, 0], [0, 0, 0, 1]])
     geometry = Geometry(
-        source_shape=(40, 30, 20), source_affine=tuple(map(tuple, affine.tolist())), permute=(2, 1, 0),
-        flip=(True, False, False), crop_start=(0, 0, 8), crop_shape=(20, 30, 20), spacing=(1.0, 1.0, 2.0),
+        source_shape=(40, 30, 20),
+        source_affine=tuple(map(tuple, affine.tolist())),
+        permute=(2, 1, 0),
+        flip=(True, False, False),
+        crop_start=(0, 0, 8),
+        crop_shape=(20, 30, 20),
+        spacing=(1.0, 1.0, 2.0),
         shape=(20, 30, 20),
-    )  # fmt: skip
+    )
     image, label, prediction = blank((20, 30, 20))
     label[5, 10:20, 10:20], prediction[:, :, 3] = 1, 1
     shown = example_of(NIFTI, image, label, prediction, geometry, which="", dice=0.1)

@@ -521,6 +521,7 @@ def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path:
     process.kill()
     process.communicate()
     assert checkpoint(out, "last")["step"] % 10 == 0
+    assert not (out / SUMMARY_JSON).exists()
 
     process = start("--resume", "--out", str(out), "--quiet")
     with one_thread(), pytest.MonkeyPatch.context() as patch:

@@ -79,9 +79,14 @@ def evaluate(
         return
     pairs = find_pairs(predictions, where := Path(labels[0]), run)
     evaluation = evaluate_pairs(
-        pairs, predictions=predictions, labels=where, tolerance_mm=tolerance_mm, surfaces=surfaces,
-        num_workers=num_workers, tick=None if quiet else _show,
-    )  # fmt: skip
+        pairs,
+        predictions=predictions,
+        labels=where,
+        tolerance_mm=tolerance_mm,
+        surfaces=surfaces,
+        num_workers=num_workers,
+        tick=None if quiet else _show,
+    )
     echo("\n".join(_table(evaluation)))
     if out is not None:
         write_evaluation(evaluation, out)

@@ -19,6 +19,7 @@ EXAMPLE_CASES = 3
 """Cases that a run shows: the worst, the median and the best."""
 _PLANES = ("axial", "coronal", "sagittal")
 """By the axis (D, H, W) of a RAS-oriented volume that goes across the slices."""
+_LOWEST = ("worst", "2nd lowest", "3rd lowest", "4th lowest")
 _THICK = 1.5
 """Largest spacing over the next one from which a volume is shown in the plane of its thick slices."""
 
@@ -47,7 +48,7 @@ class Example:
 
 
 def chosen_cases(dice: Mapping[str, float], *, lowest: int = 1) -> dict[str, str]:
-    """Cases to show, with what each is: the `lowest` ones, the median and the best. Cases without a Dice are left out.
+    """Cases to show, with what each is: the `lowest` ones, up to four, the median and the best. Cases without a Dice are left out.
 
     dice: mean Dice of each case, nan where there is none.
     """
@@ -55,8 +56,7 @@ def chosen_cases(dice: Mapping[str, float], *, lowest: int = 1) -> dict[str, str
     if len(order) < 2:
         return dict.fromkeys(order, "the only case")
     last = len(order) - 1
-    names = {place: "worst" if place == 0 else f"number {place + 1} from below" for place in range(lowest)}
-    names |= {len(order) // 2: "median", last: "best"}
+    names = dict(enumerate(_LOWEST[:lowest])) | {len(order) // 2: "median", last: "best"}
     return {order[place]: names[place] for place in sorted(names) if place <= last}
 
 

@@ -33,7 +33,7 @@ from hasten.engine.time_limit import TimeLimit
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock, Spent
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, SUMMARY_JSON, read_jsonl, write_jsonl
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Loop:
                 self.progress.stop()
 
     def _restore_records(self) -> None:
-        """Drop an earlier process's records after step `first`, and check whether it had reached the target."""
+        """Drop what an earlier process recorded after step `first`, and check whether it had reached the target."""
         path = self.out / METRICS_JSONL
         records: list[dict[str, Any]] | None = None
         if self.world.first:
@@ -156,6 +156,8 @@ class Loop:
             except TypeError:
                 raise ValueError(f"{path}: has a step that is no number; correct or delete that line") from None
             write_jsonl(path, records)
+            # Of the process before this one: a report of the run that goes on must not take it for the whole.
+            (self.out / SUMMARY_JSON).unlink(missing_ok=True)
         for record in broadcast_from_rank0(self.world, records):
             value = record.get(self.evaluator.metric)
             if self.train.target is not None and value is not None and value >= self.train.target:

@@ -122,8 +122,13 @@ def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
         painted = paint(prediction.numpy(), planned.regions) if planned.regions else prediction.numpy()
         name = tuple(chosen)[number]
         example = example_of(
-            by_id[name], images[number].cpu().numpy(), label.numpy(), painted.astype(np.uint8),
-            arena.geometry[cases[number]], which=chosen[name], dice=dice_of(counts[None], planned.class_names).mean,
-        )  # fmt: skip
+            by_id[name],
+            images[number].cpu().numpy(),
+            label.numpy(),
+            painted.astype(np.uint8),
+            arena.geometry[cases[number]],
+            which=chosen[name],
+            dice=dice_of(counts[None], planned.class_names).mean,
+        )
         content |= {f"{field}_{number}": value for field, value in asdict(example).items()}
     np.savez_compressed(out / EXAMPLES, **content)

@@ -42,9 +42,15 @@ class Geometry:
         """Of an array that holds the voxels of its file as they are. shape: (D, H, W)."""
         rows = tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in affine)
         return cls(
-            source_shape=shape, source_affine=rows, permute=(0, 1, 2), flip=(False, False, False),
-            crop_start=(0, 0, 0), crop_shape=shape, spacing=spacing_of(affine), shape=shape,
-        )  # fmt: skip
+            source_shape=shape,
+            source_affine=rows,
+            permute=(0, 1, 2),
+            flip=(False, False, False),
+            crop_start=(0, 0, 0),
+            crop_shape=shape,
+            spacing=spacing_of(affine),
+            shape=shape,
+        )
 
     def directions(self) -> np.ndarray:
         """The affine (4, 4) of the prepared array without its translation: (x, y, z) index to mm."""

@@ -108,8 +108,10 @@ def read_run(folder: Path) -> Run:
     total_s = seconds.pop("total", None)
     last_step = max((record.step for record in records), default=None)
     steps, samples_per_s, wait_share = (
-        integer(summary.get("steps")), number(summary.get("samples_per_s")), number(summary.get("wait_share")),
-    )  # fmt: skip
+        integer(summary.get("steps")),
+        number(summary.get("samples_per_s")),
+        number(summary.get("wait_share")),
+    )
     speeds = [record.samples_per_s for record in train if record.samples_per_s is not None]
     time_to = {number_in(key): value for key, value in numbers(summary.get("time_to")).items()}
     return Run(

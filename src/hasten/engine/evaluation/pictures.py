@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hasten.cases.read import read_image
@@ -29,13 +31,18 @@ def _example(pair: Pair, pairs: Pairs, which: str, dice: float) -> Example:
     values = sorted(pairs.labels)
     predicted, labelled = (np.searchsorted(values, each).astype(np.uint8) for each in maps)
     geometry = Geometry.of_file(shape, label.affine)
-    return example_of(case, _image(case, pair, shape), labelled, predicted, geometry, which=which, dice=dice)
+    image = _image(case, shape) if pair.image else None
+    shown = np.zeros((1, *shape), np.uint8) if image is None else image
+    example = example_of(case, shown, labelled, predicted, geometry, which=which, dice=dice)
+    if image is None:
+        example = replace(example, where=", ".join(filter(None, (example.where, "its image is not known"))))
+    return example
 
 
-def _image(case: Case, pair: Pair, shape: Shape) -> np.ndarray:
-    """(C, D, H, W) of the case; black where its image is not known or is on another grid than the label map."""
+def _image(case: Case, shape: Shape) -> np.ndarray | None:
+    """(C, D, H, W) of the case; None where it can't be read or lies on another grid than the label map."""
     try:
-        image = read_image(case).array if pair.image else None
+        image = read_image(case).array
     except (ValueError, OSError):
-        image = None
-    return image if image is not None and image.shape[1:] == shape else np.zeros((1, *shape), np.uint8)
+        return None
+    return image if image.shape[1:] == shape else None

@@ -119,9 +119,12 @@ def _trial(
     predicted = _in(pairs, out)
     evaluation = evaluate_pairs(predicted, predictions=run, labels=case_set.source, surfaces=surfaces)
     return SettingsTrial(
-        overrides=overrides, settings=members[0].content["config"]["infer"], evaluation=evaluation,
-        examples=examples_of(evaluation, predicted), passes=sum(counts),
-    )  # fmt: skip
+        overrides=overrides,
+        settings=members[0].content["config"]["infer"],
+        evaluation=evaluation,
+        examples=examples_of(evaluation, predicted),
+        passes=sum(counts),
+    )
 
 
 def _in(pairs: Pairs, folder: Path) -> Pairs:
