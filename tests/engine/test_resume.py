@@ -425,7 +425,7 @@ def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
     assert parts <= seconds["total"]
     trained_s = seconds["train"] + seconds["wait_for_data"]
     assert summary["wait_share"] == pytest.approx(seconds["wait_for_data"] / trained_s)
-    assert summary["samples_per_s"] == pytest.approx(summary["steps"] * 2 / trained_s)
+    assert summary["samples_per_s"] == pytest.approx(summary["steps"] * 3 / trained_s)
     run = read_run(out)
     assert (run.wait_share, run.total_s) == (summary["wait_share"], seconds["total"])
     assert step_seconds(run) == pytest.approx(trained_s / summary["steps"])

@@ -48,9 +48,9 @@ class Example:
 
 
 def chosen_cases(dice: Mapping[str, float], *, lowest: int = 1) -> dict[str, str]:
-    """Cases to show, with what each is: the `lowest` ones, up to four, the median and the best. Cases without a Dice are left out.
+    """Cases to show, with what each is: the `lowest` ones (up to four), the median and the best.
 
-    dice: mean Dice of each case, nan where there is none.
+    dice: mean Dice of each case, nan where there is none: it is never shown.
     """
     order = sorted((case for case, value in dice.items() if not math.isnan(value)), key=lambda case: dice[case])
     if len(order) < 2:
