@@ -63,8 +63,8 @@ def test_a_verdict_is_judged_by_what_is_shown_beside_it():
 
 
 def test_a_floor_above_the_step_is_explained():
-    assert "no less, so new data cost nothing" in diagnose(split(fixed_batch_s=0.09)).evidence[-1]
-    assert "no less" not in diagnose(split(fixed_batch_s=0.08)).evidence[-1]
+    assert "compute takes all of a step" in diagnose(split(fixed_batch_s=0.09)).evidence[-1]
+    assert "the compute floor" in diagnose(split(fixed_batch_s=0.08)).evidence[-1]
 
 
 def test_findings_of_a_small_gain_follow_in_a_line():
@@ -88,6 +88,11 @@ def test_the_evidence_gives_both_ablations():
     output = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
     assert "fixed batch a step takes 85.0 ms" in output
     assert "no step a batch takes 200.0 ms" in output
+
+
+def test_a_floor_above_the_step_is_no_floor():
+    assert split({"wait": 0.1}, fixed_batch_s=0.085).floor_note == "the compute floor"
+    assert "timed apart" in split({"wait": 0.1}, fixed_batch_s=10.0).floor_note
 
 
 def finding(name, **known):

@@ -157,7 +157,7 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
         lines.append(f"target     {metric} {target['value']:g} {end}")
     earlier = summary["earlier_seconds"]
     since = f", {earlier:.1f} s of them before this resumption" if earlier else ""
-    lines.append(f"time       {summary['seconds']['total'] + earlier:.1f} s{since}")
+    lines.append(f"time       {summary['seconds']['total']:.1f} s{since}")
     lines.append(f"waiting    {100 * summary['wait_share']:.1f}% of the training time was spent waiting for data")
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:

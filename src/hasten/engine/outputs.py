@@ -182,7 +182,7 @@ def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> fl
     Infinity without such a file. Where it holds other settings, infinity with `overwrite`, else a ValueError.
     """
     path = out / PREDICTION_JSON
-    before = _read_settings(path)
+    before = read_settings(path)
     differences = _differences(before, settings) if before is not None else []
     if before is None or (differences and overwrite):
         return float("inf")
@@ -197,13 +197,13 @@ def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> fl
 
 def image_sizes(out: Path) -> dict[str, int]:
     """Name of each label map in `out` to the bytes of the image that it was predicted from, by prediction.json."""
-    return (_read_settings(out / PREDICTION_JSON) or {}).get("images", {})
+    return (read_settings(out / PREDICTION_JSON) or {}).get("images", {})
 
 
 def write_settings(out: Path, settings: dict[str, Any], sizes: Mapping[str, int]) -> None:
     """Write `out`/prediction.json. One with the same settings keeps its time and its images. Raises ValueError."""
     path = out / PREDICTION_JSON
-    before = _read_settings(path)
+    before = read_settings(path)
     if before is not None and not _differences(before, settings):
         time, settings, sizes = path.stat().st_mtime_ns, before, {**before.get("images", {}), **sizes}
         if sizes == before.get("images"):
@@ -215,7 +215,7 @@ def write_settings(out: Path, settings: dict[str, Any], sizes: Mapping[str, int]
         os.utime(path, ns=(time, time))
 
 
-def _read_settings(path: Path) -> dict[str, Any] | None:
+def read_settings(path: Path) -> dict[str, Any] | None:
     """None for a file that is missing, or that Hasten did not write."""
     try:
         content = json.loads(path.read_bytes())

@@ -42,7 +42,7 @@ from hasten.engine.validate import CaseEvaluator
 from hasten.kernels.use import try_triton_ahead
 from hasten.nets.cpu.build import build_ahead
 from hasten.nets.random_state import all_random_states_kept
-from hasten.observe.clock import Clock
+from hasten.observe.clock import Clock, Spent
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
 from hasten.observe.notebook import Summary, cell_progress
@@ -146,7 +146,7 @@ def _train(
 ) -> dict[str, Any]:
     """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
     world = strategy.world
-    imported = clock.elapsed
+    clock.span("import").add(clock.elapsed)
     before, changes = config, Changes()
     if resume:
         before = run_on_rank0(world, lambda: load_run(out / RUN_YAML))
@@ -171,7 +171,7 @@ def _train(
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
                 tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
-    conclude = partial(_conclude, out, loop, components, import_seconds=imported)
+    conclude = partial(_conclude, out, loop, components)
     return run_loop(out, loop, conclude, mapped=components.arena.files)
 
 
@@ -211,14 +211,14 @@ def run_loop(
     return summary
 
 
-def _conclude(out: Path, loop: Loop, components: RunComponents, *, import_seconds: float) -> dict[str, Any]:
+def _conclude(out: Path, loop: Loop, components: RunComponents) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
             write_examples(out, components, loop)
         metric = f"mean_{loop.evaluator.metric}"
-        summary = write_summary(out, loop, about_cases(components), metric=metric, import_seconds=import_seconds)
+        summary = write_summary(out, loop, about_cases(components), metric=metric)
         loop.records.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 
@@ -241,7 +241,7 @@ def make_loop(
     make = partial(Loop, components, evaluator, out, clock, progress, reserve_s=reserve_s)
     checkpoint = run_on_rank0(world, lambda: _newest(out) if resume else None)
     if checkpoint is None:
-        return make(first=0, elapsed=0.0)
+        return make(first=0, earlier=Spent())
     state, steps = checkpoint.content, components.train.steps
 
     def restored() -> Loop:
@@ -250,7 +250,7 @@ def make_loop(
                 f"train.steps={steps}: the run in {out} has done {checkpoint.step} steps; give as many or more"
             )
         try:
-            loop = make(first=checkpoint.step, elapsed=state["extra"]["elapsed"])
+            loop = make(first=checkpoint.step, earlier=Spent.of_checkpoint(state["extra"]))
             loop.restore(state, str(checkpoint.path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{checkpoint.path}: ")

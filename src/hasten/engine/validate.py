@@ -17,11 +17,11 @@ from hasten.distribute.balance import balance_sentence, case_costs, partition
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
 from hasten.engine.dice import Dice, counts_of, dice_of
+from hasten.engine.examples import EXAMPLE_CASES
 from hasten.engine.foreground import training_spacing
 from hasten.engine.infer import Inference, infer_labels, padded_size
 from hasten.engine.measure import Switch
 from hasten.engine.metrics.streamed import counts_over_ranks
-from hasten.engine.summary import EXAMPLE_CASES
 from hasten.observe.ranges import VALIDATION, Range
 
 

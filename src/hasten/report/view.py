@@ -15,7 +15,7 @@ from hasten.cases.formats import is_picture, named_files
 from hasten.cases.labels import IGNORED
 from hasten.cases.read import read_image, read_label
 from hasten.cases.regions import regions_of
-from hasten.cases.types import Case, CaseSet, Volume
+from hasten.cases.types import Case, CaseSet, Volume, is_flat
 from hasten.config.intensity import scalings
 from hasten.config.load import load_run
 from hasten.config.patterns import first_few
@@ -90,9 +90,7 @@ def write_case_pages(
 
 def _ranked(run: Path) -> dict[str, str]:
     """The cases whose slices the run kept, with their place in its last validation."""
-    names = [example.name for example in read_run(run).examples]
-    places = {2: ["worst", "best"], 3: ["worst", "median", "best"]}.get(len(names), [""] * len(names))
-    return {name: place and f"{place} of the last validation, " for name, place in zip(names, places, strict=True)}
+    return {each.name: each.which and f"{each.which} of the last validation, " for each in read_run(run).examples}
 
 
 def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
@@ -129,8 +127,8 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
     )  # fmt: skip
     dice = _dice(case, case_set, maps, image) if case.label is not None else {}
     lengths = _times(*(f"{mm:.3g}" for mm in image.spacing[::-1]))
-    flat = f"{_times(shape[2], shape[1])} pixels"
-    size = f"{_times(*shape[::-1])} voxels (x, y, z) of {lengths} mm" if shape[0] > 1 else flat
+    flat = f"{_times(*(side for side in shape[::-1] if side > 1))} pixels"
+    size = f"{_times(*shape[::-1])} voxels (x, y, z) of {lengths} mm" if not is_flat(shape) else flat
     return Viewer(
         title=case.id,
         verdict=f"{_mean(dice, case_set)}{size}.",
@@ -141,7 +139,7 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
         ignored=case_set.ignore is not None,
         notes=(
             "With label and prediction both on, the label is an outline.",
-            *([_CONVENTION] if shape[0] > 1 else []),
+            *([_CONVENTION] if not is_flat(shape) else []),
         ),
     )
 

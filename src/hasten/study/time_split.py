@@ -60,6 +60,13 @@ class Split:
     flops_share: float | None = None
     """Share of the measured matrix-multiply rate that they reach."""
 
+    @property
+    def floor_note(self) -> str:
+        """What a step on a fixed batch says. It is timed apart, so it may come out above the step itself."""
+        if self.fixed_batch_s is None or self.fixed_batch_s <= self.step_s:
+            return "the compute floor"
+        return "timed apart, when the machine was slower: compute takes all of a step"
+
     def share(self, bound: Bound) -> float:
         """Share of the wall time."""
         return sum(self.parts.get(name, 0.0) for name in GROUPS[bound]) / self.step_s if self.step_s > 0 else 0.0
@@ -113,8 +120,7 @@ def _evidence(split: Split) -> tuple[str, ...]:
     shares = [(name, split.parts[name]) for name in PARTS if split.parts.get(name, 0.0) >= 0.01 * split.step_s]
     texts.append(", ".join(f"{PARTS[name]} {value / split.step_s:.0%}" for name, value in shares))
     if split.fixed_batch_s is not None:
-        data = "" if split.fixed_batch_s < split.step_s else ": no less, so new data cost nothing that can be measured"
-        texts.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms{data}")
+        texts.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms ({split.floor_note})")
     if split.feed_alone_s is not None:
         texts.append(f"with no step a batch takes {1e3 * split.feed_alone_s:.1f} ms")
     if split.doubled is not None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import nibabel as nib
@@ -14,6 +15,9 @@ from typer.testing import CliRunner
 import hasten
 from hasten.cli.main import app
 from hasten.engine.evaluation.evaluate import evaluate, write_evaluation
+from hasten.engine.evaluation.pairs import find_pairs
+from hasten.engine.evaluation.pictures import examples_of
+from hasten.engine.outputs import PREDICTION_JSON
 from hasten.report.evaluation_page import write_evaluation_page
 
 SPACING = (1.0, 1.2, 2.5)  # x, y, z
@@ -229,9 +233,27 @@ def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out/evaluation.json").read_text())
     assert content["classes"]["a"]["dice"]["mean"] == pytest.approx(result.summary("a", "dice").mean)
     assert content["scores"][2]["hd95"] is None
-    page = write_evaluation_page(result, tmp_path / "out/evaluation.html").read_text()
+    pairs = find_pairs(predictions, data)
+    page = write_evaluation_page(
+        result, tmp_path / "out/evaluation.html", classes=pairs.class_names, examples=examples_of(result, pairs)
+    ).read_text()
     assert "NSD at 2 mm" in page
     assert page.index(">c1<") < page.index(">c0<")
+    assert f"<h1>{predictions.name} against {data.name}</h1>" in page
+    assert "Distribution of Dice" in page
+    for which, case in {"worst": "c1", "best": "c0"}.items():
+        dice = result.case_means()[case]
+        assert re.search(rf"<b>{case}</b>: {which}, axial slice \d+ of 8, Dice of the case {dice:.3f}", page)
+
+
+def test_an_ensemble_is_named(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    predictions, data = folders
+    made = {"networks": {"cv/fold-0/best.pt": "1", "cv/fold-1/best.pt": "2"}, "infer": {"overlap": 0.25}}
+    (predictions / PREDICTION_JSON).write_text(json.dumps({**made, "postprocessing": {}}))
+    page = write_evaluation_page(evaluate(predictions, data), tmp_path / "page.html").read_text()
+    assert "The mean of 2 networks" in page
+    assert "cv/<wbr>fold-1/<wbr>best.pt" in page
+    assert ">0.25<" in page
 
 
 def test_the_verb(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 
 from hasten.cases.nifti import read_nifti
 from hasten.cli.main import app
+from hasten.engine.evaluation.evaluate import read_evaluation
 from hasten.engine.evaluation.settings import evaluate_run
 from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
 from hasten.engine.predict import predict
@@ -49,7 +52,18 @@ def test_the_verb_says_what_settings_gain_and_cost(run: Path, tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "with infer.flip_axes=[2]" in result.output
     assert "2.00 times the windows through the network" in result.output
-    assert (tmp_path / "out" / "evaluation.csv").is_file()
+    scores = {where: read_evaluation(tmp_path / "out" / where) for where in (".", "tried")}
+    own, tried = (each.mean() for each in scores.values() if each is not None)
+    page = (tmp_path / "out" / "evaluation.html").read_text()
+    assert f"<h1>Validation cases of the run {run.name}, with other settings</h1>" in page
+    assert f"mean Dice {own:.3f} with the run&#39;s own settings, {tried:.3f} with infer.flip_axes=[2]" in page
+    assert f"({tried - own:+.4f})" in page
+    assert re.search(r'infer.flip_axes</th><td data-label="Own">[^<]*</td><td data-label="Tried">2<', page)
+    assert page.count("<figure") == 2 * len(scores["."].cases)
+    settings = [
+        json.loads((tmp_path / "out" / where / "evaluation.json").read_text()).get("settings") for where in scores
+    ]
+    assert settings == [None, ["infer.flip_axes=[2]"]]
     assert not list(run.glob(".evaluate*"))
     assert not (run / "postprocessing.yaml").exists()
 

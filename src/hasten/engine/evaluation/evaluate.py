@@ -7,7 +7,7 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,8 +82,11 @@ class Evaluation:
 
     def summary(self, name: str, measure: str) -> Summary:
         """Statistics of a class or region, for "dice", "iou", "hd95" or "nsd"."""
-        scores = [score for score in self.scores if score.name == name]
-        return summary_of([getattr(score, measure) for score in scores])
+        return summary_of(self.values(name, measure))
+
+    def values(self, name: str, measure: str) -> list[float]:
+        """One measure of a class or region in each case; nan and infinity included."""
+        return [getattr(score, measure) for score in self.scores if score.name == name]
 
     def case_means(self, measure: str = "dice") -> dict[str, float]:
         """Mean over the finite scores of each case's `main` classes; nan of a case without any."""
@@ -161,8 +164,6 @@ def evaluate(
         >>> scores = hasten.evaluate("predictions", "path/to/dataset")
         >>> mean_dice = scores.mean()
     """
-    if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
-        raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
     return evaluate_pairs(
         pairs, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
@@ -181,6 +182,8 @@ def evaluate_pairs(
     tick: Tick | None = None,
 ) -> Evaluation:
     """`evaluate` for known pairs. predictions, labels: where they are from."""
+    if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
+        raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     scores: list[CaseScore] = []
     failures: list[str] = []
 
@@ -249,10 +252,11 @@ def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None
     return volume
 
 
-def write_evaluation(evaluation: Evaluation, out: Path) -> None:
+def write_evaluation(evaluation: Evaluation, out: Path, settings: Sequence[str] = ()) -> None:
     """Write evaluation.csv, a row for each case and class, and evaluation.json, with the means, into the folder `out`.
 
-    In the JSON, null stands for nan and infinity alike; the CSV distinguishes them.
+    settings: of `infer`, with which the predictions were made instead of the run's own. In the JSON, null stands for
+    nan and infinity alike; the CSV distinguishes them.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
@@ -264,7 +268,7 @@ def write_evaluation(evaluation: Evaluation, out: Path) -> None:
     target = out / EVALUATION_CSV
     with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
         file.write(text.getvalue().encode())
-    write_json(out / EVALUATION_JSON, evaluation.to_dict())
+    write_json(out / EVALUATION_JSON, evaluation.to_dict() | ({"settings": list(settings)} if settings else {}))
 
 
 def read_evaluation(folder: Path) -> Evaluation | None:

@@ -30,6 +30,8 @@ class Pair:
     case: str
     prediction: Path
     label: Path
+    image: tuple[Path, ...] = ()
+    """Files of its image; empty where they are not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +47,11 @@ class Pairs:
     """Label value of voxels that are not scored."""
     num_labelled: int
     """Cases that LABELS has, predicted or not."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """Foreground classes in the order of their values, which is that of the class indices."""
+        return [name for value, name in sorted(self.labels.items()) if value != 0]
 
     @property
     def members(self) -> dict[str, tuple[int, ...]]:
@@ -67,12 +74,12 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
     """
     predicted = _folder(predictions, "predictions")
-    where, names, regions, ignore = _labels(labels)
+    where, images, names, regions, ignore = _labels(labels)
     of_data_set = _is_data_set(labels)
     alike = similar_names(predicted.keys() - where.keys(), where.keys() - predicted.keys(), str(labels))
     label_of = {case: where.get(case, where.get(alike.get(case, ""))) for case in predicted}
     pairs = [
-        Pair(case=case, prediction=predicted[case], label=label)
+        Pair(case=case, prediction=predicted[case], label=label, image=images.get(case, ()))
         for case, label in label_of.items()
         if label is not None
     ]
@@ -132,12 +139,15 @@ def _is_data_set(labels: Path) -> bool:
 
 def _labels(
     labels: Path,
-) -> tuple[dict[str, Path], dict[int, str] | None, dict[str, tuple[int, ...]], int | None]:
-    """The label map of each case, label value to name where that is declared, the regions, and the ignore label."""
+) -> tuple[dict[str, Path], dict[str, tuple[Path, ...]], dict[int, str] | None, dict[str, tuple[int, ...]], int | None]:
+    """The label map of each case, its image where that is known, label value to name where that is declared,
+    the regions, and the ignore label.
+    """
     if _is_data_set(labels):
         data_set = find_listing(labels)
         return (
             {case.id: case.label for case in data_set.cases if case.label},
+            {case.id: case.image for case in data_set.cases},
             data_set.labels,
             data_set.regions,
             data_set.ignore,
@@ -148,8 +158,8 @@ def _labels(
     if isinstance(content, dict) and "labels" in content:
         classes, ignore = split_ignore(content["labels"], str(declared))
         names, regions, _ = labels_and_regions(classes, content.get("regions_class_order"), declared)
-        return where, names, regions, ignore
-    return where, declared_labels(labels.parent), {}, None
+        return where, {}, names, regions, ignore
+    return where, {}, declared_labels(labels.parent), {}, None
 
 
 def _folder(folder: Path, what: str) -> dict[str, Path]:

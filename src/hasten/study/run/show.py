@@ -33,12 +33,10 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
     """The HTML page. source: what was looked at, for its title. Raises ValueError if it can't be written."""
     split = report.split
     best = next((finding for finding in report.findings if finding.gain is not None), None)
-    fixed = split.fixed_batch_s or 0.0
-    floor = "the compute floor" if fixed < split.step_s else "no less than a step: new data cost nothing measurable"
     cards = (
         ("Bound by", report.diagnosis.bound, report.diagnosis.measure),
         ("A step", ms(split.step_s), f"{split.steps} timed, all costs spread over the run's steps"),
-        ("On one fixed batch", ms(fixed), floor),
+        ("On one fixed batch", ms(split.fixed_batch_s or 0.0), split.floor_note),
         ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
         ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
     )  # fmt: skip
