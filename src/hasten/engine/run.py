@@ -154,16 +154,15 @@ def _train(
         if resume:
             _keep_reasons(out, components)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
-        loop = make_loop(
-            out, components, CaseEvaluator(components), clock, progress, resume=resume, reserve_s=reserve_s
-        )
+        evaluator = CaseEvaluator(components)
+        loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
         loop.limit.require(clock)
         if world.first:
             _write_records(out, components, resume=resume)
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
                 tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
-    conclude = partial(_conclude, out, loop, components, import_seconds=imported)
+    conclude = partial(_conclude, out, loop, components, evaluator, import_seconds=imported)
     return run_loop(out, loop, conclude, mapped=components.arena.files)
 
 
@@ -203,12 +202,14 @@ def run_loop(
     return summary
 
 
-def _conclude(out: Path, loop: Loop, components: RunComponents, *, import_seconds: float) -> dict[str, Any]:
+def _conclude(
+    out: Path, loop: Loop, components: RunComponents, evaluator: CaseEvaluator, *, import_seconds: float
+) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
-            write_examples(out, components, loop)
+            write_examples(out, components, loop, evaluator.covers.inference)
         metric = f"mean_{loop.evaluator.metric}"
         summary = write_summary(out, loop, about_cases(components), metric=metric, import_seconds=import_seconds)
         loop.records.end(summary)

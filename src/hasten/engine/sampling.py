@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
 from hasten.config.decision import GIVEN
 from hasten.distribute.case_assignment import RankCases
+from hasten.engine.experiments import Experiments
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.engine.run_plan import RunPlan
 from hasten.files import first_line
@@ -32,6 +32,8 @@ from hasten.kernels.build import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
+from hasten.observe.clock import Clock
+from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.sample.order import Dealt
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -45,7 +47,7 @@ _CHECKED_BATCHES = 8
 _FEW = 1e-3
 """Share of voxels that may differ in them."""
 _COMPILE_SECONDS = {"cuda": 10.0}
-"""Seconds that compiling a batch program costs; 40 on a CPU, on a slow machine."""
+"""Seconds that compiling a batch program and comparing it costs; 60 on a CPU with two cores."""
 _SAVED = {"cpu": 0.5}
 """Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
 
@@ -57,19 +59,20 @@ def settle_program(
     rank_cases: RankCases | None = None,
     engaged: dict[str, Switch] | None = None,
     *,
-    seconds: float = math.inf,
+    experiments: Experiments | None = None,
     step_seconds: float = 0.0,
 ) -> tuple[RunPlan, Program]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
     rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. engaged: gets the
-    outcome. seconds: the time that is left for the run, of which a step takes `step_seconds` without its batch. Raises
-    ValueError for an augmentation that these cases don't allow.
+    outcome. experiments: of the run; None limits nothing. step_seconds: of a step without its batch. Raises ValueError
+    for an augmentation that these cases don't allow.
     """
+    experiments = experiments or Experiments(Clock())
     config = planned.config
     requested, why = config.sample.compile, GIVEN
     marker = _kernel_marker(planned)
-    pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds)
+    pays = partial(_compile_pays, steps=config.train.steps, step_seconds=step_seconds, experiments=experiments)
     if requested is None and share.size > 1 and planned.device.type == "cpu":
         # Each rank would measure separately, and the results might differ.
         requested, why = False, "not tried where several processes share the step; set sample.compile"
@@ -82,7 +85,9 @@ def settle_program(
         program = _program(planned, arena, share, rank_cases, compile=False)
         requested, why = pays(program.latest, known=marker.is_file())
         if requested:
-            program, why = _faster(program, _program(planned, arena, share, rank_cases, compile=True), "compiled", why)
+            with experiments.running():
+                compiled = _program(planned, arena, share, rank_cases, compile=True)
+                program, why = _faster(program, compiled, "compiled", why, experiments.left_s)
     if program.compiled:
         # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
@@ -94,17 +99,17 @@ def settle_program(
     engaged = {} if engaged is None else engaged
     engaged["compiled batch program"] = Switch(program.compiled, reason)
     make = partial(_program, planned, arena, share, rank_cases, compile=False)
-    program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged)
+    program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged, experiments)
     _note_per_sample(planned, program, engaged)
     return settled, program
 
 
-def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Program, str]:
+def _faster(eager: Program, other: Program, name: str, why: str, left_s: float) -> tuple[Program, str]:
     """The other program if it is certainly faster, and why."""
     if name == "compiled" and not other.compiled:
         return other, why
     arms = {key: partial(next, map(each.latest, count())) for key, each in (("eager", eager), (name, other))}
-    comparison = compared(arms, eager.device, base="eager", seconds=_COMPARE_SECONDS)
+    comparison = compared(arms, eager.device, base="eager", seconds=min(_COMPARE_SECONDS, left_s))
     gain = comparison.arms[name]
     if certainly_faster(comparison, name, eager.device):
         return other, f"{why}; measured {gain}"
@@ -113,7 +118,7 @@ def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Progra
 
 def _in_few_kernels(
     planned: RunPlan, program: Program, make: Callable[..., Program], pays: Callable[[Segment], tuple[bool, str]],
-    engaged: dict[str, Switch],
+    engaged: dict[str, Switch], experiments: Experiments,
 ) -> Program:  # fmt: skip
     """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; other chains stay."""
     segment, device = program.latest, planned.device
@@ -123,12 +128,13 @@ def _in_few_kernels(
     worth_it, why = pays(segment)
     if worth_it:
         try:
-            fused = make(fuse=True)
-            _build_kernels(fused.latest)
-            if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
-                chosen, why = _faster(program, fused, "fused", why)
-            else:
-                why = "its batches are not those of the operations one by one"
+            with experiments.running():
+                fused = make(fuse=True)
+                _build_kernels(fused.latest)
+                if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
+                    chosen, why = _faster(program, fused, "fused", why, experiments.left_s)
+                else:
+                    why = "its batches are not those of the operations one by one"
         except Exception as error:
             why = f"it failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
         if chosen is program:
@@ -236,19 +242,27 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     )
 
 
-def _compile_pays(eager: Segment, *, steps: int, seconds: float, step_seconds: float, known: bool) -> tuple[bool, str]:
-    """Compare what compiling saves over the run, or over its steps that fit into `seconds`, with what it costs."""
+def _compile_pays(
+    eager: Segment, *, steps: int, step_seconds: float, experiments: Experiments, known: bool
+) -> tuple[bool, str]:
+    """Compare what compiling saves over the run, or over its steps that fit into its time, with what it costs."""
     device = eager.device
-    _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
+    meter = LoadMeter()
+    with experiments.running():
+        _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
+    others = meter.others() if device.type == "cpu" else 0.0
     batch_s = min(later)
-    steps = int(min(steps, max(0.0, seconds) / (batch_s + step_seconds)))
-    saved = _SAVED.get(device.type, 0.8) * batch_s * steps
-    cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)
+    text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
+    if others > BUSY:
+        return False, f"{text}, while other programs used {others:.1f} cores, so that nothing can be compared"
+    steps = int(min(steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
+    saves = _SAVED.get(device.type, 0.8) * batch_s * steps
+    cost = _COMPILE_SECONDS.get(device.type, 60.0) / (10 if known else 1)
     kernel = "a kernel compiled by an earlier run" if known else "compiling"
-    text = (
-        f"an eager batch takes {1e3 * batch_s:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
-    )
-    return saved > cost, f"{text} in {steps} steps"
+    refusal = experiments.refusal(cost, saves)
+    if refusal:
+        return False, f"{text} in {steps} steps; {kernel} is not tried: {refusal}"
+    return True, f"{text}, so {kernel} (about {cost:.0f} s) would save about {saves:.0f} s in {steps} steps"
 
 
 def _kernel_marker(planned: RunPlan) -> Path:

@@ -15,7 +15,7 @@ from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import RunComponents
 from hasten.engine.dice import counts_of, dice_of, without_ignored
-from hasten.engine.infer import infer_labels
+from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
 from hasten.observe.env import environment
@@ -97,7 +97,7 @@ def _times(out: Path, metric: str) -> dict[str, float]:
     return times
 
 
-def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
+def write_examples(out: Path, components: RunComponents, loop: Loop, inference: Inference) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
     The network that was validated last is left with these weights. What the label ignores is background in both.
@@ -117,7 +117,7 @@ def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
     cases = components.arena.index(tuple(ids))
     content: dict[str, np.ndarray] = {}
     images = [components.arena.image(case) for case in cases]
-    for number, prediction in infer_labels(network, images, components.inference):
+    for number, prediction in infer_labels(network, images, inference):
         label = components.arena.label(cases[number]).cpu()
         prediction, label = without_ignored(prediction.cpu(), label, planned.ignore_index)
         layer = int((label > 0).sum((1, 2)).argmax())
