@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -13,6 +12,7 @@ import numpy as np
 from hasten.cases.entries import batched
 from hasten.cases.formats import read_file
 from hasten.config.patterns import first_few
+from hasten.observe.cores import usable_cores
 
 _UNDECLARED = 255
 IGNORED = 255
@@ -106,7 +106,7 @@ def find_values(paths: Iterable[Path]) -> dict[int, Path]:
         arrays = ((path, as_integers(read_file(path, label=True).array, path)) for path in some)
         return [(path, distinct_values(array).tolist()) for path, array in arrays]
 
-    num_threads = min(8, os.cpu_count() or 1)
+    num_threads = min(8, usable_cores())
     with ThreadPoolExecutor(num_threads) as pool:
         for path, values in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
             files.update({value: path for value in values if value not in files})

@@ -19,7 +19,7 @@ from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
 from hasten.config.schema import Spacing, Triple
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orientation_of
 from hasten.prepare.resample import nearest_index

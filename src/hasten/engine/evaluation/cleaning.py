@@ -22,7 +22,7 @@ from hasten.engine.evaluation.evaluate import Evaluation, read_pair, summary_of,
 from hasten.engine.evaluation.measures import bounding_box, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs
 from hasten.engine.postprocess import Cleaning, Cleanings, postprocessed
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 SHARES = (0.01, 0.03, 0.1)
 """Smallest sizes of a component that are tried, as shares of the median labelled volume of a class."""

@@ -23,7 +23,7 @@ from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.engine.inputs import listing
 from hasten.files import replacing
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import write_json
 
 EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from hasten.observe.cgroup import cpu_quota
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.study.environment.check import Check, check
 
 

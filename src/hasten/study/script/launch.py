@@ -20,6 +20,7 @@ from typing import IO, Literal
 
 import psutil
 
+from hasten.observe.cores import environment_of_user
 from hasten.study.script.records import ProcessRecord, read_records
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
@@ -158,7 +159,7 @@ def _script(name: str) -> None:
 
 
 def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) -> dict[str, str]:
-    env = {**os.environ, **more}
+    env = {**environment_of_user(), **more}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
     env["HASTEN_DOCTOR"] = request
     env["HASTEN_DOCTOR_CURES"] = ",".join(cures)
