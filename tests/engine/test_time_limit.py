@@ -28,6 +28,8 @@ class Simulated:
     validation_s: float = 4.0
     reserve_s: float = 3.0
     estimate: float = 8.0
+    least: float = 0.0
+    """Expected seconds of the shortest validation."""
     has_target: bool = False
     budget: str | None = None
     validate_from: float = 0.0
@@ -38,6 +40,12 @@ class Simulated:
     validations: int = 0
     first_validation: int = 0
     """Steps before it."""
+
+    def fit(self, network: torch.nn.Module, seconds: float) -> float:
+        """The evaluator's: validations are shortened as far as `least`, in truth as much as in the estimate."""
+        expected = min(self.estimate, max(seconds, self.least))
+        self.validation_s *= expected / self.estimate
+        return expected
 
     def run(self) -> PacedSchedule:
         self.now, trained = self.start_s, 0.0
@@ -51,7 +59,9 @@ class Simulated:
         parts: Any = SimpleNamespace(
             train=train, step=step, paced=paced, validated=torch.nn.Identity(), captured=captured
         )
-        evaluator: Any = SimpleNamespace(repeated=0.1, expected_seconds=lambda network: self.estimate)
+        evaluator: Any = SimpleNamespace(
+            repeated=0.1, fit=lambda network, seconds: min(self.estimate, max(seconds, self.least))
+        )
         limit = TimeLimit(parts, evaluator, lambda: self.now, self.reserve_s)
         limit.require(Clock())
         while True:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hasten.pathology.config import DetectionConfig
 
 
-_REPORT_SHARE = 0.3
+_REPORT_SHARE = 0.45
 """Time to write the report and exit, as a share of the time of the imports at the start."""
 
 
@@ -44,6 +44,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train on a data set; write checkpoints, metrics and a report to --out.
+
+    `train.budget=10min` plans the run for that time, from the start of the command to the report; without it the plan's
+    number of steps is made, however long that takes.
 
     Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
     """
@@ -164,6 +167,7 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
     since = f", {earlier:.1f} s of them before this resumption" if earlier else ""
     lines.append(f"time       {summary['seconds']['total'] + earlier:.1f} s{since}")
     lines.append(f"waiting    {100 * summary['wait_share']:.1f}% of the training time was spent waiting for data")
+    lines += [f"note       {doubt}" for doubt in summary.get("doubts", ())]
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:
         lines.append(f"report     {report}")

@@ -42,7 +42,7 @@ MORE = 4
 and never stretched: the run ends in its time also where steps turn out to be faster than they were here."""
 _PASSES = 7
 """Passes, and what a network's building takes in passes, of timing its step."""
-_OFF = 1.5
+_OFF = 2.0
 """Factor by which steps may be off that are predicted from another network's by the numbers of operations."""
 
 
@@ -74,7 +74,7 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     chosen, width, steps = planned, 1.0, 0
     if fast is not None:
         fast_steps = estimate.timed(fast)
-        steps = estimate.of(planned, least=LEAST_STEPS)
+        steps = estimate.of(planned, enough=min(LEAST_STEPS, fast_steps / FASTER))
         if steps < LEAST_STEPS and fast_steps >= FASTER * steps:
             chosen, steps = fast, fast_steps
     else:
@@ -82,7 +82,7 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     if chosen is planned and _open(planned, "network.channels"):
         for each in WIDTHS:
             wider = _with_network(planned, planned.config.network.name, each)
-            fewer = estimate.of(wider, least=LEAST_WIDE_STEPS) if wider is not None else 0
+            fewer = estimate.of(wider, enough=LEAST_WIDE_STEPS) if wider is not None else 0
             if fewer < LEAST_WIDE_STEPS:
                 break
             width, steps = each, fewer
@@ -104,11 +104,11 @@ class _Estimate:
         self._seconds.append((_operations(planned), seconds))
         return self._steps(planned, seconds, "")
 
-    def of(self, planned: RunPlan, *, least: int) -> int:
-        """By its operations, or timed where that may show whether `least` fit, and there is time for it."""
+    def of(self, planned: RunPlan, *, enough: float) -> int:
+        """By its operations, or timed where that may show that it makes `enough` steps, and there is time for it."""
         operations, seconds = self._seconds[-1]
         predicted = seconds * _operations(planned) / operations
-        near = STEPS_SHARE * self.run_s / predicted > least / _OFF
+        near = STEPS_SHARE * self.run_s / predicted > enough / _OFF
         if near and not self.experiments.refusal(_PASSES * predicted, self.run_s):
             return self.timed(planned)
         return self._steps(planned, predicted, "about ")
@@ -140,7 +140,7 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     planned, decisions = larger, dict(larger.decisions)
     for name in ("network.name", "network.channels"):
         if _open(planned, name) and not is_own(planned.config.network):
-            why = f"{scale.reason} ({LEAST_STEPS} are enough for the planned network, {LEAST_WIDE_STEPS} for a wider one)"
+            why = f"{scale.reason} ({LEAST_STEPS} of the planned network are enough, {LEAST_WIDE_STEPS} of a wider one)"
             decisions[name] = dataclasses.replace(decisions[name], reason=why)
     steps = MORE * scale.steps
     decisions["train.steps"] = Decision(

@@ -13,7 +13,7 @@ import torch
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import RunComponents
+from hasten.engine.components import LoopComponents, RunComponents
 from hasten.engine.dice import counts_of, dice_of, without_ignored
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.loop import Loop
@@ -23,6 +23,10 @@ from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_J
 
 EXAMPLES = "examples.npz"
 EXAMPLE_CASES = 3
+_FEW_STEPS = 50
+"""A run of fewer steps has hardly begun to learn."""
+_NEAR_0 = 0.05
+"""A Dice or IoU below this says that nothing was learned."""
 
 
 def write_summary(
@@ -58,6 +62,7 @@ def write_summary(
         "time_to": _times(out, loop.evaluator.metric),
         "seconds": seconds,
         "earlier_seconds": loop.elapsed,
+        "doubts": _doubts(loop, components, best, metric),
         "steps": loop.done,
         # More than were made where the time limit paced the schedule.
         "position": components.paced.position(loop.done),
@@ -72,6 +77,25 @@ def write_summary(
     }
     write_json(out / SUMMARY_JSON, summary)
     return summary
+
+
+def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: str) -> list[str]:
+    """Why this run may be no good, and what to do, a sentence each."""
+    if loop.status == "interrupted":
+        return []
+    train, doubts = components.train, list[str]()
+    more = "more steps (train.steps)" if train.max_seconds is None else "more time (train.budget)"
+    if loop.done < _FEW_STEPS:
+        doubts.append(
+            f"{loop.done} steps are too few to learn from: give the run {more}, or smaller patches (sample.patch)"
+        )
+    if best is not None and best < _NEAR_0 and metric != "mean_auc":
+        name = metric.removeprefix("mean_").replace("dice", "Dice").replace("iou", "IoU")
+        doubts.append(
+            f"the best {name} is {best:.2f}, so the network finds next to nothing: give the run {more}; where that does "
+            "not help, look at the report's slices for labels that do not lie on their images"
+        )
+    return doubts
 
 
 def about_cases(components: RunComponents) -> dict[str, Any]:

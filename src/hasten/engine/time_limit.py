@@ -24,7 +24,7 @@ _VALIDATION_SHARE = 0.04
 _TARGET_SHARE = 0.5
 """Shares of the time since the first step that validations before the last one may take, without and with a target."""
 _LAST_VALIDATION = 1.1
-_FIRST_VALIDATION = 1.4
+_FIRST_VALIDATION = 1.25
 """Times the seconds of the previous validation, and where there was none of an expected one, that are reserved for the
 last: it decides what the end was worth."""
 _LOOK_S = 1.0
@@ -49,10 +49,11 @@ class TimeLimit:
         self.world, self.device = strategy.world, components.step.device
         self.validation_s = 0.0
         """Seconds of a validation: expected, then of the last one."""
+        self._evaluator, self._whole = evaluator, lambda: strategy.whole(components.validated)
         if self.seconds is not None:
-            longest = _LONGEST * max(0.0, self.left_s - reserve_s)
-            self.validation_s = evaluator.fit(strategy.whole(components.validated), longest)
-        self.repeated = evaluator.repeated
+            self._longest = _LONGEST * max(0.0, self.left_s - reserve_s)
+            self.validation_s = evaluator.fit(self._whole(), self._longest)
+        self._half_s = self.left_s / 2
         self.over = False
         """Whether no further step fits."""
         self._all_fits = True
@@ -71,7 +72,7 @@ class TimeLimit:
     @property
     def closing_s(self) -> float:
         """Seconds needed after the last validation."""
-        return _CLOSING_S + self.reserve_s + self.repeated * self.validation_s
+        return _CLOSING_S + self.reserve_s + self._evaluator.repeated * self.validation_s
 
     @property
     def last_validation_s(self) -> float:
@@ -99,6 +100,9 @@ class TimeLimit:
         if self.device.type == "cuda":
             # Kernels that only wait in the queue have cost no time yet.
             torch.cuda.synchronize(self.device)
+        if self._safety == _FIRST_VALIDATION and broadcast_from_rank0(self.world, self.left_s < self._half_s):
+            # No validation has told how long it takes: a second look, at the speed that the machine has now.
+            self.validation_s, self._half_s = self._evaluator.fit(self._whole(), self._longest), -math.inf
         steps, self._due = broadcast_from_rank0(self.world, self._fitting(step, trained_s))
         if steps is None:
             return

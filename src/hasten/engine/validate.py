@@ -102,7 +102,9 @@ class CaseEvaluator:
         world, cases = components.step.strategy.world, len(components.planned.validation)
         self.components = components
         self.metric: str = components.train.metric
-        self.covers = Shorter(cases=tuple(range(cases)), inference=components.inference)
+        self._whole = Shorter(cases=tuple(range(cases)), inference=components.inference)
+        self.covers = self._whole
+        """What a validation covers."""
         self._case_seconds: list[float] = []
         if world.size > 1:
             costs = validation_costs(components)
@@ -119,23 +121,24 @@ class CaseEvaluator:
 
     def fit(self, network: nn.Module, seconds: float) -> float:
         """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit."""
-        world, whole = self.components.step.strategy.world, self.covers
+        world, whole = self.components.step.strategy.world, self._whole
         voxel_s = broadcast_from_rank0(world, self._voxel_seconds(network)) / world.size
-        expected = whole_s = voxel_s * sum(self._voxels(whole))
+        self.covers, expected = whole, voxel_s * sum(self._voxels(whole))
+        whole_s, before = expected, self.components.engaged.pop("shorter validation", None)
         for covers in self._shorter(whole, seconds / voxel_s):
             if expected <= seconds:
                 break
             self.covers, expected = covers, voxel_s * sum(self._voxels(covers))
         if self.covers != whole:
-            how, before = self.covers.inference, whole.inference
-            mirrored = ", no mirror images" if how.flip_axes != before.flip_axes else ""
-            overlap = f", windows that overlap by {how.overlap:g}" if how.overlap != before.overlap else ""
+            how, usual = self.covers.inference, whole.inference
+            mirrored = ", no mirror images" if how.flip_axes != usual.flip_axes else ""
+            overlap = f", windows that overlap by {how.overlap:g}" if how.overlap != usual.overlap else ""
             text = (
                 f"{len(self.covers.cases)} of {len(whole.cases)} cases{mirrored}{overlap}: about {expected:.1f} s, "
                 f"where a validation of all would take {whole_s:.1f} s of the time for the run"
             )
             self.components.engaged["shorter validation"] = Switch(True, text)
-            if world.first:
+            if world.first and before is None:
                 log.warning("the validation is shortened to %s", text)
         return expected
 
@@ -151,19 +154,20 @@ class CaseEvaluator:
 
     def _voxel_seconds(self, network: nn.Module) -> float:
         """Seconds of inference for a voxel that goes through the network, by a part of a case as large as a window."""
-        arena, inference = self.components.arena, dataclasses.replace(self.covers.inference, flip_axes=())
+        arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
         image = arena.image(arena.index((self.components.planned.validation[0].id,))[0])
         depth, height, width = inference.patch
         part = image[:, :depth, :height, :width]
         training = network.training
         network.eval()
-        for _ in range(2):  # kernels are chosen in the first
+        passes: list[float] = []
+        for _ in range(3):  # kernels are chosen in the first
             begin = time.perf_counter()
             for _, labels in infer_labels(network, [part], inference):
                 labels.cpu()
-            elapsed = time.perf_counter() - begin
+            passes.append(time.perf_counter() - begin)
         network.train(training)
-        return elapsed / prod(padded_size(volume_shape(part), inference))
+        return min(passes) / prod(padded_size(volume_shape(part), inference))
 
     def _voxels(self, covers: Shorter) -> list[float]:
         """Voxels that go through the network for each case, those in several windows or mirror images as often."""
