@@ -303,8 +303,8 @@ class TrainConfig:
     budget: str | None = None
     """`max_seconds` with a unit, such as 10min or 1h."""
     max_seconds: float | None = None
-    """Seconds of the whole run, from the start of the process to the report. The schedule ends in them; where `steps` is
-    open, they also decide network, steps and augmentation, and alone end the run."""
+    """Seconds of the whole run, from the start of the process to the report. The schedule ends in them; where `steps`
+    is open, they also decide network, steps and augmentation, and alone end the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,6 +33,7 @@ from hasten.engine.autotune import (
 from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
+from hasten.engine.core_follower import keep_threads
 from hasten.engine.experiments import Experiments
 from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.measure import Switch
@@ -165,6 +166,8 @@ def compose_run(
         seconds = step_seconds * steps
         settle_autotuning(step, seconds, engaged)
         planned, compiled = settle_network(planned, network, seconds, engaged, experiments, strategy.world)
+        if planned.config.train.compile:
+            keep_threads()
         step.network = strategy.wrap(compiled)
         step.fused_kernels = not planned.config.train.compile and variant_of(train).fused_kernels
     engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}

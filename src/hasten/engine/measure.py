@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.engine.batch_size import release_memory
+from hasten.engine.core_follower import follow_cores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.side_stream import graph_of
@@ -212,6 +213,7 @@ def fastest_variant(
     network and the shape, so that the next run measures nothing. The network and torch's random state are left as they
     were.
     """
+    follow_cores()
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
     # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.

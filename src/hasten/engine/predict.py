@@ -13,6 +13,7 @@ from hasten.cases.read import read_image
 from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
 from hasten.config.schema import PrepareConfig
+from hasten.engine.core_follower import cores_followed
 from hasten.engine.ensemble import Member, read_members, with_infer
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.label_files import label_names, write_label
@@ -138,14 +139,15 @@ def predict_cases(
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     ordinary = [job for job in jobs if job[0].id not in sections]
     written, failures = 0, list[str]()
-    for error, target in chain(
-        _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
-        _segmented([job for job in jobs if job[0].id in sections], model),
-    ):
-        written += error is None
-        failures += [error] if error is not None else []
-        if tick and error is None:
-            tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
+    with cores_followed(model.inference.device):
+        for error, target in chain(
+            _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
+            _segmented([job for job in jobs if job[0].id in sections], model),
+        ):
+            written += error is None
+            failures += [error] if error is not None else []
+            if tick and error is None:
+                tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
     if is_new and not written:
         (out / PREDICTION_JSON).unlink(missing_ok=True)
         for folder in (*folders, out):

@@ -27,6 +27,7 @@ from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoint_folder import Checkpoint, Checkpoints
 from hasten.engine.components import Evaluator, LoopComponents, RunComponents
 from hasten.engine.compose import prepare_run
+from hasten.engine.core_follower import cores_followed
 from hasten.engine.custom_network import with_code
 from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.loop import Loop
@@ -113,7 +114,7 @@ def train(
     device = pick_device(config.train.device, world)
     build_ahead()
     try_triton_ahead(device)
-    with process_group(world, config.distribute, device), all_random_states_kept(device):
+    with process_group(world, config.distribute, device), all_random_states_kept(device), cores_followed(device):
         strategy = build_strategy(config.distribute, world)
         try:
             with ExitStack() as stack:

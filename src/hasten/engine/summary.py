@@ -92,8 +92,8 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
     if best is not None and best < _NEAR_0 and metric != "mean_auc":
         name = metric.removeprefix("mean_").replace("dice", "Dice").replace("iou", "IoU")
         doubts.append(
-            f"the best {name} is {best:.2f}, so the network finds next to nothing: give the run {more}; where that does "
-            "not help, look at the report's slices for labels that do not lie on their images"
+            f"the best {name} is {best:.2f}, so the network finds next to nothing: give the run {more}; where that "
+            "does not help, look at the report's slices for labels that do not lie on their images"
         )
     return doubts
 

@@ -20,7 +20,7 @@ from typing import IO, Literal
 
 import psutil
 
-from hasten.observe.cores import environment_of_user
+from hasten.observe.cores import environment_of_user, usable_cores
 from hasten.study.script.records import ProcessRecord, read_records
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
@@ -81,7 +81,7 @@ def run_script(
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
-        request |= {"experiments": experiments, "cuda": assume_cuda}
+        request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
         start = time.perf_counter()
         child = subprocess.Popen(
             runnable,
