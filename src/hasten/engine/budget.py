@@ -38,8 +38,8 @@ SMALL_FIRST = ((0.3, 0.5), (0.6, 0.75))
 """`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps whose patches hold a case: they then reach a higher
 Dice, and runs on crops a lower one (docs/engine.md)."""
 MORE = 4
-"""Times the steps that should fit, which are planned. The schedule of a run with a time limit is shortened to the time
-and never stretched: the run ends in its time also where steps turn out to be faster than they were here."""
+"""Times the steps that should fit, which are planned: the time ends the run, also where steps become faster than they
+were here."""
 _PASSES = 7
 """Passes, and what a network's building takes in passes, of timing its step."""
 _OFF = 2.0
@@ -67,7 +67,7 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     """
     if planned.config.train.max_seconds is None or not _open(planned, "train.steps"):
         return None
-    estimate = _Estimate(experiments)
+    estimate, why = _Estimate(experiments), ""
     fast = _with_network(planned, FAST, 1.0) if _open(planned, "network.name") else None
     if fast is None or fast is planned or _operations(fast) >= _operations(planned):
         fast = None
@@ -76,7 +76,9 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
         fast_steps = estimate.timed(fast)
         steps = estimate.of(planned, enough=min(LEAST_STEPS, fast_steps / FASTER))
         if steps < LEAST_STEPS and fast_steps >= FASTER * steps:
-            chosen, steps = fast, fast_steps
+            chosen, steps, why = fast, fast_steps, f"; the planned network should make {LEAST_STEPS}"
+        elif steps < LEAST_STEPS:
+            why = f"; {FAST} is used where it makes {FASTER:g} times the steps"
     else:
         steps = estimate.timed(planned)
     if chosen is planned and _open(planned, "network.channels"):
@@ -84,9 +86,10 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
             wider = _with_network(planned, planned.config.network.name, each)
             fewer = estimate.of(wider, enough=LEAST_WIDE_STEPS) if wider is not None else 0
             if fewer < LEAST_WIDE_STEPS:
+                why += f"; more channels should make {LEAST_WIDE_STEPS}"
                 break
             width, steps = each, fewer
-    return Scale(network=chosen.config.network.name, width=width, steps=steps, reason=estimate.text())
+    return Scale(network=chosen.config.network.name, width=width, steps=steps, reason=f"{estimate.text()}{why}")
 
 
 class _Estimate:
@@ -116,12 +119,13 @@ class _Estimate:
     def _steps(self, planned: RunPlan, seconds: float, about: str) -> int:
         steps, network = max(1, int(STEPS_SHARE * self.run_s / seconds)), planned.config.network
         width = f", {network.channels[0]} channels" if network.channels else ""
-        self._texts.append(f"{network.name}{width}: {about}{steps} steps of {about}{seconds:.2g} s")
+        self._texts.append(f"{network.name}{width}: {about}{steps} steps of {seconds:.2g} s")
         return steps
 
     def text(self) -> str:
-        """What fits, for the plan."""
-        return f"what fits into the {duration_text(self.run_s)} that are left: {'; '.join(self._texts)}"
+        """What fits, for the plan: `unet, 16 channels: 97 steps of 0.21 s fit into 40 s`."""
+        first, *others = self._texts
+        return "; ".join([f"{first} fit into {duration_text(self.run_s)}", *others])
 
 
 def _operations(planned: RunPlan) -> float:
@@ -140,8 +144,7 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     planned, decisions = larger, dict(larger.decisions)
     for name in ("network.name", "network.channels"):
         if _open(planned, name) and not is_own(planned.config.network):
-            why = f"{scale.reason} ({LEAST_STEPS} of the planned network are enough, {LEAST_WIDE_STEPS} of a wider one)"
-            decisions[name] = dataclasses.replace(decisions[name], reason=why)
+            decisions[name] = dataclasses.replace(decisions[name], reason=scale.reason)
     steps = MORE * scale.steps
     decisions["train.steps"] = Decision(
         steps, f"about {scale.steps} fit into the time, which alone ends the run; the schedule is shortened to it"

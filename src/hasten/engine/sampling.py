@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -100,7 +101,7 @@ def settle_program(
     engaged["compiled batch program"] = Switch(program.compiled, reason)
     make = partial(_program, planned, arena, share, rank_cases, compile=False)
     program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged, experiments)
-    _note_per_sample(planned, program, engaged)
+    _note_per_sample(planned, program, engaged, experiments)
     return settled, program
 
 
@@ -165,17 +166,18 @@ def _alike(batch: Batch, other: Batch) -> bool:
     return True
 
 
-def _note_per_sample(planned: RunPlan, program: Program, engaged: dict[str, Switch]) -> None:
-    """Reports the augmentation steps that run sample by sample, and their cost, if there are any."""
+def _note_per_sample(planned: RunPlan, program: Program, engaged: dict[str, Switch], experiments: Experiments) -> None:
+    """Reports the augmentation steps that run sample by sample, and where time has no limit their cost."""
     slow = planned.augmentation.per_sample
     if not slow:
         return
-    seconds = per_sample_seconds(program.latest)
+    seconds = per_sample_seconds(program.latest) if math.isinf(experiments.left_s) else None
     names = "; ".join(f"{step.name} ({step.why})" for step in slow)
     summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
-    cost = f"{1e3 * seconds:.0f} ms of a batch"
-    log.warning("augment.chain: %s, %s", summary, cost)
-    engaged["fused augmentation"] = Switch(False, f"{summary}; {cost}")
+    if seconds is not None:
+        summary += f"; {1e3 * seconds:.0f} ms of a batch"
+    log.warning("augment.chain: %s", summary)
+    engaged["fused augmentation"] = Switch(False, summary)
 
 
 def per_sample_seconds(segment: Segment) -> float:
