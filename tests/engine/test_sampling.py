@@ -155,7 +155,7 @@ def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Pro
 
 
 def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
-    long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=300)
+    long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=400)
     result, program, engaged = settle_program(long)
     assert programs.made == [False, True]
     assert program.compiled
@@ -166,7 +166,7 @@ def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, 
     _, program, engaged = settle_program(short)
     assert program.compiled
     assert "a kernel compiled by an earlier run" in engaged.why
-    other = planned(tmp_path, device=ELSEWHERE, steps=300, sample={"noise_prob": 0.77})
+    other = planned(tmp_path, device=ELSEWHERE, steps=400, sample={"noise_prob": 0.77})
     assert not settle_program(other)[1].compiled
     assert len(markers(tmp_path)) == 1
 
@@ -234,7 +234,7 @@ def test_only_the_steps_that_fit_into_the_time_count(tmp_path: Path, programs: P
     programs.batches = 0
     assert not settle_program(run, experiments=limited_to(-1.0), step_seconds=0.2)[1].compiled
     programs.batches = 0
-    assert settle_program(run, experiments=limited_to(900.0), step_seconds=0.2)[1].compiled
+    assert settle_program(run, experiments=limited_to(1200.0), step_seconds=0.2)[1].compiled
 
 
 @pytest.mark.parametrize(("device", "cost"), [("cpu", 60), ("cuda", 10)])
