@@ -387,3 +387,14 @@ def test_a_short_run_on_a_processor_compares_nothing(
         assert (short(each), endless, limited(each), limited(each / 2)) == (True, None, True, False)
     else:
         assert [is_short for *_, is_short in asked] == [None, None, None]
+
+
+def test_the_stages_of_patches_are_shares_of_the_steps_that_fit(tmp_path: Path) -> None:
+    """0.6 of 100 s hold 120 steps of 0.5 s, of 480 that are planned."""
+    run = planned(tmp_path, steps=480, sample={"stages": ((0.5, 0.5), (0.8, 0.75))})
+    steps = autotune.steps_to_come(run, limited_to(100.0), 0.5)
+    assert steps == 120
+    stages = autotune.with_fitted_stages(run, steps).config.sample.stages
+    assert stages == ((0.125, 0.5), (pytest.approx(0.2), 0.75))
+    assert autotune.steps_to_come(run, limited_to(1e4), 0.5) == autotune.steps_to_come(run, unlimited(), 0.5) == 480
+    assert autotune.with_fitted_stages(run, 480).config == run.config

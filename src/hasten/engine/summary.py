@@ -84,11 +84,10 @@ def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: 
     if loop.status == "interrupted":
         return []
     train, doubts = components.train, list[str]()
-    more = "more steps (train.steps)" if train.max_seconds is None else "more time (train.budget)"
+    limit = "train.budget" if train.budget is not None else "train.max_seconds"
+    more = "more steps (train.steps)" if train.max_seconds is None else f"more time ({limit})"
     if loop.done < _FEW_STEPS:
-        doubts.append(
-            f"{loop.done} steps are too few to learn from: give the run {more}, or smaller patches (sample.patch)"
-        )
+        doubts.append(f"{loop.done} steps are too few to learn from: give the run {more}")
     if best is not None and best < _NEAR_0 and metric != "mean_auc":
         name = metric.removeprefix("mean_").replace("dice", "Dice").replace("iou", "IoU")
         doubts.append(

@@ -18,10 +18,9 @@ from hasten.optim.schedule import multiples_before
 
 _CLOSING_S = 0.6
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
-_LONGEST = 0.06
-"""Share of the time at the first step that a validation may take; longer ones are shortened."""
-_VALIDATION_SHARE = 0.04
-_TARGET_SHARE = 0.5
+_LONGEST, _TARGET_LONGEST = 0.06, 0.25
+"""Shares of the time at the first step that a validation may take, without and with a target; it is shortened to that."""
+_VALIDATION_SHARE, _TARGET_SHARE = 0.04, 0.5
 """Shares of the time since the first step that validations before the last one may take, without and with a target."""
 _LAST_VALIDATION = 1.1
 _FIRST_VALIDATION = 1.25
@@ -51,7 +50,8 @@ class TimeLimit:
         """Seconds of a validation: expected, then of the last one."""
         self._evaluator, self._whole = evaluator, lambda: strategy.whole(components.validated)
         if self.seconds is not None:
-            self._longest = _LONGEST * max(0.0, self.left_s - reserve_s)
+            longest = _LONGEST if train.target is None else _TARGET_LONGEST
+            self._longest = longest * max(0.0, self.left_s - reserve_s)
             self.validation_s = evaluator.fit(self._whole(), self._longest)
         self._half_s = self.left_s / 2
         self.over = False
