@@ -212,7 +212,7 @@ def test_a_validation_that_does_not_fit_scores_the_cases_that_do(
 ) -> None:
     """One case, however little time is left: the last weights are scored and saved."""
     a_second_a_step(monkeypatch)
-    monkeypatch.setattr(TimeLimit, "room", lambda self: -1.0)
+    monkeypatch.setattr(TimeLimit, "room", lambda self: -1.0 if self.over else 1.0)
     summary = train(make("train.steps=200", "train.validate_every=200", "train.max_seconds=8"), tmp_path / "run")
     assert summary["status"] == "time_up"
     assert summary["best"]["step"] == summary["steps"] == checkpoint(tmp_path / "run", "best")["step"]

@@ -19,7 +19,7 @@ from hasten.optim.schedule import multiples_before
 _CLOSING_S = 0.6
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
 _LONGEST, _TARGET_LONGEST = 0.06, 0.25
-"""Shares of the time at the first step that a validation may take, without and with a target; it is shortened to that."""
+"""Shares of the time at the first step that a validation may take, without and with a target; it is cut to that."""
 _VALIDATION_SHARE, _TARGET_SHARE = 0.04, 0.5
 """Shares of the time since the first step that validations before the last one may take, without and with a target."""
 _LAST_VALIDATION = 1.1
