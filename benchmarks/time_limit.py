@@ -83,9 +83,7 @@ def measured(given: Namespace) -> dict[str, list[float]]:
             sources["phantoms"] = phantoms(scratch / "set", 16, SCAN)
         minutes = given.minutes or ((0.5,) if given.quick else MINUTES)
         loads = LOADS if given.loads is None else given.loads
-        arms = [
-            Arm(data=name, minutes=each, load=load) for name in sources for each in minutes for load in loads
-        ]  # fmt: skip
+        arms = [Arm(data=name, minutes=each, load=load) for name in sources for each in minutes for load in loads]
         for number in range(rounds):
             for arm in arms:
                 figures = run(arm, sources[arm.data], scratch / f"run-{number}-{arms.index(arm)}")

@@ -9,10 +9,13 @@ from benchmarks.time_limit import claims, merged
 def test_claims_are_of_the_arms_that_were_run() -> None:
     quiet, busy, short = "nuclei, 1 min, 0 others", "nuclei, 5 min, 2 others", "phantoms, 0.5 min, 0 others"
     results = {
-        f"{quiet}/in_steps": [0.55, 0.61, 0.7], f"{quiet}/ended": [0.98, 0.96],
-        f"{busy}/in_steps": [0.7], f"{busy}/ended": [1.01],
-        f"{short}/in_steps": [0.1], f"{short}/ended": [0.99],
-    }  # fmt: skip
+        f"{quiet}/in_steps": [0.55, 0.61, 0.7],
+        f"{quiet}/ended": [0.98, 0.96],
+        f"{busy}/in_steps": [0.7],
+        f"{busy}/ended": [1.01],
+        f"{short}/in_steps": [0.1],
+        f"{short}/ended": [0.99],
+    }
     made = {claim.name: (claim.value, claim.holds) for claim in claims(results)}
     assert made == {
         f"{quiet}: median share of the limit spent in steps": (0.61, True),

@@ -40,9 +40,13 @@ def config_of(source: Path, *overrides: str) -> RunConfig:
 
 
 def scaled(
-    monkeypatch: pytest.MonkeyPatch, source: Path, *overrides: str, seconds: float = 1e-4, fast: float = 0.3,
+    monkeypatch: pytest.MonkeyPatch,
+    source: Path,
+    *overrides: str,
+    seconds: float = 1e-4,
+    fast: float = 0.3,
     operations: float = 0.3,
-) -> tuple[RunPlan, Scale]:  # fmt: skip
+) -> tuple[RunPlan, Scale]:
     """The plan with a budget of 100 s, where a step takes `seconds` for each channel of the finest level.
 
     fast, operations: share of the seconds, and of the operations, of the planned network that `FAST` takes.

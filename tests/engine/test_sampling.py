@@ -15,7 +15,6 @@ from hasten.augment.program import Program
 from hasten.engine import sampling
 from hasten.engine.measure import Switch
 from hasten.observe.compare import Compared, Comparison
-from hasten.observe.cpu_load import LoadMeter
 from hasten.sample.share import WHOLE, Share
 from tests.augment.stores import random_store
 from tests.engine.test_autotune import limited_to, planned, unlimited
@@ -100,7 +99,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     made = Programs(clock, seconds=0.1)
     monkeypatch.setattr("hasten.nets.recompute.measure.time", clock)
     monkeypatch.setattr(sampling, "make_segment", made)
-    monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
+    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 0.0)
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
     return made
 
@@ -127,11 +126,11 @@ def test_on_a_cpu_half_of_a_batch_s_time_is_saved_and_compiling_is_to_pay_three_
 def test_nothing_is_compiled_for_times_of_a_busy_machine(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LoadMeter, "others", lambda self: 1.0)
+    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 1.0)
     _, program, engaged = settle_program(planned(tmp_path, steps=100_000))
     assert programs.made == [False]
     assert not program.compiled
-    assert "other programs used 1.0 cores" in engaged.why
+    assert "other programs use 1.0 cores" in engaged.why
 
 
 def test_nothing_is_compiled_beyond_a_tenth_of_the_time(tmp_path: Path, programs: Programs) -> None:
@@ -242,7 +241,7 @@ def test_compiling_the_batch_program_costs_less_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, device: str, cost: int
 ) -> None:
     monkeypatch.setattr(sampling, "seconds_of", lambda call, device: 0.1)
-    monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
+    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 0.0)
     segment = Mock(device=torch.device(device))
     pays = partial(sampling._compile_pays, segment, step_seconds=0.0, experiments=unlimited(), known=False)
     share = sampling._SAVED.get(device, 0.8)

@@ -290,9 +290,13 @@ def settle_batch_size(planned: RunPlan, network: nn.Module, engaged: dict[str, S
 
 
 def settle_network(
-    planned: RunPlan, network: nn.Module, predicted: float, engaged: dict[str, Switch], experiments: Experiments,
+    planned: RunPlan,
+    network: nn.Module,
+    predicted: float,
+    engaged: dict[str, Switch],
+    experiments: Experiments,
     world: World | None = None,
-) -> tuple[RunPlan, nn.Module]:  # fmt: skip
+) -> tuple[RunPlan, nn.Module]:
     """The network, compiled if configured, or if that is likely to pay within the run and measures faster.
 
     predicted: seconds that the steps are expected to take.

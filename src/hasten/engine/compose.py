@@ -103,9 +103,16 @@ def prepare_run(
         for warning in planned.warnings if world.first else ():
             log.warning("%s", warning)
         return compose_run(
-            planned, arena, clock, strategy, group=group, rank_cases=rank_cases, start=start, experiments=experiments,
+            planned,
+            arena,
+            clock,
+            strategy,
+            group=group,
+            rank_cases=rank_cases,
+            start=start,
+            experiments=experiments,
             resume=resume,
-        )  # fmt: skip
+        )
 
 
 def compose_run(

@@ -234,9 +234,14 @@ def fastest_variant(
 
 
 def _measured(
-    network: nn.Module, probe: Probe, allowed: list[Variant], *, seconds: float, rounds: tuple[int, int],
+    network: nn.Module,
+    probe: Probe,
+    allowed: list[Variant],
+    *,
+    seconds: float,
+    rounds: tuple[int, int],
     is_short: Callable[[float], bool] | None,
-) -> VariantTimes:  # fmt: skip
+) -> VariantTimes:
     """`fastest_variant` without what was measured before."""
     begun, names = time.perf_counter(), [str(variant) for variant in allowed]
     if probe.build_together and allowed[-1].fused_kernels and triton_works(probe.device):

@@ -34,7 +34,7 @@ from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
 from hasten.observe.clock import Clock
-from hasten.observe.cpu_load import BUSY, LoadMeter
+from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.sample.order import Dealt
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _COMPARE_SECONDS = 10.0
 """Time limit, in seconds, of comparing an eager and a compiled program."""
+_LOAD_SECONDS = 0.2
+"""For which the load by other programs is measured before something is compiled."""
 _CHECKED_BATCHES = 8
 """Batches that fused kernels must make as torch's operations do, before they are timed."""
 _FEW = 1e-3
@@ -249,14 +251,10 @@ def _compile_pays(
 ) -> tuple[bool, str]:
     """Compare what compiling saves over the run, or over its steps that fit into its time, with what it costs."""
     device = eager.device
-    meter = LoadMeter()
     with experiments.running():
         _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
-    others = meter.others() if device.type == "cpu" else 0.0
     batch_s = min(later)
     text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
-    if others > BUSY:
-        return False, f"{text}, while other programs used {others:.1f} cores, so that nothing can be compared"
     steps = int(min(steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
     saves = _SAVED.get(device.type, 0.8) * batch_s * steps
     cost = _COMPILE_SECONDS.get(device.type, 60.0) / (10 if known else 1)
@@ -264,6 +262,9 @@ def _compile_pays(
     refusal = experiments.refusal(cost, saves)
     if refusal:
         return False, f"{text} in {steps} steps; {kernel} is not tried: {refusal}"
+    others = other_cores(_LOAD_SECONDS) if device.type == "cpu" else 0.0
+    if others > BUSY:
+        return False, f"{text}; other programs use {others:.1f} cores, so that nothing can be compared"
     return True, f"{text}, so {kernel} (about {cost:.0f} s) would save about {saves:.0f} s in {steps} steps"
 
 
