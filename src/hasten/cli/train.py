@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hasten.pathology.config import DetectionConfig
 
 
-_REPORT_SHARE = 1.5
-"""Upper bound of the time to write the report and exit, as a multiple of the time of the imports at the start."""
+_REPORT_SHARE = 0.45
+"""Time to write the report and exit, as a share of the time of the imports at the start."""
 
 
 def train(
@@ -44,6 +44,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train on a data set; write checkpoints, metrics and a report to --out.
+
+    `train.budget=10min` plans the run for that time, from the start of the command to the report; without it the plan's
+    number of steps is made, however long that takes.
 
     Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
     """
@@ -97,14 +100,17 @@ def _train_run(
     resume: bool,
 ) -> list[str]:
     """Train one run and write its report; returns the closing lines of the command's output."""
-    reserve_s = _REPORT_SHARE * process_start_seconds()
+    if config.train.max_seconds is not None or (config.kind == "segmentation" and config.train.budget is not None):
+        pass  # now, rather than at the end, when nobody knows how long that takes
     if config.kind == "detection":
         from hasten.pathology.run import train_detection
 
+        reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = train_detection(config, out, progress, resume=resume, started=process_start(), reserve_s=reserve_s)
     else:
         from hasten.engine.run import train as run
 
+        reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = run(
             config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
         )
@@ -159,6 +165,7 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
     since = f", {earlier:.1f} s of them before this resumption" if earlier else ""
     lines.append(f"time       {summary['seconds']['total']:.1f} s{since}")
     lines.append(f"waiting    {100 * summary['wait_share']:.1f}% of the training time was spent waiting for data")
+    lines += [f"note       {doubt}" for doubt in summary.get("doubts", ())]
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:
         lines.append(f"report     {report}")

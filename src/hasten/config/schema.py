@@ -308,9 +308,10 @@ class TrainConfig:
     target: float | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
     budget: Amount | None = None
-    """Time for the whole run, such as 10min or 1h, which decides the network's width, steps and augmentation."""
+    """`max_seconds` with a unit, such as 10min or 1h."""
     max_seconds: Seconds | None = None
-    """Seconds that the whole run may take, from the start of the process to the report; the schedule ends in them."""
+    """Seconds of the whole run, from the start of the process to the report. The schedule ends in them; where `steps`
+    is open, they also decide network, steps and augmentation, and alone end the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

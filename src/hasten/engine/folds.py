@@ -102,8 +102,8 @@ def train_folds(
 
 
 def _first_plan(config: RunConfig, out: Path) -> Path | None:
-    """The plan of a started fold, with train.budget: a new measurement might give another fold a wider network."""
-    if config.train.budget is None:
+    """The plan of a started fold, with a time limit: a new measurement might give another fold a wider network."""
+    if config.train.budget is None and config.train.max_seconds is None:
         return None
     plans = (run / PLAN_JSON for run in fold_runs(out).values())
     return next((plan for plan in plans if plan.is_file()), None)

@@ -270,24 +270,10 @@ class Loop:
         begin = time.perf_counter()
         with self.clock.span("validate"):
             network = self.validated_network = self.strategy.whole(self.components.validated)
-            score = self.evaluator(network, expired=self.limit.expired)
-        seconds = time.perf_counter() - begin
-        if score is not None:
-            self._record(score, step, network, seconds=seconds)
-        else:
-            self._give_up_validation(step, network)
-
-    def _give_up_validation(self, step: int, network: nn.Module) -> None:
-        """End the run where the time limit cut a validation short; save the weights if none have been saved."""
-        log.warning(
-            "train.max_seconds=%g: the validation at step %d was given up, as it did not fit into the time; "
-            "validate on fewer cases (data.split) or give more time",
-            self.train.max_seconds, step,
-        )  # fmt: skip
-        self.limit.over, self.status = True, "time_up"
-        if self.best.step == 0:
-            self.best = Best(value=math.nan, step=step)
-            self._save_best(self.evaluator.content(network, None, step))
+            score = self.evaluator(network, room=self.limit.room)
+        self._record(score, step, network, seconds=time.perf_counter() - begin)
+        if self.limit.expired():  # by a validation that took longer than those before
+            self.limit.over, self.status = True, "time_up"
 
     def _save_best(self, content: dict[str, Any]) -> None:
         if self.world.first:

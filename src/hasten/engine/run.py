@@ -160,9 +160,8 @@ def _train(
         if resume:
             _keep_reasons(out, components)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
-        loop = make_loop(
-            out, components, CaseEvaluator(components), clock, progress, resume=resume, reserve_s=reserve_s
-        )
+        evaluator = CaseEvaluator(components)
+        loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
         loop.limit.require(clock)
         if loop.first:
             clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
@@ -171,7 +170,7 @@ def _train(
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
                 tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
-    conclude = partial(_conclude, out, loop, components)
+    conclude = partial(_conclude, out, loop, components, evaluator)
     return run_loop(out, loop, conclude, mapped=components.arena.files)
 
 
@@ -211,12 +210,12 @@ def run_loop(
     return summary
 
 
-def _conclude(out: Path, loop: Loop, components: RunComponents) -> dict[str, Any]:
+def _conclude(out: Path, loop: Loop, components: RunComponents, evaluator: CaseEvaluator) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
-            write_examples(out, components, loop)
+            write_examples(out, components, loop, evaluator.covers.inference)
         metric = f"mean_{loop.evaluator.metric}"
         summary = write_summary(out, loop, about_cases(components), metric=metric)
         loop.records.end(summary)

@@ -138,14 +138,18 @@ def tell_network(planned: RunPlan, clock: Clock) -> None:
 def make_plan(config: RunConfig) -> dict[str, Any]:
     """The plan for `config`: fingerprint, each decision with its reason, and how large the network is.
 
-    Nothing is trained or written. With `train.budget`, steps of the network are timed.
+    Nothing is trained or written. With a time limit, steps of the network are timed.
 
     Example:
         >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
     """
-    from hasten.engine.budget import choose_scale, with_scale  # which builds networks by this module
+    # They build networks by this module.
+    from hasten.engine.budget import choose_scale, with_scale
+    from hasten.engine.experiments import Experiments
 
-    planned = with_scale(planned := plan_run(config), choose_scale(planned, Clock()))
+    planned = plan_run(config)
+    experiments = Experiments(Clock(), planned.config.train.max_seconds)
+    planned = with_scale(planned, choose_scale(planned, experiments))
     for warning in planned.warnings:
         log.warning("%s", warning)
     return Plan(plan_to_dict(planned) | {"network": network_size(planned)})

@@ -12,10 +12,10 @@ import numpy as np
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import RunComponents
+from hasten.engine.components import LoopComponents, RunComponents
 from hasten.engine.dice import counts_of, dice_of, without_ignored
 from hasten.engine.examples import EXAMPLES, chosen_cases, example_of
-from hasten.engine.infer import infer_labels
+from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
 from hasten.observe.env import environment
@@ -34,6 +34,10 @@ _PARTS = (
     "checkpoint",
 )
 """Entries that the seconds of every summary have, in this order."""
+_FEW_STEPS = 50
+"""A run of fewer steps has hardly begun to learn."""
+_NEAR_0 = 0.05
+"""A Dice or IoU below this says that nothing was learned."""
 
 
 def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: str) -> dict[str, Any]:
@@ -59,6 +63,7 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
         "time_to": _times(out, loop.evaluator.metric),
         "seconds": seconds,
         "earlier_seconds": loop.earlier.total_s,
+        "doubts": _doubts(loop, components, best, metric),
         "steps": loop.done,
         # More than were made where the time limit paced the schedule.
         "position": components.paced.position(loop.done),
@@ -73,6 +78,24 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
     }
     write_json(out / SUMMARY_JSON, summary)
     return summary
+
+
+def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: str) -> list[str]:
+    """Why this run may be no good, and what to do, a sentence each."""
+    if loop.status == "interrupted":
+        return []
+    train, doubts = components.train, list[str]()
+    limit = "train.budget" if train.budget is not None else "train.max_seconds"
+    more = "more steps (train.steps)" if train.max_seconds is None else f"more time ({limit})"
+    if loop.done < _FEW_STEPS:
+        doubts.append(f"{loop.done} steps are too few to learn from: give the run {more}")
+    if best is not None and best < _NEAR_0 and metric != "mean_auc":
+        name = metric.removeprefix("mean_").replace("dice", "Dice").replace("iou", "IoU")
+        doubts.append(
+            f"the best {name} is {best:.2f}, so the network finds next to nothing: give the run {more}; where that "
+            "does not help, look at the report's slices for labels that do not lie on their images"
+        )
+    return doubts
 
 
 def about_cases(components: RunComponents) -> dict[str, Any]:
@@ -98,7 +121,7 @@ def _times(out: Path, metric: str) -> dict[str, float]:
     return times
 
 
-def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
+def write_examples(out: Path, components: RunComponents, loop: Loop, inference: Inference) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
     The network that was validated last is left with these weights. What the label ignores is background in both.
@@ -115,7 +138,7 @@ def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
     cases = arena.index(tuple(chosen))
     images = [arena.image(case) for case in cases]
     content: dict[str, Any] = {}
-    for number, prediction in infer_labels(network, images, components.inference):
+    for number, prediction in infer_labels(network, images, inference):
         label = arena.label(cases[number]).cpu()
         prediction, label = without_ignored(prediction.cpu(), label, planned.ignore_index)
         counts = counts_of(prediction, label, num_classes=arena.num_classes, regions=planned.members)

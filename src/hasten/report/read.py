@@ -92,6 +92,8 @@ def read_run(folder: Path) -> Run:
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
     config, planned = _read_config(folder / "run.yaml", notes)
+    doubts = summary.get("doubts")
+    notes += [f"{str(doubt)[:1].upper()}{str(doubt)[1:]}." for doubt in doubts] if isinstance(doubts, list) else []
     best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
     # A run in progress has no summary, but its configuration knows the target.
     goal = {"metric": f"mean_{planned.get('metric') or 'dice'}", "value": planned.get("target")}
