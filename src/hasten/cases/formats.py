@@ -44,12 +44,9 @@ def is_picture(path: Path) -> bool:
     return ending(path) in PICTURE_ENDINGS and not is_stack(path)
 
 
-def may_lack_position(path: Path) -> bool:
-    """Whether files of this kind may have no position: pictures and TIFF stacks, whose affine then is the identity.
-
-    Decided by the name, so that no label is opened.
-    """
-    return ending(path) in PICTURE_ENDINGS
+def lacks_position(path: Path, affine: np.ndarray) -> bool:
+    """Whether a file states neither a position nor a spacing: a picture or TIFF stack, whose affine is the identity."""
+    return ending(path) in PICTURE_ENDINGS and np.array_equal(affine, np.eye(4))
 
 
 def is_nifti(path: Path) -> bool:

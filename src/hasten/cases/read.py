@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import may_lack_position, read_file
+from hasten.cases.formats import lacks_position, read_file
 from hasten.cases.labels import to_class_index
 from hasten.cases.types import Case, CaseSet, Volume, spacing_of
 
@@ -58,9 +58,8 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
 
 def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:
     """Raise ValueError if two files with positions, given by their affines (4, 4), do not match in space."""
-    for each, file in ((affine, path), (reference, reference_path)):
-        if may_lack_position(file) and np.array_equal(each, np.eye(4)):
-            return  # nothing to compare
+    if lacks_position(path, affine) or lacks_position(reference_path, reference):
+        return  # nothing to compare
     difference = float(np.abs(affine - reference).max())
     if not difference <= _AFFINE_TOLERANCE * min(spacing_of(reference)):
         raise ValueError(

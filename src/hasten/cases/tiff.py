@@ -18,13 +18,10 @@ from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from hasten.cases.picture import open_picture, page_channels, page_pixels, page_size
-from hasten.cases.types import Shape, Volume
+from hasten.cases.types import IN_MM, Shape, Volume
 
 TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
-_MICRO = dict.fromkeys(("um", "µm", "μm", "\\u00b5m", "micron", "microns", "micrometer", "micrometre"), 1e-3)
-_IN_MM = {"nm": 1e-6, "nanometer": 1e-6, **_MICRO, "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0,
-          "cm": 10.0, "centimeter": 10.0, "m": 1e3, "in": 25.4, "inch": 25.4, "inches": 25.4}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,7 +245,7 @@ def _imagej(fields: Mapping[str, str], num_pages: int, resolution: tuple[float, 
     except ValueError:
         z = 1.0
     shared = fields.get("unit", "")
-    units = [_IN_MM.get(fields.get(name, shared).lower()) for name in ("unit", "yunit", "zunit")]
+    units = [IN_MM.get(fields.get(name, shared).lower()) for name in ("unit", "yunit", "zunit")]
     return _Layout(depth=slices, groups=channels, affine=_affine([x, y, z], units))
 
 
@@ -267,7 +264,7 @@ def _ome(description: str, num_pages: int, samples: int, path: Path) -> _Layout:
     _check_pages(slices, groups, num_pages, path)
     order = pixels.get("DimensionOrder", "XYCZT")
     sizes = [_finite_or_zero(pixels.get(f"PhysicalSize{axis}", "")) for axis in "XYZ"]
-    units = [_IN_MM.get(pixels.get(f"PhysicalSize{axis}Unit", "µm").lower()) for axis in "XYZ"]
+    units = [IN_MM.get(pixels.get(f"PhysicalSize{axis}Unit", "µm").lower()) for axis in "XYZ"]
     layout = _Layout(
         depth=slices, groups=groups, channel_first=order.find("C") < order.find("Z"), affine=_affine(sizes, units)
     )

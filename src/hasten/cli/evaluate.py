@@ -39,7 +39,9 @@ def evaluate(
     run: Annotated[
         Path | None, typer.Option(help="Run whose classes and regions are scored; default: those of LABELS.")
     ] = None,
-    tolerance_mm: Annotated[float, typer.Option(help="Distance in mm up to which NSD takes surfaces for equal.")] = 1.0,
+    tolerance_mm: Annotated[
+        float, typer.Option(help="Distance up to which NSD takes surfaces for equal; in px of pictures.")
+    ] = 1.0,
     surfaces: Annotated[
         bool, typer.Option("--surfaces/--no-surfaces", help="Measure HD95 and NSD, which take most of the time.")
     ] = True,
@@ -106,17 +108,18 @@ def _of_run(
             f"{comparison.other.passes / comparison.own.passes:.2f} times the windows through the network"
         )
     if comparison.chosen is not None:
-        echo("\n".join(["", *_cleanings(comparison.chosen, run)]))
+        echo("\n".join(["", *_cleanings(comparison.chosen, run, comparison.own.evaluation.unit)]))
     return comparison.own.evaluation if comparison.other is None else comparison.other.evaluation
 
 
-def _cleanings(choice: Chosen, run: Path) -> list[str]:
+def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
     from hasten.observe.folds import POSTPROCESSING_YAML
 
     if not choice.cleanings:
         return ["no post-processing is better than none"]
     lines = [
-        f"post-processing of {each.name}: {each}; Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
+        f"post-processing of {each.name}: {each.text(unit)}; "
+        f"Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
         for each in choice.cleanings.values()
     ]
     return [*lines, f"{run / POSTPROCESSING_YAML} (`hasten predict` applies it; --no-postprocessing leaves it out)"]

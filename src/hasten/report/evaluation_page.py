@@ -51,8 +51,9 @@ def write_evaluation_page(evaluation: Evaluation, out: Path) -> Path:
 
 def measure_title(evaluation: Evaluation, measure: str) -> str:
     """Name and unit of a measure."""
-    unit = {"hd95": " (mm)", "nsd": f" at {evaluation.tolerance_mm:g} mm"}.get(measure, "")
-    return f"{TITLES[measure]}{unit}"
+    unit = evaluation.unit
+    suffix = {"hd95": f" ({unit})", "nsd": f" at {evaluation.tolerance:g} {unit}"}.get(measure, "")
+    return f"{TITLES[measure]}{suffix}"
 
 
 def text_of(value: float, measure: str) -> str:
@@ -172,7 +173,7 @@ def _cleaning(crossval: CrossValidation) -> Section:
     chosen = crossval.chosen
     if not chosen.cleanings:
         return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
-    descriptions = {cleaning.name: str(cleaning) for cleaning in chosen.cleanings.values()}
+    descriptions = {cleaning.name: cleaning.text(crossval.whole.unit) for cleaning in chosen.cleanings.values()}
     rows = [
         (name, descriptions.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
         for name in crossval.whole.names

@@ -5,20 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from hasten.cases.formats import read_file
+from hasten.cases.formats import lacks_position, read_file, read_file_header
 from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.types import Volume
+from hasten.config.patterns import first_few
 from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.engine.inputs import listing
@@ -26,7 +28,10 @@ from hasten.files import replacing
 from hasten.observe.env import usable_cores
 from hasten.observe.rundir import write_json
 
+log = logging.getLogger(__name__)
+
 EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"
+Unit = Literal["mm", "px"]
 Tick = Callable[[int, int, str], None]
 """Called with (cases done, cases in all, case) after each case."""
 
@@ -58,7 +63,9 @@ class Evaluation:
     """Classes, and then regions."""
     main: tuple[str, ...]
     """Names that the mean of a case is taken over: the regions, or all classes where there are none."""
-    tolerance_mm: float
+    unit: Unit
+    """Of HD95 and of the tolerance of NSD."""
+    tolerance: float
     surfaces: bool
     num_labelled: int
     """Cases that the reference has, predicted or not."""
@@ -93,7 +100,8 @@ class Evaluation:
         return {
             "predictions": str(self.predictions),
             "labels": str(self.labels),
-            "tolerance_mm": self.tolerance_mm,
+            "unit": self.unit,
+            f"tolerance_{self.unit}": self.tolerance,
             "surfaces": self.surfaces,
             "cases": len(self.cases),
             "labelled_cases": self.num_labelled,
@@ -129,7 +137,8 @@ def evaluate(
 ) -> Evaluation:
     """Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
 
-    Definitions are those of `monai.metrics`. A class that neither label map nor prediction holds is nan and is left out
+    Definitions are those of `monai.metrics`. Distances are in mm, or in px where label maps state no spacing, as
+    pictures do not (`Evaluation.unit`). A class that neither label map nor prediction holds is nan and is left out
     of means, and counted; where only one of them holds it, Dice, IoU and NSD are 0 and HD95 is infinite. Voxels of an
     ignore label that the data set declares are background on both sides.
 
@@ -139,7 +148,7 @@ def evaluate(
             are used.
         run: a run directory or best.pt, which names the classes and regions; else the data set does, or a dataset.json
             beside the folder.
-        tolerance_mm: distance up to which NSD takes surfaces for equal.
+        tolerance_mm: distance up to which NSD takes surfaces for equal; in px where the label maps state no spacing.
         surfaces: whether HD95 and NSD, which take most of the time, are measured.
         num_workers: cases at once, each in memory while it is scored; None takes the number of usable cores.
         tick: called as cases are scored.
@@ -174,6 +183,7 @@ def evaluate_pairs(
     """`evaluate` for known pairs. predictions, labels: where they are from."""
     scores: list[CaseScore] = []
     failures: list[str] = []
+    unit = _unit_of([pair.label for pair in pairs.pairs])
 
     def one(pair: Pair) -> list[CaseScore] | str:
         try:
@@ -181,7 +191,7 @@ def evaluate_pairs(
             prediction, label = without_ignored(prediction, label, pairs.ignore)
             return score_case(
                 pair.case, prediction, label, pairs.members,
-                spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces,
+                spacing=spacing if unit == "mm" else (1.0, 1.0, 1.0), tolerance=tolerance_mm, surfaces=surfaces,
             )  # fmt: skip
         except (ValueError, OSError) as error:
             return str(error)
@@ -200,8 +210,26 @@ def evaluate_pairs(
         raise ValueError(listing(failures, f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     return Evaluation(
         predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
-        main=tuple(pairs.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
+        main=tuple(pairs.main), unit=unit, tolerance=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
     )  # fmt: skip
+
+
+def _unit_of(labels: Sequence[Path]) -> Unit:
+    """The unit that distances of these label maps are measured in; px if any of them states no spacing."""
+    without = [path for path in labels if _lacks_spacing(path)]
+    if without and len(without) < len(labels):
+        log.warning(
+            "%d of %d label maps state no spacing (%s), so all distances are in px; store it in each file to have mm",
+            len(without), len(labels), first_few([str(path) for path in without]),
+        )  # fmt: skip
+    return "px" if without else "mm"
+
+
+def _lacks_spacing(path: Path) -> bool:
+    try:
+        return lacks_position(path, read_file_header(path)[2])
+    except (ValueError, OSError):
+        return False  # who scores the case reads it again, and says what is wrong
 
 
 def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
@@ -249,10 +277,10 @@ def write_evaluation(evaluation: Evaluation, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["case", "class", "labelled_voxels", "predicted_voxels", *evaluation.measures])
+    writer.writerow(["case", "class", "labelled_voxels", "predicted_voxels", *evaluation.measures, "unit"])
     for score in evaluation.scores:
         values = [f"{getattr(score, measure):.6g}" for measure in evaluation.measures]
-        writer.writerow([score.case, score.name, score.labelled, score.predicted, *values])
+        writer.writerow([score.case, score.name, score.labelled, score.predicted, *values, evaluation.unit])
     target = out / EVALUATION_CSV
     with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
         file.write(text.getvalue().encode())
@@ -266,8 +294,8 @@ def read_evaluation(folder: Path) -> Evaluation | None:
         scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
         return Evaluation(
             predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
-            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), tolerance_mm=tree["tolerance_mm"],
-            surfaces=tree["surfaces"], num_labelled=tree["labelled_cases"],
+            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), unit=tree["unit"],
+            tolerance=tree[f"tolerance_{tree['unit']}"], surfaces=tree["surfaces"], num_labelled=tree["labelled_cases"],
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
