@@ -42,7 +42,8 @@ def write_evaluation_page(evaluation: Evaluation, out: Path) -> Path:
     rest = f"; {others} further labelled cases have no prediction" if others else ""
     page = Page(
         title=f"{evaluation.predictions.name} against {evaluation.labels.name}",
-        verdict=f"{count} case{'' if count == 1 else 's'}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}.",
+        verdict=f"{count} case{'' if count == 1 else 's'}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}."
+        + (f" {evaluation.training_note}." if evaluation.training_note else ""),
         cards=cards,
         sections=(classes_section(evaluation), cases_section(evaluation)),
     )

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
@@ -24,8 +24,12 @@ from hasten.config.patterns import first_few
 from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
 from hasten.engine.inputs import listing
+from hasten.engine.outputs import training_cases
+from hasten.engine.recorded_split import trained_on
+from hasten.engine.weights import model_file, run_of
 from hasten.files import replacing
 from hasten.observe.env import usable_cores
+from hasten.observe.folds import finished_folds, is_cross_validation
 from hasten.observe.rundir import write_json
 
 log = logging.getLogger(__name__)
@@ -69,6 +73,20 @@ class Evaluation:
     surfaces: bool
     num_labelled: int
     """Cases that the reference has, predicted or not."""
+    trained_on: dict[str, list[str]] = field(default_factory=dict)
+    """Cases that the networks behind the predictions were trained on, with the runs of these."""
+
+    @property
+    def training_note(self) -> str:
+        """How many cases are no test of the networks, as they were trained on them; "" if none is."""
+        if not self.trained_on:
+            return ""
+        runs = list(dict.fromkeys(run for of_case in self.trained_on.values() for run in of_case))
+        which = f"run {runs[0]}" if len(runs) == 1 else f"runs {first_few(runs)}"
+        return (
+            f"{len(self.trained_on)} of {len(self.cases)} cases were training cases of the {which}, so their scores do "
+            "not tell how well other images are segmented"
+        )
 
     @property
     def cases(self) -> list[str]:
@@ -105,6 +123,7 @@ class Evaluation:
             "surfaces": self.surfaces,
             "cases": len(self.cases),
             "labelled_cases": self.num_labelled,
+            "training_cases": self.trained_on,
             "mean": {measure: self.mean(measure) for measure in self.measures},
             "mean_over": list(self.main),
             "classes": {
@@ -164,10 +183,24 @@ def evaluate(
     if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
-    return evaluate_pairs(
+    scores = evaluate_pairs(
         pairs, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
         num_workers=num_workers, tick=tick,
     )  # fmt: skip
+    evaluation = replace(scores, trained_on=_trained_on(pairs, Path(predictions), run))
+    if evaluation.training_note:
+        log.warning("%s", evaluation.training_note)
+    return evaluation
+
+
+def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict[str, list[str]]:
+    """As prediction.json says, by the images; and by the label maps of a run that is named."""
+    by_name = training_cases(predictions)
+    found = {pair.case: by_name[pair.prediction.name] for pair in pairs.pairs if pair.prediction.name in by_name}
+    if run is None:
+        return found
+    runs = finished_folds(Path(run)) if is_cross_validation(Path(run)) else [run_of(model_file(run))]
+    return {**trained_on(runs, {pair.case: [pair.label] for pair in pairs.pairs}, "label"), **found}
 
 
 def evaluate_pairs(
@@ -295,7 +328,8 @@ def read_evaluation(folder: Path) -> Evaluation | None:
         return Evaluation(
             predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
             names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), unit=tree["unit"],
-            tolerance=tree[f"tolerance_{tree['unit']}"], surfaces=tree["surfaces"], num_labelled=tree["labelled_cases"],
+            tolerance=tree[f"tolerance_{tree['unit']}"], surfaces=tree["surfaces"],
+            num_labelled=tree["labelled_cases"], trained_on=tree["training_cases"],
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
