@@ -322,6 +322,35 @@ def test_label_keeps_the_source_header(tmp_path: Path) -> None:
     assert float(image.header["cal_max"]) == 0
 
 
+@pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("meter", 1e3)])
+@pytest.mark.parametrize("kind", [nib.Nifti1Image, nib.Nifti2Image])
+def test_affine_is_in_mm_and_is_written_back_in_the_unit_of_the_source(
+    tmp_path: Path, unit: str, mm: float, kind: type
+) -> None:
+    affine = np.array([[-0.5, 0.1, 0, 7], [0, 0.6, 0, -8], [0, 0, 2, 9], [0, 0, 0, 1]])
+    stated = np.vstack([affine[:3] / mm, affine[3:]])
+    image = kind(np.zeros((5, 4, 3), np.int16), stated)
+    image.header.set_xyzt_units(unit, "sec")
+    nib.save(image, tmp_path / "image.nii.gz")
+    volume, (_, _, header_affine) = read_nifti(tmp_path / "image.nii.gz"), read_nifti_header(tmp_path / "image.nii.gz")
+    np.testing.assert_allclose(volume.affine, affine, rtol=1e-5)
+    np.testing.assert_array_equal(header_affine, volume.affine)
+    written = write_label_nifti(
+        tmp_path / "label.nii.gz", np.zeros((3, 4, 5), np.uint8), volume.affine, tmp_path / "image.nii.gz"
+    )
+    np.testing.assert_allclose(nib.load(written).affine, stated, rtol=1e-5)
+    assert nib.load(written).header.get_xyzt_units()[0] == unit
+    np.testing.assert_allclose(read_nifti(written).affine, affine, rtol=1e-5)
+
+
+def test_an_unknown_unit_of_length_counts_as_mm(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.nii", np.zeros((5, 4, 3), np.uint8), np.diag([2.0, 3.0, 4.0, 1.0]))
+    data = bytearray(path.read_bytes())
+    data[123] = 7
+    path.write_bytes(data)
+    assert read_nifti(path).spacing == (4.0, 3.0, 2.0)
+
+
 def test_label_like_other_kinds_of_header(tmp_path: Path) -> None:
     affine = np.diag([-2.0, 3.0, 4.0, 1.0])
     values = np.zeros((5, 4, 3), np.int16)

@@ -57,11 +57,16 @@ def is_picture(path: Path) -> bool:
 
 
 def may_lack_position(path: Path) -> bool:
-    """Whether files of this kind may have no position: pictures and TIFF stacks, whose affine then is the identity.
+    """Whether files of this kind may have no position: pictures and TIFFs.
 
     Decided by the name, so that no label is opened.
     """
     return ending(path) in _WITHOUT_POSITION
+
+
+def lacks_position(path: Path, affine: np.ndarray) -> bool:
+    """Whether a file states neither a position nor a spacing: a picture or TIFF stack, whose affine is the identity."""
+    return may_lack_position(path) and np.array_equal(affine, np.eye(4))
 
 
 def is_nifti(path: Path) -> bool:

@@ -36,6 +36,8 @@ _COLOURED, _COLOURS = (128, 2304), "RGB"
 """NIfTI's codes of voxels in colour (RGB24, RGBA32), and the fields of these that are channels: opacity is none."""
 _LONGEST_AXIS = 32767
 """Voxels of an axis that NIfTI-1 can count."""
+_UNIT_IN_MM = {1: 1e3, 2: 1.0, 3: 1e-3}
+"""Units of length in `xyzt_units`: meter, mm, micron."""
 _PADDING = 512
 """Zero bytes behind the voxels that are taken for padding: a block of a tape or a disk."""
 
@@ -63,7 +65,7 @@ def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
 
 
 def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
-    """Shape (D, H, W), number of channels and (4, 4) affine, from the first bytes of the file. Raises ValueError."""
+    """Shape (D, H, W), number of channels and (4, 4) affine in mm, from the first bytes. Raises ValueError."""
     path = Path(path)
     if _is_pair(path):
         image = _load_pair(path)
@@ -79,7 +81,7 @@ def read_scaling(path: Path) -> tuple[float, float]:
 def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: str | Path | None = None) -> Path:
     """Write (D, H, W), or channels (C, D, H, W), as `.nii` or `.nii.gz` (gzip level 1), atomically: no half a file.
 
-    `like` names a NIfTI file whose header fields (orientation codes, units, description) are kept.
+    affine: in mm. `like` names a NIfTI file whose header fields (orientation codes, units, description) are kept.
     NIfTI-2 where that is one, or an axis is longer than NIfTI-1 can count.
     """
     path = Path(path)
@@ -93,6 +95,7 @@ def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: s
         header = (_load_pair(like).header if _is_pair(like) else _read_header(like)).copy()
         header.set_data_dtype(array.dtype)
         header["cal_min"] = header["cal_max"] = 0
+        affine = affine / _to_mm(header)
     wide = max(array.shape) > _LONGEST_AXIS or (header is not None and header["sizeof_hdr"] == _HEADER_BYTES)
     kind = nib.Nifti2Image if wide else nib.Nifti1Image
     image = kind(array.T, affine, header, dtype=array.dtype)
@@ -230,7 +233,14 @@ def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tupl
         raise ValueError(f"{path}: has an impossible orientation ({error}); export the file again.") from error
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
         raise ValueError(f"{path}: its affine {affine[:3].tolist()} maps no volume; set a valid sform or qform.")
-    return (z, y, x), (extra[0] if extra else 1) * samples, affine
+    return (z, y, x), (extra[0] if extra else 1) * samples, _to_mm(header) * affine
+
+
+def _to_mm(header: Any) -> np.ndarray:
+    """(4, 1) factors of the rows of an affine in the header's unit of length that give mm; 1 of no unit, or Analyze."""
+    code = int(header["xyzt_units"]) % 8 if "xyzt_units" in header else 0
+    factor = _UNIT_IN_MM.get(code, 1.0)
+    return np.array([[factor], [factor], [factor], [1.0]])
 
 
 def _checked_dtype(header: Any, path: Path) -> np.dtype:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import may_lack_position, read_file, read_file_header
+from hasten.cases.formats import lacks_position, may_lack_position, read_file, read_file_header
 from hasten.cases.labels import read_label_values, to_class_index
 from hasten.cases.types import Case, CaseSet, Shape, Volume
 from hasten.config.patterns import first_few
@@ -82,7 +82,7 @@ def corner_distance(
     affine, reference: (4, 4) of two files. 0 if one has no position, infinite if an affine holds no numbers.
     """
     for each, file in ((affine, path), (reference, reference_path)):
-        if may_lack_position(file) and np.array_equal(each, np.eye(4)):
+        if lacks_position(file, each):
             return 0.0
     difference = (affine - reference)[:3]
     if not np.isfinite(difference).all():

@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 
 from hasten.cases.picture import ORIENTATION, TRANSPOSED, lossy, turned
-from hasten.cases.types import Shape, Volume
+from hasten.cases.types import IN_MM, Shape, Volume
 from hasten.files import first_line
 
 TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
-_MICRO = dict.fromkeys(("um", "µm", "μm", "\\u00b5m", "micron", "microns", "micrometer", "micrometre"), 1e-3)
-_IN_MM = {"nm": 1e-6, "nanometer": 1e-6, **_MICRO, "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0,
-          "cm": 10.0, "centimeter": 10.0, "m": 1e3, "in": 25.4, "inch": 25.4, "inches": 25.4}  # fmt: skip
 _ALPHA = (1, 2)
 """What TIFF's tag ExtraSamples says of a sample that is opacity; any other is a channel."""
 _WIDENED = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
@@ -302,7 +299,7 @@ def _ome_affine(description: str) -> np.ndarray:
 
 def _affine(sizes: list[float], units: list[str]) -> np.ndarray:
     """Voxel sizes (x, y, z) as an affine in mm; the identity where a size or its unit is missing."""
-    lengths = [size * _IN_MM[unit] for size, unit in zip(sizes, units, strict=True) if size > 0 and unit in _IN_MM]
+    lengths = [size * IN_MM[unit] for size, unit in zip(sizes, units, strict=True) if size > 0 and unit in IN_MM]
     return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
 
 

@@ -11,6 +11,18 @@ import numpy as np
 
 Shape = tuple[int, int, int]
 """(D, H, W)."""
+IN_MM = {
+    **dict.fromkeys(("pm", "picometer", "picometre"), 1e-9),
+    **dict.fromkeys(("å", "angstrom", "ångström"), 1e-7),
+    **dict.fromkeys(("nm", "nanometer", "nanometre"), 1e-6),
+    **dict.fromkeys(("um", "µm", "μm", "\\u00b5m", "micron", "microns", "micrometer", "micrometre"), 1e-3),
+    **dict.fromkeys(("mm", "millimeter", "millimetre"), 1.0),
+    **dict.fromkeys(("cm", "centimeter", "centimetre"), 10.0),
+    **dict.fromkeys(("dm", "decimeter", "decimetre"), 100.0),
+    **dict.fromkeys(("m", "meter", "metre"), 1e3),
+    **dict.fromkeys(("in", "inch", "inches"), 25.4),
+}
+"""Units of length, by the names that files give them in lower case, in mm."""
 
 
 def is_flat(shape: Shape) -> bool:

@@ -44,7 +44,9 @@ def evaluate(
     run: Annotated[
         Path | None, typer.Option(help="Run whose classes and regions are scored; default: those of LABELS.")
     ] = None,
-    tolerance_mm: Annotated[float, typer.Option(help="Distance in mm up to which NSD takes surfaces for equal.")] = 1.0,
+    tolerance_mm: Annotated[
+        float, typer.Option(help="Distance up to which NSD takes surfaces for equal; in px of pictures.")
+    ] = 1.0,
     surfaces: Annotated[
         bool, typer.Option("--surfaces/--no-surfaces", help="Measure HD95 and NSD, which take most of the time.")
     ] = True,
@@ -82,6 +84,7 @@ def evaluate(
         pairs,
         predictions=predictions,
         labels=where,
+        run=run,
         tolerance_mm=tolerance_mm,
         surfaces=surfaces,
         num_workers=num_workers,
@@ -124,7 +127,7 @@ def _of_run(
             f"{comparison.other.passes / comparison.own.passes:.2f} times the windows through the network"
         )
     if comparison.chosen is not None:
-        echo("\n".join(["", *_cleanings(comparison.chosen, run)]))
+        echo("\n".join(["", *_cleanings(comparison.chosen, run, comparison.own.evaluation.unit)]))
     if out is not None:
         write_evaluation(comparison.own.evaluation, out)
         if comparison.other is not None:
@@ -132,13 +135,14 @@ def _of_run(
         echo(f"report     {write_trials_page(comparison, out / PAGE)}")
 
 
-def _cleanings(choice: Chosen, run: Path) -> list[str]:
+def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
     from hasten.observe.folds import POSTPROCESSING_YAML
 
     if not choice.cleanings:
         return ["no post-processing is better than none"]
     lines = [
-        f"post-processing of {each.name}: {each}; Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
+        f"post-processing of {each.name}: {each.text(unit)}; "
+        f"Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
         for each in choice.cleanings.values()
     ]
     return [*lines, f"{run / POSTPROCESSING_YAML} (`hasten predict` applies it; --no-postprocessing leaves it out)"]

@@ -34,7 +34,9 @@ from hasten.engine.outputs import (
     written_since,
 )
 from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
+from hasten.engine.recorded_split import trained_on
 from hasten.engine.section import segment_section
+from hasten.engine.weights import run_of
 from hasten.files import size_of
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
@@ -137,7 +139,9 @@ def predict_cases(
     model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     is_new = make_folder(out)
     wanted = [(target, case) for target, case, each in zip(targets, cases, to_write, strict=True) if each]
-    write_settings(out, settings, {target.name: size_of(case.image) for target, case in wanted})
+    images = {target.name: case.image for target, case in wanted}
+    trained = trained_on([run_of(member.where) for member in members], images, "image")
+    write_settings(out, settings, {name: size_of(image) for name, image in images.items()}, trained)
     for folder in folders:
         make_folder(folder)
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]

@@ -34,7 +34,8 @@ def write_evaluation_page(
     page = Page(
         title=f"{evaluation.predictions.resolve().name} against {_data_set(evaluation)}",
         kind=_KIND,
-        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}.",
+        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}."
+        + (f" {evaluation.training_note}." if evaluation.training_note else ""),
         cards=mean_cards(evaluation),
         sections=(
             *_predicted_by(evaluation.predictions),
@@ -209,8 +210,9 @@ def distribution(evaluation: Evaluation, measure: str, of: str = "") -> Section:
 
 def measure_title(evaluation: Evaluation, measure: str) -> str:
     """Name and unit of a measure."""
-    unit = {"hd95": " (mm)", "nsd": f" at {evaluation.tolerance_mm:g} mm"}.get(measure, "")
-    return f"{TITLES[measure]}{unit}"
+    unit = evaluation.unit
+    suffix = {"hd95": f" ({unit})", "nsd": f" at {evaluation.tolerance:g} {unit}"}.get(measure, "")
+    return f"{TITLES[measure]}{suffix}"
 
 
 def text_of(value: float, measure: str) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
+from monai.metrics import compute_surface_dice
 from PIL import Image
 from typer.testing import CliRunner
 
 import hasten
 from hasten.cli.main import app
-from hasten.engine.evaluation.evaluate import evaluate, write_evaluation
+from hasten.engine.evaluation.evaluate import evaluate, read_evaluation, write_evaluation
 from hasten.engine.evaluation.pairs import find_pairs
 from hasten.engine.evaluation.pictures import examples_of
 from hasten.engine.outputs import PREDICTION_JSON
@@ -181,15 +183,58 @@ def test_bad_input(folders: tuple[Path, Path], predictions: str, labels: str, to
         evaluate(root / predictions, root / labels, tolerance_mm=tolerance)
 
 
-def test_pictures(tmp_path: Path) -> None:
+def test_pictures_are_measured_in_px(tmp_path: Path) -> None:
     label = np.zeros((12, 10), np.uint8)
     label[3:7, 3:7] = 1
     for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 0))):
         (tmp_path / folder).mkdir()
         Image.fromarray(array).save(tmp_path / folder / "p.png")
-    [score] = evaluate(tmp_path / "predictions", tmp_path / "labels").scores
-    assert score.hd95 == 2.0
-    assert score.dice == 0.5
+    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
+    [score] = result.scores
+    assert (score.hd95, score.dice, result.unit) == (2.0, 0.5, "px")
+    out = tmp_path / "out"
+    write_evaluation(result, out)
+    assert read_evaluation(out) == result
+    content = json.loads((out / "evaluation.json").read_text())
+    assert (content["unit"], content["tolerance_px"]) == ("px", 1.0)
+    assert [row["unit"] for row in csv.DictReader((out / "evaluation.csv").open())] == ["px"]
+    page = write_evaluation_page(result, out / "evaluation.html").read_text()
+    assert "HD95 (px)" in page
+    assert "NSD at 1 px" in page
+    assert "mm" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("mm", 1.0), ("meter", 1e3), ("unknown", 1.0)])
+@pytest.mark.parametrize("ending", [".nii.gz", ".img"])
+def test_distances_are_in_mm_whatever_unit_a_header_states(tmp_path: Path, unit: str, mm: float, ending: str) -> None:
+    label = np.zeros((10, 12, 14), np.uint8)
+    label[3:7, 4:8, 4:8] = 1
+    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 2))):
+        (tmp_path / folder).mkdir()
+        kind = nib.Nifti1Pair if ending == ".img" else nib.Nifti1Image
+        image = kind(array, np.diag([0.5 / mm, 0.5 / mm, 0.8 / mm, 1.0]))
+        image.header.set_xyzt_units(unit)
+        nib.save(image, tmp_path / folder / f"c{ending}")
+    result = evaluate(tmp_path / "predictions", tmp_path / "labels", tolerance_mm=0.9)
+    assert result.unit == "mm"
+    assert result.scores[0].hd95 == pytest.approx(1.6, rel=1e-4)
+    # As nibabel and MONAI measure it with the spacing in mm.
+    masks = [torch.from_numpy(array)[None, None] for array in (np.roll(label, 2, 2), label)]
+    [[nsd]] = compute_surface_dice(*masks, [0.9], include_background=True, spacing=(0.5, 0.5, 0.8))
+    assert result.scores[0].nsd == pytest.approx(float(nsd), abs=1e-4)
+
+
+def test_one_label_map_without_a_spacing_makes_all_distances_px(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    label = np.zeros((1, 12, 10), np.uint8)
+    label[:, 3:7, 3:7] = 1
+    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 1))):
+        save(tmp_path / folder / "a.nii.gz", array.T, np.diag([0.5, 0.5, 1.0, 1.0]))
+        Image.fromarray(array[0]).save(tmp_path / folder / "b.png")
+    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
+    assert ([score.hd95 for score in result.scores], result.unit) == ([2.0, 2.0], "px")
+    assert "1 of 2 label maps state no spacing" in caplog.text
 
 
 @pytest.mark.parametrize("common", [False, True])

@@ -30,7 +30,7 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, Spacing]:
 @given(pairs())
 def test_scores_are_those_of_monai(case: tuple[np.ndarray, np.ndarray, Spacing]) -> None:
     prediction, label, spacing = case
-    for score in score_case("c", prediction, label, MEMBERS, spacing=spacing, tolerance_mm=1.5):
+    for score in score_case("c", prediction, label, MEMBERS, spacing=spacing, tolerance=1.5):
         masks = [torch.from_numpy(np.isin(each, MEMBERS[score.name]))[None, None] for each in (prediction, label)]
         if score.labelled + score.predicted == 0:
             assert all(math.isnan(value) for value in (score.dice, score.iou, score.hd95, score.nsd))
@@ -83,7 +83,7 @@ def test_a_slice_is_measured_in_its_plane_across_whichever_axis(across: int) -> 
 def test_surfaces_by_their_definition(case: tuple[np.ndarray, np.ndarray, Spacing]) -> None:
     prediction, label, spacing = case
     result, truth = prediction > 0, label > 0
-    hd95, nsd = surface_scores(result, truth, spacing=spacing, tolerance_mm=1.5)
+    hd95, nsd = surface_scores(result, truth, spacing=spacing, tolerance=1.5)
     if not result.any() or not truth.any():
         return
     if len(result) == 1:
