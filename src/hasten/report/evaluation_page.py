@@ -89,8 +89,8 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
         sections=(
             _settings(trials),
             _classes_of_both(own, other),
-            distribution(evaluation, "dice", "own settings"),
-            distribution(other.evaluation, "dice", "tried settings"),
+            distribution(evaluation, "dice", "own settings", bounds=_bounds(own, other)),
+            distribution(other.evaluation, "dice", "tried settings", bounds=_bounds(own, other)),
             pictures(own.examples, classes, "own settings"),
             pictures(other.examples, classes, "tried settings"),
             _cases_of_both(own, other),
@@ -160,7 +160,9 @@ def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
             for which, summaries in means.items()
         ]
         differences = (means["tried"][measure].mean - means["own"][measure].mean for measure in measures)
-        rows.append((name, "gain", *(f"{each:+.4f}" if math.isfinite(each) else words.DASH for each in differences)))
+        rows.append(
+            (name, "difference", *(f"{each:+.4f}" if math.isfinite(each) else words.DASH for each in differences))
+        )
     titles = [measure_title(own.evaluation, measure) for measure in measures]
     table = Table(("Class", "Settings", *titles), tuple(rows), numeric=tuple(range(2, 2 + len(titles))))
     return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
@@ -186,8 +188,19 @@ def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") 
     return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=SLICE_NOTE)
 
 
-def distribution(evaluation: Evaluation, measure: str, of: str = "") -> Section:
-    """How the scores of each class and region are spread over the cases. of: which of several predictions."""
+def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:
+    """Lowest and highest Dice of all, so that their distributions have one axis."""
+    every = [score.dice for trial in trials for score in trial.evaluation.scores if math.isfinite(score.dice)]
+    return (min(every), max(every)) if every else None
+
+
+def distribution(
+    evaluation: Evaluation, measure: str, of: str = "", *, bounds: tuple[float, float] | None = None
+) -> Section:
+    """How the scores of each class and region are spread over the cases.
+
+    of: which of several predictions. bounds: lowest and highest value of the axis, else those of the scores.
+    """
     groups, keys = [], []
     for number, name in enumerate(evaluation.names):
         values = sorted(value for value in evaluation.values(name, measure) if math.isfinite(value))
@@ -201,7 +214,11 @@ def distribution(evaluation: Evaluation, measure: str, of: str = "") -> Section:
     if not groups:
         return Section(title, note="No case has a score.")
     svg = strip_chart(
-        groups, x_label=name, id_prefix=f"{measure}-{of.replace(' ', '-')}", describe=f"{name} of the cases, by class"
+        groups,
+        bounds=bounds,
+        x_label=name,
+        id_prefix=f"{measure}-{of.replace(' ', '-')}",
+        describe=f"{name} of the cases, by class",
     )
     note = "A dot is a case, a bar the middle half of the cases, and its line the median."
     return Section(title, charts=(Chart(svg, "", tuple(keys), note),))
