@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.engine.evaluation.settings import SettingsTrial, Trials
@@ -31,13 +32,15 @@ def write_evaluation_page(
     """
     others = evaluation.num_labelled - len(evaluation.cases)
     rest = f"; {others} further labelled {'case has' if others == 1 else 'cases have'} no prediction" if others else ""
+    made = read_settings(evaluation.predictions / PREDICTION_JSON) or {}
+    by = f" by {_networks(made)}" if made else ""
     page = Page(
         title=f"{evaluation.predictions.resolve().name} against {_data_set(evaluation)}",
         kind=_KIND,
-        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}.",
+        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{by}{rest}.",
         cards=mean_cards(evaluation),
         sections=(
-            *_predicted_by(evaluation.predictions),
+            *([_predicted_by(made)] if made else []),
             classes_section(evaluation),
             distribution(evaluation, "dice"),
             pictures(examples, classes),
@@ -117,25 +120,21 @@ def mean_cards(evaluation: Evaluation) -> tuple[Card, ...]:
     )
 
 
-def _predicted_by(folder: Path) -> tuple[Section, ...]:
-    """Which networks made the label maps, and how, where `hasten predict` wrote that beside them."""
-    made = read_settings(folder / PREDICTION_JSON) or {}
-    networks = list(mapping(made.get("networks")))
-    if not networks:
-        return ()
+def _networks(made: Mapping[str, Any]) -> str:
+    """Which networks made the label maps. made: the content of prediction.json."""
+    count = len(mapping(made["networks"]))
+    return "one network" if count == 1 else f"the mean of {count} networks"
+
+
+def _predicted_by(made: Mapping[str, Any]) -> Section:
+    """The networks that made the label maps, and their settings. made: the content of prediction.json."""
+    networks = list(mapping(made["networks"]))
     rows = [("Network" if len(networks) == 1 else f"Network {k}", path) for k, path in enumerate(networks, 1)]
-    rows += [(name.replace("_", " "), words.plain(value)) for name, value in mapping(made.get("infer")).items()]
-    cleanings = mapping(made.get("postprocessing"))
-    rows.append(("post-processing", words.plain(cleanings) if cleanings else "none"))
-    alone = "One network" if len(networks) == 1 else f"The mean of {len(networks)} networks"
-    return (
-        Section(
-            "How they were predicted",
-            text=f"{alone}, by hasten predict.",
-            table=Table(("What", "Value"), tuple(rows)),
-            folded="Networks and settings",
-        ),
-    )
+    rows += [(words.title(name), words.plain(value)) for name, value in mapping(made["infer"]).items()]
+    rows.append(("Post-processing", words.plain(made["postprocessing"])))
+    table = Table(("What", "Value"), tuple(rows))
+    text = f"By {_networks(made)}, with hasten predict."
+    return Section("How they were predicted", text=text, table=table, folded="Networks and settings")
 
 
 def _settings(trials: Trials) -> Section:
