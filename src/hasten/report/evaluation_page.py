@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.engine.evaluation.settings import SettingsTrial, Trials
@@ -31,14 +32,16 @@ def write_evaluation_page(
     """
     others = evaluation.num_labelled - len(evaluation.cases)
     rest = f"; {others} further labelled {'case has' if others == 1 else 'cases have'} no prediction" if others else ""
+    made = read_settings(evaluation.predictions / PREDICTION_JSON) or {}
+    by = f" by {_networks(made)}" if made else ""
     page = Page(
         title=f"{evaluation.predictions.resolve().name} against {_data_set(evaluation)}",
         kind=_KIND,
-        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}."
+        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{by}{rest}."
         + (f" {evaluation.training_note}." if evaluation.training_note else ""),
         cards=mean_cards(evaluation),
         sections=(
-            *_predicted_by(evaluation.predictions),
+            *([_predicted_by(made)] if made else []),
             classes_section(evaluation),
             distribution(evaluation, "dice"),
             pictures(examples, classes),
@@ -90,8 +93,8 @@ def write_trials_page(trials: Trials, out: Path) -> Path:
         sections=(
             _settings(trials),
             _classes_of_both(own, other),
-            distribution(evaluation, "dice", "own settings"),
-            distribution(other.evaluation, "dice", "tried settings"),
+            distribution(evaluation, "dice", "own settings", bounds=_bounds(own, other)),
+            distribution(other.evaluation, "dice", "tried settings", bounds=_bounds(own, other)),
             pictures(own.examples, classes, "own settings"),
             pictures(other.examples, classes, "tried settings"),
             _cases_of_both(own, other),
@@ -118,25 +121,21 @@ def mean_cards(evaluation: Evaluation) -> tuple[Card, ...]:
     )
 
 
-def _predicted_by(folder: Path) -> tuple[Section, ...]:
-    """Which networks made the label maps, and how, where `hasten predict` wrote that beside them."""
-    made = read_settings(folder / PREDICTION_JSON) or {}
-    networks = list(mapping(made.get("networks")))
-    if not networks:
-        return ()
+def _networks(made: Mapping[str, Any]) -> str:
+    """Which networks made the label maps. made: the content of prediction.json."""
+    count = len(mapping(made["networks"]))
+    return "one network" if count == 1 else f"the mean of {count} networks"
+
+
+def _predicted_by(made: Mapping[str, Any]) -> Section:
+    """The networks that made the label maps, and their settings. made: the content of prediction.json."""
+    networks = list(mapping(made["networks"]))
     rows = [("Network" if len(networks) == 1 else f"Network {k}", path) for k, path in enumerate(networks, 1)]
-    rows += [(name.replace("_", " "), words.plain(value)) for name, value in mapping(made.get("infer")).items()]
-    cleanings = mapping(made.get("postprocessing"))
-    rows.append(("post-processing", words.plain(cleanings) if cleanings else "none"))
-    alone = "One network" if len(networks) == 1 else f"The mean of {len(networks)} networks"
-    return (
-        Section(
-            "How they were predicted",
-            text=f"{alone}, by hasten predict.",
-            table=Table(("What", "Value"), tuple(rows)),
-            folded="Networks and settings",
-        ),
-    )
+    rows += [(words.title(name), words.plain(value)) for name, value in mapping(made["infer"]).items()]
+    rows.append(("Post-processing", words.plain(made["postprocessing"])))
+    table = Table(("What", "Value"), tuple(rows))
+    text = f"By {_networks(made)}, with hasten predict."
+    return Section("How they were predicted", text=text, table=table, folded="Networks and settings")
 
 
 def _settings(trials: Trials) -> Section:
@@ -161,7 +160,9 @@ def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
             for which, summaries in means.items()
         ]
         differences = (means["tried"][measure].mean - means["own"][measure].mean for measure in measures)
-        rows.append((name, "gain", *(f"{each:+.4f}" if math.isfinite(each) else words.DASH for each in differences)))
+        rows.append(
+            (name, "difference", *(f"{each:+.4f}" if math.isfinite(each) else words.DASH for each in differences))
+        )
     titles = [measure_title(own.evaluation, measure) for measure in measures]
     table = Table(("Class", "Settings", *titles), tuple(rows), numeric=tuple(range(2, 2 + len(titles))))
     return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
@@ -187,8 +188,19 @@ def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") 
     return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=SLICE_NOTE)
 
 
-def distribution(evaluation: Evaluation, measure: str, of: str = "") -> Section:
-    """How the scores of each class and region are spread over the cases. of: which of several predictions."""
+def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:
+    """Lowest and highest Dice of all, so that their distributions have one axis."""
+    every = [score.dice for trial in trials for score in trial.evaluation.scores if math.isfinite(score.dice)]
+    return (min(every), max(every)) if every else None
+
+
+def distribution(
+    evaluation: Evaluation, measure: str, of: str = "", *, bounds: tuple[float, float] | None = None
+) -> Section:
+    """How the scores of each class and region are spread over the cases.
+
+    of: which of several predictions. bounds: lowest and highest value of the axis, else those of the scores.
+    """
     groups, keys = [], []
     for number, name in enumerate(evaluation.names):
         values = sorted(value for value in evaluation.values(name, measure) if math.isfinite(value))
@@ -202,7 +214,11 @@ def distribution(evaluation: Evaluation, measure: str, of: str = "") -> Section:
     if not groups:
         return Section(title, note="No case has a score.")
     svg = strip_chart(
-        groups, x_label=name, id_prefix=f"{measure}-{of.replace(' ', '-')}", describe=f"{name} of the cases, by class"
+        groups,
+        bounds=bounds,
+        x_label=name,
+        id_prefix=f"{measure}-{of.replace(' ', '-')}",
+        describe=f"{name} of the cases, by class",
     )
     note = "A dot is a case, a bar the middle half of the cases, and its line the median."
     return Section(title, charts=(Chart(svg, "", tuple(keys), note),))

@@ -76,8 +76,8 @@ def common_metric(runs: Sequence[Run]) -> str:
 
 
 def plain(value: Any) -> str:
-    """A JSON value without its punctuation: [40, 56, 40] as `40, 56, 40`, null as `none`."""
-    if value is None:
+    """A JSON value without its punctuation: [40, 56, 40] as `40, 56, 40`, null and what is empty as `none`."""
+    if value is None or value in ([], {}, ""):
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"

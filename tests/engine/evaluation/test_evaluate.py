@@ -296,7 +296,7 @@ def test_an_ensemble_is_named(folders: tuple[Path, Path], tmp_path: Path) -> Non
     made = {"networks": {"cv/fold-0/best.pt": "1", "cv/fold-1/best.pt": "2"}, "infer": {"overlap": 0.25}}
     (predictions / PREDICTION_JSON).write_text(json.dumps({**made, "postprocessing": {}}))
     page = write_evaluation_page(evaluate(predictions, data), tmp_path / "page.html").read_text()
-    assert "The mean of 2 networks" in page
+    assert "by the mean of 2 networks." in page
     assert "cv/<wbr>fold-1/<wbr>best.pt" in page
     assert ">0.25<" in page
 
