@@ -105,11 +105,11 @@ def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
 
 def _predicted(run: Path, cases: Sequence[Case], scratch: Path, **how: Any) -> dict[str, Path]:
     """The label map of each case: of run/validation, if it is of the best weights, or else written into `scratch`."""
-    weights = model_file(run)
+    member = Member(model_file(run), read_model(run))
     kept = {case.id: run / VALIDATION / name for case, name in zip(cases, label_names(cases), strict=True)}
-    since = weights.stat().st_mtime_ns
+    since = member.where.stat().st_mtime_ns
     missing = [case for case in cases if not kept[case.id].is_file() or kept[case.id].stat().st_mtime_ns < since]
-    written = predict_cases([Member(weights, read_model(run))], missing, scratch, **how) if missing else []
+    written = predict_cases([member], missing, scratch, **how) if missing else []
     return kept | {case.id: path for case, path in zip(missing, written, strict=True)}
 
 
