@@ -66,6 +66,11 @@ class CaseSet:
     folds: Mapping[str, int] = field(default_factory=dict)
     """Fold in which the source says a case is validated on, by id; empty where it gives none."""
 
+    def __repr__(self) -> str:
+        names = ", ".join(name for value, name in sorted(self.labels.items()) if value)
+        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
+        return f"<CaseSet {self.name}: {len(self.cases)} cases, {kind}; {names}>"
+
 
 class Segment(NamedTuple):
     """A class of a label map as its file names it (3D Slicer)."""
@@ -74,11 +79,6 @@ class Segment(NamedTuple):
     value: int
     layer: int
     """The channel in which it has its value."""
-
-    def __repr__(self) -> str:
-        names = ", ".join(name for value, name in sorted(self.labels.items()) if value)
-        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
-        return f"<CaseSet {self.name}: {len(self.cases)} cases, {kind}; {names}>"
 
 
 @dataclass(frozen=True, slots=True)
