@@ -16,7 +16,7 @@ from hasten.report import words
 from hasten.report.figures import color, strip_chart
 from hasten.report.html import write_page
 from hasten.report.model import Card, Chart, Key, Page, Section, Table
-from hasten.report.slices import DIFFERENCE_KEYS, SLICE_NOTE, class_keys, slice_of
+from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
 
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "nsd": "NSD"}
 _MOST_ROWS = 500
@@ -184,7 +184,7 @@ def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") 
     if not examples:
         return Section(title, note="No case has a Dice, so none is shown.")
     keys = (*class_keys(classes), *DIFFERENCE_KEYS)
-    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=SLICE_NOTE)
+    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
 
 
 def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:
