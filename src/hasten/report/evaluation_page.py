@@ -11,6 +11,7 @@ from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.engine.evaluation.settings import SettingsTrial, Trials
 from hasten.engine.examples import Example
 from hasten.engine.outputs import PREDICTION_JSON, read_settings
+from hasten.engine.postprocess import Cleaning
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.report.figures import color, strip_chart
@@ -131,7 +132,9 @@ def _predicted_by(made: Mapping[str, Any]) -> Section:
     networks = list(mapping(made["networks"]))
     rows = [("Network" if len(networks) == 1 else f"Network {k}", path) for k, path in enumerate(networks, 1)]
     rows += [(words.title(name), words.plain(value)) for name, value in mapping(made["infer"]).items()]
-    rows.append(("Post-processing", words.plain(made["postprocessing"])))
+    cleanings = [Cleaning(**each) for each in mapping(made["postprocessing"]).values()]
+    cleaned = "; ".join(f"{each.name}: {each}" for each in cleanings)
+    rows.append(("Post-processing", cleaned or "none"))
     table = Table(("What", "Value"), tuple(rows))
     text = f"By {_networks(made)}, with hasten predict."
     return Section("How they were predicted", text=text, table=table, folded="Networks and settings")
