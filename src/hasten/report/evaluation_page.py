@@ -11,12 +11,13 @@ from hasten.engine.evaluation.evaluate import Evaluation
 from hasten.engine.evaluation.settings import SettingsTrial, Trials
 from hasten.engine.examples import Example
 from hasten.engine.outputs import PREDICTION_JSON, read_settings
+from hasten.engine.postprocess import Cleaning
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.report.figures import color, strip_chart
 from hasten.report.html import write_page
 from hasten.report.model import Card, Chart, Key, Page, Section, Table
-from hasten.report.slices import DIFFERENCE_KEYS, SLICE_NOTE, class_keys, slice_of
+from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
 
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "nsd": "NSD"}
 _MOST_ROWS = 500
@@ -132,7 +133,9 @@ def _predicted_by(made: Mapping[str, Any]) -> Section:
     networks = list(mapping(made["networks"]))
     rows = [("Network" if len(networks) == 1 else f"Network {k}", path) for k, path in enumerate(networks, 1)]
     rows += [(words.title(name), words.plain(value)) for name, value in mapping(made["infer"]).items()]
-    rows.append(("Post-processing", words.plain(made["postprocessing"])))
+    cleanings = [Cleaning(**each) for each in mapping(made["postprocessing"]).values()]
+    cleaned = "; ".join(f"{each.name}: {each}" for each in cleanings)
+    rows.append(("Post-processing", cleaned or "none"))
     table = Table(("What", "Value"), tuple(rows))
     text = f"By {_networks(made)}, with hasten predict."
     return Section("How they were predicted", text=text, table=table, folded="Networks and settings")
@@ -185,7 +188,7 @@ def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") 
     if not examples:
         return Section(title, note="No case has a Dice, so none is shown.")
     keys = (*class_keys(classes), *DIFFERENCE_KEYS)
-    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=SLICE_NOTE)
+    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=slices_note(examples))
 
 
 def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:

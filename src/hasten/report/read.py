@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +150,9 @@ def read_run(folder: Path) -> Run:
 def _wait_share(train: Sequence[TrainRecord]) -> float | None:
     """The share over all lines: each counts by the seconds that its steps took."""
     waited_s = trained_s = 0.0
-    for before, line in pairwise((None, *train)):
+    for before, line in zip([0, *(line.step for line in train)], train, strict=False):
         if line.samples_per_s and line.wait_share is not None:
-            seconds = (line.step - (before.step if before else 0)) / line.samples_per_s
+            seconds = (line.step - before) / line.samples_per_s
             waited_s, trained_s = waited_s + line.wait_share * seconds, trained_s + seconds
     return waited_s / trained_s if trained_s > 0 else None
 

@@ -11,7 +11,7 @@ from hasten.report.figures import Line, color, line_chart
 from hasten.report.machine import machine_section
 from hasten.report.model import Bar, Card, Chart, Key, Note, Section, Table, badge
 from hasten.report.read import Run
-from hasten.report.slices import DIFFERENCE_KEYS, SLICE_NOTE, class_keys, slice_of
+from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of, slices_note
 
 PARTS = {
     "import": ("import", "--c4"),
@@ -162,7 +162,7 @@ def _slices(run: Run, id_: str) -> Section:
         "Example slices",
         slices=tuple(map(slice_of, run.examples)),
         keys=(*class_keys(run.class_names.values()), *DIFFERENCE_KEYS),
-        note=SLICE_NOTE if run.examples else "No example slices were recorded.",
+        note=slices_note(run.examples) if run.examples else "No example slices were recorded.",
         id=f"{id_}-slices",
     )
 

@@ -25,11 +25,6 @@ DIFFERENCE_KEYS = (
     Key("wrong class", CONFUSED),
 )
 
-SLICE_NOTE = (
-    "Each is the slice on which label map and prediction differ most, or where they agree the one with the most "
-    "foreground; Dice is that of the whole case."
-)
-
 LONG_SIDE = 320
 """Pixels of an overlay's longer side, nearly; a larger slice is reduced to it."""
 
@@ -48,6 +43,16 @@ def slice_of(example: Example) -> Slice:
         label=label_uri(example.label),
         prediction=label_uri(example.prediction),
         difference=difference_uri(example.label, example.prediction),
+    )
+
+
+def slices_note(examples: Sequence[Example]) -> str:
+    """How the slices of volumes were chosen; nothing of 2-D images."""
+    if all(example.where == "" for example in examples):
+        return ""
+    return (
+        "Each is the slice on which label map and prediction differ most, or where they agree the one with the most "
+        "foreground; Dice is that of the whole case."
     )
 
 
