@@ -81,7 +81,12 @@ def test_channels_are_kept_apart(tmp_path: Path) -> None:
 def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
     case_set = write_set(tmp_path, 7)
     for i in (0, 2, 3, 4, 6):
-        case_set.cases[i].label.write_bytes(b"never read")  # type: ignore[union-attr]
+        label = case_set.cases[i].label
+        assert label is not None
+        header = nibabel.load(label)
+        nibabel.save(
+            nibabel.Nifti1Image(np.full(header.shape, 99, np.uint8), header.affine), label
+        )  # if read: not declared
     fingerprint = take_fingerprint(case_set, max_sampled=2)
     assert fingerprint.sampled_cases == 2
     assert fingerprint.num_cases == len(fingerprint.shapes) == 7
