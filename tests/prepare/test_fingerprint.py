@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hasten.cases.formats import read_file
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import PrepareConfig
