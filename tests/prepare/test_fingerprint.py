@@ -84,10 +84,9 @@ def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
     for i in (0, 2, 3, 4, 6):
         label = case_set.cases[i].label
         assert label is not None
-        header = nibabel.load(label)
-        nibabel.save(
-            nibabel.Nifti1Image(np.full(header.shape, 99, np.uint8), header.affine), label
-        )  # if read: not declared
+        volume = read_file(label)
+        undeclared = np.full(volume.array.shape[:0:-1], 99, np.uint8)  # an error where it is read
+        nibabel.save(nibabel.Nifti1Image(undeclared, volume.affine), label)
     fingerprint = take_fingerprint(case_set, max_sampled=2)
     assert fingerprint.sampled_cases == 2
     assert fingerprint.num_cases == len(fingerprint.shapes) == 7
