@@ -120,6 +120,8 @@ def test_fields_that_depend_on_each_other() -> None:
         load_run(None, ["data.spatial_dims=2", "sample.patch=[8, 64, 64]"])
     with pytest.raises(ValueError, match=r"must name each case once \(given b\)"):
         load_run(None, ["data.split.by=list", "data.split.validation=[a, b, b]"])
+    with pytest.raises(ValueError, match=r"data\.classes: must be a list of names, .* as \{nucleus: 255\} \(given"):
+        load_run(None, ["data.classes={nucleus:255}"])
     with pytest.raises(ValueError, match=r"data\.split\.validation: is used only with .* \(given by: fold\)"):
         load_run(None, ["data.split.by=fold", "data.split.validation=[a]"])
 

@@ -107,7 +107,15 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
         if getattr(getattr(config, section.name), field.name) is None
     ]
     assert set(left) <= {
-        *("data.spatial_dims", "data.regions", "data.region_values", "data.ignore", "prepare.num_threads", "cache.dir"),
+        *(
+            "data.spatial_dims",
+            "data.classes",
+            "data.regions",
+            "data.region_values",
+            "data.ignore",
+            "prepare.num_threads",
+            "cache.dir",
+        ),
         *("sample.compile", "augment.digest", "network.digest", "network.divisor", "train.precision"),
         *("network.weights", "network.act", "network.blocks", "network.kernel_size"),
         *("loss.digest", "train.head"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hasten.cases.formats import read_file
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import PrepareConfig
@@ -81,7 +82,11 @@ def test_channels_are_kept_apart(tmp_path: Path) -> None:
 def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
     case_set = write_set(tmp_path, 7)
     for i in (0, 2, 3, 4, 6):
-        case_set.cases[i].label.write_bytes(b"never read")  # type: ignore[union-attr]
+        label = case_set.cases[i].label
+        assert label is not None
+        volume = read_file(label)
+        undeclared = np.full(volume.array.shape[:0:-1], 99, np.uint8)  # an error where it is read
+        nibabel.save(nibabel.Nifti1Image(undeclared, volume.affine), label)
     fingerprint = take_fingerprint(case_set, max_sampled=2)
     assert fingerprint.sampled_cases == 2
     assert fingerprint.num_cases == len(fingerprint.shapes) == 7

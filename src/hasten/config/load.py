@@ -35,8 +35,9 @@ _PATHS = (*_FILES, *_CODE)
 _PER_CHANNEL = {
     "intensity": "'zscore', 'window' or 'none', or a list with one of them for each channel",
     "window": "[low, high], or a list with that for each channel, null where it is not windowed",
+    "classes": "a list of names, as [background, nucleus], or a value for each name, as {nucleus: 255}",
 }
-"""Rules of fields with one value for all channels, or a list with one for each."""
+"""Rules of fields that take several forms, most of them one value for all channels or a list with one for each."""
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> RunConfig:

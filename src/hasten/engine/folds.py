@@ -121,7 +121,7 @@ def with_folds(config: RunConfig) -> RunConfig:
     if split.by in ("fold", "nnunet"):
         return config
     if split.by is not None or split.fraction is not None or split.validation:
-        once = f"by={split.by}" if split.by else "validation" if split.validation else f"fraction={split.fraction:g}"
+        once = f"by={split.by}" if split.by else "validation" if split.validation else f"fraction={split.fraction}"
         raise ValueError(f"data.split.{once}: splits the cases once; leave it out to have folds, or set {_REMEDY}")
     return dataclasses.replace(
         config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
