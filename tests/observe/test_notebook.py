@@ -80,7 +80,7 @@ def test_data_classes_of_many_cases_are_one_short_line() -> None:
     score = CaseScore(case="a", name="Liver", labelled=1, predicted=1, dice=0.5, iou=1 / 3)
     evaluation = Evaluation(
         predictions=Path("p"), labels=Path("l"), scores=(score,) * 500, names=("Liver",), main=("Liver",),
-        tolerance_mm=1.0, surfaces=False, num_labelled=500,
+        unit="mm", tolerance=1.0, surfaces=False, num_labelled=500,
     )  # fmt: skip
     assert repr(evaluation) == "<Evaluation: mean Dice 0.5000, cases: 1>"
     assert "<td>Liver</td><td>0.5</td><td>0.3333</td>" in evaluation._repr_html_()
