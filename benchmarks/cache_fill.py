@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.data import CT, QUICK_CT, SMALL, phantoms
 from benchmarks.harness import ROOT, Claim, arguments, busy_machine, finish, interleave, median_ratio
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 ARMS = ("monai", "monai_plain", "hasten", "hasten_one_added")
 CT_SPACING = (2.5, 1.5, 1.5)

@@ -24,7 +24,7 @@ from benchmarks.harness import ROOT
 from benchmarks.ladder.outcome import Time, time_to
 from benchmarks.ladder.task import Task, task_of, write_task
 from benchmarks.tasks import NETWORK, prepare_config
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.recipes.recipe import PeerSettings
 
 TARGET = 0.8

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.data import CT, QUICK_CT, SMALL, phantoms
 from benchmarks.feed import make_step
 from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 if TYPE_CHECKING:
     from benchmarks.augments.patches import Case, Nnunet

@@ -8,7 +8,8 @@ from typing import Any
 
 import psutil
 
-from hasten.observe.env import cpu_model, installed_version, usable_cores
+from hasten.observe.cores import usable_cores
+from hasten.observe.env import cpu_model, installed_version
 
 PACKAGES = (
     "hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2",

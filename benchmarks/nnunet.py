@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.data import CT, QUICK_CT, SMALL, phantoms
 from benchmarks.harness import Claim, Part, arguments, interleave, median_ratio, part_arguments, run_parts
 from benchmarks.nnunets.tree import in_child
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 TRAINERS = {"nnunet": "nnUNetTrainer", "hasten": "nnUNetTrainerHasten", "fixed": "nnUNetTrainer"}
 TINY = {"features": [4, 8], "batch_size": 2}

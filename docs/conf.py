@@ -52,9 +52,6 @@ def _fill(app: Any, docname: str, source: list[str]) -> None:
     import reference_pages as made
 
     makers = {
-        "cli": made.cli_markdown,
-        "settings": made.settings_markdown,
-        "networks": made.networks_markdown,
         "notebook": lambda: made.notebook_markdown(ROOT / "docs" / "start.ipynb"),
         "changelog": lambda: (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
         "contributing": lambda: (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),

@@ -7,6 +7,11 @@ import os
 
 from hypothesis import settings
 
+from hasten.observe.cores import usable_cores  # before torch, whose threads must not spin where tests run side by side
+
+# A number that is set stays, whatever else runs here: tests compare trainings bit for bit.
+os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+
 # The same examples every time, so that a change is judged by itself; `make test-all` looks for new ones.
 settings.register_profile("steady", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("explore", settings.get_profile("default"), deadline=None)

@@ -1,8 +1,8 @@
-"""Write the figures of the documentation from the committed results: `python tools/benchmark_tables.py [--check]`.
+"""Write what the documentation takes from committed results and from the code: `tools/benchmark_tables.py [--check]`.
 
-Pages that hold figures are templates, docs/**/NAME.md.j2, which become NAME.md beside them; README.md has one table
-between markers, whose template is docs/readme.j2; docs/ladder.svg is drawn. `--check` writes nothing and fails, naming
-them, where a file is not what would be written.
+Pages with figures, verbs or settings are templates, docs/**/NAME.md.j2, which become NAME.md beside them; README.md has
+one table between markers, whose template is docs/readme.j2; docs/ladder.svg is drawn. `--check` writes nothing and
+fails, naming them, where a file is not what would be written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from benchmark_chart import chart
+import reference_pages
+from benchmark_chart import LADDERS, chart
 
 ROOT = Path(__file__).resolve().parents[1]
 MACHINE = "amd-epyc"
@@ -215,7 +216,7 @@ def environment(book: Book, root: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(root / "docs"), undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    made.globals |= {"b": book, "zip": zip}
+    made.globals |= {"b": book, "ladders": LADDERS, "zip": zip, "reference": reference_pages}
     made.filters |= {"figure": figure, "percent": _percent}
     return made
 
@@ -248,7 +249,7 @@ def main(argv: list[str] | None = None) -> int:
     made = written(given.root, given.results or given.root / "benchmarks" / "results")
     stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:
-        print(f"{path.relative_to(given.root)}: {'is not what the results say' if given.check else 'written'}")
+        print(f"{path.relative_to(given.root)}: {'is stale' if given.check else 'written'}")
         if not given.check:
             path.write_text(made[path], encoding="utf-8")
     if stale and given.check:

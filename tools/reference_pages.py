@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import functools
 import inspect
-import itertools
 import json
 import re
-import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +14,7 @@ from typing import Any
 import typer
 
 from hasten.cli.main import app
-from hasten.config import schema
+from hasten.config.describe import setting_sections
 from hasten.config.networks import NETWORKS, SETTINGS
 
 Command = typing.Any
@@ -88,7 +84,14 @@ def _prose(text: str | None) -> str:
 
 def settings_markdown() -> str:
     """A table for every section of a run's settings: name, type, default, meaning."""
-    return "\n".join(_section(schema.RunConfig, ""))
+    lines = []
+    for section in setting_sections():
+        lines += [f"\n## {section.name}\n", section.about, "\n| setting | values | default | |\n|---|---|---|---|"]
+        lines += [
+            f"| `{each.name}` | {_cell(each.values)} | `{_cell(each.default)}` | {_cell(each.meaning)} |"
+            for each in section.settings
+        ]
+    return "\n".join(lines)
 
 
 def networks_markdown() -> str:
@@ -102,68 +105,7 @@ def networks_markdown() -> str:
 
 def setting_names() -> set[str]:
     """Every setting as section.field."""
-
-    def walk(cls: type, prefix: str) -> Iterator[str]:
-        hints = typing.get_type_hints(cls)
-        for name, kind in ((field.name, hints[field.name]) for field in dataclasses.fields(cls)):
-            if dataclasses.is_dataclass(kind):
-                yield from walk(typing.cast("type", kind), f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}"
-
-    return set(walk(schema.RunConfig, ""))
-
-
-def _section(cls: type, at: str) -> Iterator[str]:
-    meanings = _field_docstrings(cls)
-    hints = typing.get_type_hints(cls)
-    nested = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
-    if at:
-        about = "" if (cls.__doc__ or "").startswith(f"{cls.__name__}(") else _prose(cls.__doc__)
-        yield f"\n## {at}\n\n{about}\n\n| setting | values | default | |\n|---|---|---|---|"
-        for field in dataclasses.fields(cls):
-            if field.name not in nested:
-                values, default = _cell(_type(hints[field.name])), _cell(_value(field))
-                meaning = _cell(meanings.get(field.name, ""))
-                yield f"| `{at}.{field.name}` | {values} | `{default}` | {meaning} |"
-    for name, kind in nested.items():
-        yield from _section(typing.cast("type", kind), f"{at}.{name}" if at else name)
-
-
-def _field_docstrings(cls: type) -> dict[str, str]:
-    """The string literal behind each field, which Python itself throws away."""
-    body = typing.cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
-    results = {}
-    for field, text in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            results[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
-    return results
-
-
-def _value(field: dataclasses.Field[Any]) -> str:
-    made = field.default if field.default is not dataclasses.MISSING else typing.cast("Any", field.default_factory)()
-    if made is None:
-        return "null"
-    if isinstance(made, bool):
-        return str(made).lower()
-    return json.dumps(made, ensure_ascii=False) if not isinstance(made, str) else made or '""'
-
-
-def _type(kind: Any) -> str:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return ", ".join(f"`{choice}`" for choice in inner)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join("`null`" if one is type(None) else _type(one) for one in inner)
-    if origin is tuple:
-        several = len(inner) == 2 and inner[1] is Ellipsis
-        if several:
-            return f"list of {_type(inner[0])}"
-        return f"[{', '.join(_type(one) for one in inner)}]"
-    if origin is dict:
-        return f"{_type(inner[0])} to {_type(inner[1])}"
-    plain = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", Any: "value"}
-    return plain.get(kind, getattr(kind, "__name__", str(kind)))
+    return {each.name for section in setting_sections() for each in section.settings}
 
 
 def _cell(text: str) -> str:

@@ -14,7 +14,7 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import ROOT
 from benchmarks.ladder.outcome import Time, time_to
 from benchmarks.ladder.task import Task, task_of
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.recipes.load import load_recipe
 from hasten.recipes.run import run_of
 from hasten.recipes.twin import twin_of, write_twin

@@ -26,7 +26,7 @@ from hasten.cache.build import get_arena
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 
 def measure(sheet: Sheet) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import ROOT, Claim
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 FIRST = ("run", "few_channels", "losses", "norm_act", "capture", "loss_kernel", "read", "sliding", "optim", "surgery")
 """Whole runs, then what has changed most since it last ran on a GPU."""

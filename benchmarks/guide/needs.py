@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 
 def missing(needs: str) -> str:

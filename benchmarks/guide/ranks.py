@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.guide.nets import loss_of, values
 from benchmarks.harness import child_environment
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 WORLD = 2
 _PATIENCE_S = 120.0

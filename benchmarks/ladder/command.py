@@ -68,7 +68,7 @@ def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduc
 def written_twin(recipe: Recipe, twin: TwinSettings, work: Path) -> Path:
     """The phantoms in a folder of `work` that is named by their settings; written only if they are not there."""
     from hasten.cache.key import digest
-    from hasten.observe.env import usable_cores
+    from hasten.observe.cores import usable_cores
     from hasten.recipes.twin import write_twin
 
     work.mkdir(parents=True, exist_ok=True)

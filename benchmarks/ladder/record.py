@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.ladder.task import Task, read_task
 from benchmarks.machine import hardware, versions
 from hasten.observe.clock import process_start_seconds
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import write_json
 
 if TYPE_CHECKING:

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+from hasten.observe.cores import bound_spin
+
 __version__ = "0.1.0"
 
 _HOME = {
@@ -43,6 +45,9 @@ _HOME = {
 }
 
 __all__ = ["__version__", *_HOME]
+
+# At once, as torch's libraries read it as they are loaded.
+bound_spin()
 
 
 def __getattr__(name: str) -> Any:

@@ -246,3 +246,16 @@ def test_lossy_compression_is_for_images_and_not_for_labels(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"stored as JPEG, .*lossy .*label values") as error:
         read_file(series, label=True)
     assert str(error.value).startswith(f"{last}: ")
+
+
+@pytest.mark.parametrize(
+    ("uid", "name"), [("1.2.840.10008.5.1.4.1.1.66.4", "SEG"), ("1.2.840.10008.5.1.4.1.1.481.3", "RTSTRUCT")]
+)
+def test_segmentations_and_contours_are_named(tmp_path: Path, uid: str, name: str) -> None:
+    text = uid.encode() + b"\0" * (len(uid) % 2)
+    header = b"\x02\x00\x01\x00OB\0\0\x02\0\0\0\0\x01" + b"\x02\x00\x02\x00UI" + len(text).to_bytes(2, "little") + text
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "a.dcm").write_bytes(b"\0" * 128 + b"DICM" + header)
+    for path in (tmp_path / "case", tmp_path / "case" / "a.dcm"):
+        with pytest.raises(ValueError, match=rf"a\.dcm: is a DICOM .*\({name}\), which is no image; convert"):
+            read_file(path)

@@ -75,7 +75,7 @@ def test_kinds(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("c.nii.gz", "d.HDR", "d.img", "e.mha", "readme.txt", ".hidden.png"):
         (tmp_path / name).touch()
-    kinds = {"one.tif": "picture", "two.TIFF": "stack", "b.png": "picture", "case.nii": "series", "e.mha": "itk",
+    kinds = {"one.tif": "tiff", "two.TIFF": "tiff", "b.png": "picture", "case.nii": "series", "e.mha": "itk",
              "c.nii.gz": "nifti", "d.img": "nifti"}  # fmt: skip
     assert {path.name: kind_of(path) for path in list_files(tmp_path)} == kinds
     assert {path.name for path in list_files(tmp_path) if is_picture(path)} == {"one.tif", "b.png"}

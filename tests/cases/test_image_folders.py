@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hasten.cases.image_folders import pair_files
 from hasten.cases.sources import load_case_set
 
 
@@ -81,3 +82,40 @@ def test_files_of_a_kind_that_is_not_read_are_named(
 def test_a_text_beside_the_images_is_not_taken_for_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"1 label maps have no image of the same name in images/: b\.png"):
         load_case_set(tree(tmp_path, "images/a.png", "images/notes.txt", "labels/a.png", "labels/b.png"))
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "ids"),
+    [
+        ("c0.nrrd c1.nrrd", "c0.seg.nrrd c1.seg.nrrd", "c0 c1"),
+        ("w00.tif w01.tif", "w00_masks.tif w01_mask.tif", "w00 w01"),
+        ("w00.png", "w00_cp_masks.png", "w00"),
+        ("W00.png", "w00.png", "W00"),
+        ("w00.ome.tif w01.OME.TIFF", "w00.tif w01.ome.tif", "w00 w01"),
+        ("img0001.nii.gz img0002.nii.gz", "label0001.nii.gz label0002.nii.gz", "img0001 img0002"),
+        ("t_0001.tif t_0002.tif", "t_0001_seg.tif t_0002_seg.tif", "t_0001 t_0002"),
+        ("p_0000.nii p_0001.nii q_0000.nii q_0001.nii", "p_label.nii q-label.nii", "p q"),
+        ("mask.png other.png", "mask.png other.png", "mask other"),
+    ],
+)
+def test_names_that_are_alike_are_paired(tmp_path: Path, images: str, labels: str, ids: str) -> None:
+    tree(tmp_path, *(f"images/{name}" for name in images.split()), *(f"labels/{name}" for name in labels.split()))
+    cases = pair_files(tmp_path / "images", tmp_path / "labels")
+    assert [case.id for case in cases] == ids.split()
+    assert [path.name for case in cases for path in case.image] == images.split()
+    assert [case.label.name for case in cases if case.label] == labels.split()
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "what"),
+    [
+        ("w00.png", "w00_mask.png w00_seg.png", "several names are alike, w00 and w00_mask, w00_seg; give"),
+        ("w00.png W00.png", "w00_mask.png", "several names are alike, W00, w00 and w00_mask; give"),
+        ("w00.png w01.png", "w00_mask.png w02_mask.png", r"no label map .*: w01\.png \(nearest is w02_mask\); add"),
+        ("w00.png", "w00.png w00_mask.png", r"1 label maps have no image .*: w00_mask\.png; add"),
+    ],
+)
+def test_names_that_fit_several_or_none(tmp_path: Path, images: str, labels: str, what: str) -> None:
+    tree(tmp_path, *(f"images/{name}" for name in images.split()), *(f"labels/{name}" for name in labels.split()))
+    with pytest.raises(ValueError, match=what):
+        pair_files(tmp_path / "images", tmp_path / "labels")

@@ -95,6 +95,40 @@ def test_a_2d_image_has_depth_1(tmp_path: Path) -> None:
     assert read_file_header(tmp_path / "case.mha")[0] == (1, 5, 6)
 
 
+SPACE = "space: left-posterior-superior\nspace directions: "
+UNITS_OF_NRRD = {
+    "space units": f'{SPACE}(500,0,0) (0,700,0) (0,0,2000)\nspace units: "um" "um" "um"',
+    "units": 'spacings: 500 700 2000\nunits: "µm" "µm" "µm"',
+    "metres": f'{SPACE}(5e-4,0,0) (0,7e-4,0) (0,0,2e-3)\nspace units: "m" "m" "m"',
+    "none": f"{SPACE}(.5,0,0) (0,.7,0) (0,0,2)",
+}
+
+
+@pytest.mark.parametrize("field", UNITS_OF_NRRD)
+@pytest.mark.parametrize("ending", [".nrrd", ".nhdr"])
+def test_units_of_a_nrrd_give_mm(tmp_path: Path, field: str, ending: str) -> None:
+    path, array = tmp_path / f"case{ending}", voxels("uint8", (4, 5, 6))
+    header = f"NRRD0005\ntype: uint8\ndimension: 3\nsizes: 6 5 4\nencoding: raw\n{UNITS_OF_NRRD[field]}\n"
+    if ending == ".nhdr":
+        (tmp_path / "case.raw").write_bytes(array.tobytes())
+        path.write_text(f"{header}data file: case.raw\n", encoding="utf-8")
+    else:
+        path.write_bytes(f"{header}\n".encode() + array.tobytes())
+    result = read_file(path)
+    assert result.spacing == pytest.approx((2.0, 0.7, 0.5))
+    assert np.array_equal(result.array[0], array)
+    assert np.array_equal(read_file_header(path)[2], result.affine)
+
+
+@pytest.mark.parametrize(("unit", "mm"), [("um", 1e-3), ("mm", 1.0), ("cm", 10.0), ("?", 1.0)])
+def test_distance_units_of_a_metaimage_give_mm(tmp_path: Path, unit: str, mm: float) -> None:
+    path = tmp_path / "case.mha"
+    sitk.WriteImage(image_of(voxels()), str(path))
+    before = read_file(path).affine
+    path.write_bytes(path.read_bytes().replace(b"ElementType", f"DistanceUnits = {unit}\nElementType".encode()))
+    np.testing.assert_allclose(read_file(path).affine[:3], mm * before[:3])
+
+
 HEADER = """NRRD0004
 type: short
 dimension: 3

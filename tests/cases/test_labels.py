@@ -129,6 +129,41 @@ def test_found_labels(tmp_path: Path) -> None:
     assert find_labels(write_masks(tmp_path, [3, 3], [1, 0]), "here") == {0: "background", 1: "class_1", 3: "class_2"}
 
 
+def test_numbers_of_single_objects_are_no_classes(tmp_path: Path) -> None:
+    paths = write_masks(tmp_path, list(range(13)), [0, 0], list(range(28)))
+    with pytest.raises(ValueError, match=r"2\.png: holds the values 1 to 27, and \S*0\.png 1 to 12, .*instances"):
+        find_labels(paths, "here")
+    with pytest.raises(ValueError, match=r"0\.png: more than 32 label values .*instances"):
+        find_labels(write_masks(tmp_path, list(range(60))), "here")
+
+
+def test_classes_that_not_every_file_has_are_classes(tmp_path: Path) -> None:
+    assert len(find_labels(write_masks(tmp_path, list(range(9)), list(range(8))), "here")) == 9
+    assert len(find_labels(write_masks(tmp_path, list(range(9)), [0, 3]), "here")) == 9
+    assert len(find_labels(write_masks(tmp_path, list(range(6)), [0, 1]), "here")) == 6
+
+
+def test_grays_of_a_smoothed_mask_are_no_classes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"1\.png: holds gray values between 0 and 255.*\b17, 40.*mask > 127"):
+        find_labels(write_masks(tmp_path, [0, 255], [0, 17, 40, 99, 160, 231, 255]), "here")
+    with pytest.raises(ValueError, match=r"0\.png: holds gray values"):
+        find_labels(write_masks(tmp_path, list(range(256))[::3]), "here")
+    assert len(find_labels(write_masks(tmp_path, [0, 51, 102, 153, 204, 255]), "here")) == 6
+    assert len(find_labels(write_masks(tmp_path, [0, 128, 255]), "here")) == 3
+
+
+def test_what_is_no_integer_is_shown_as_it_is_with_its_scaling(tmp_path: Path) -> None:
+    values = np.array([[[0, 0.99999994]]], np.float32)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(ValueError, match=r"a\.nii: label values must be integers, but it holds 0\.99999994; store"):
+        find_labels([tmp_path / "a.nii"], "here")
+    image = nib.Nifti1Image(np.array([[[0, 255]]], np.uint8), np.eye(4))
+    image.header.set_slope_inter(0.00392, 0)
+    image.to_filename(tmp_path / "b.nii")
+    with pytest.raises(ValueError, match=r"b\.nii: .* scales by scl_slope = 0\.0039\d+ and scl_inter = 0"):
+        find_labels([tmp_path / "b.nii"], "here")
+
+
 def test_found_labels_refuses(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="here: no label file holds anything but 0; check that"):
         find_labels(write_masks(tmp_path, [0, 0]), "here", 255)

@@ -159,7 +159,6 @@ BAD = {
     "zero.nii": (_header(dim=[3, 4, 0, 4, 1, 1, 1, 1]), "impossible NIfTI header"),
     "datatype.nii": (_header(datatype=999), "impossible NIfTI header"),
     "complex.nii": (_header(datatype=32, bitpix=64), "voxels of type complex64"),
-    "rgb.nii": (_header(datatype=128, bitpix=24), "voxels of type"),
     "offset.nii": (_header(vox_offset=16), "impossible NIfTI header"),
     "flat.nii": (_header(sform_code=1), "affine"),
     "quaternion.nii": (_header(qform_code=1, quatern_b=3), "orientation"),
@@ -323,6 +322,35 @@ def test_label_keeps_the_source_header(tmp_path: Path) -> None:
     assert float(image.header["cal_max"]) == 0
 
 
+@pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("meter", 1e3)])
+@pytest.mark.parametrize("kind", [nib.Nifti1Image, nib.Nifti2Image])
+def test_affine_is_in_mm_and_is_written_back_in_the_unit_of_the_source(
+    tmp_path: Path, unit: str, mm: float, kind: type
+) -> None:
+    affine = np.array([[-0.5, 0.1, 0, 7], [0, 0.6, 0, -8], [0, 0, 2, 9], [0, 0, 0, 1]])
+    stated = np.vstack([affine[:3] / mm, affine[3:]])
+    image = kind(np.zeros((5, 4, 3), np.int16), stated)
+    image.header.set_xyzt_units(unit, "sec")
+    nib.save(image, tmp_path / "image.nii.gz")
+    volume, (_, _, header_affine) = read_nifti(tmp_path / "image.nii.gz"), read_nifti_header(tmp_path / "image.nii.gz")
+    np.testing.assert_allclose(volume.affine, affine, rtol=1e-5)
+    np.testing.assert_array_equal(header_affine, volume.affine)
+    written = write_label_nifti(
+        tmp_path / "label.nii.gz", np.zeros((3, 4, 5), np.uint8), volume.affine, tmp_path / "image.nii.gz"
+    )
+    np.testing.assert_allclose(nib.load(written).affine, stated, rtol=1e-5)
+    assert nib.load(written).header.get_xyzt_units()[0] == unit
+    np.testing.assert_allclose(read_nifti(written).affine, affine, rtol=1e-5)
+
+
+def test_an_unknown_unit_of_length_counts_as_mm(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.nii", np.zeros((5, 4, 3), np.uint8), np.diag([2.0, 3.0, 4.0, 1.0]))
+    data = bytearray(path.read_bytes())
+    data[123] = 7
+    path.write_bytes(data)
+    assert read_nifti(path).spacing == (4.0, 3.0, 2.0)
+
+
 def test_label_like_other_kinds_of_header(tmp_path: Path) -> None:
     affine = np.diag([-2.0, 3.0, 4.0, 1.0])
     values = np.zeros((5, 4, 3), np.int16)
@@ -366,3 +394,32 @@ def test_hippocampus_agrees_with_nibabel() -> None:
         volume = read_nifti(path)
         np.testing.assert_array_equal(volume.array, reference(path))
         np.testing.assert_array_equal(volume.affine, nib.load(path).affine)
+
+
+@pytest.mark.parametrize("name", ["label.nii", "label.nii.gz"])
+def test_an_axis_that_nifti_1_cant_count_is_written_as_nifti_2(tmp_path: Path, name: str) -> None:
+    array = np.arange(40000, dtype=np.int32).reshape(1, 1, 40000)
+    affine = np.diag([0.5, 2.0, 3.0, 1.0])
+    nib.save(nib.Nifti2Image(array.T.astype(np.int16), affine), tmp_path / "image.nii")
+    nib.save(nib.Nifti2Image(array.T[:10].astype(np.int16), affine), tmp_path / "short.nii")
+    nib.save(nib.Nifti1Image(array.T[:10].astype(np.int16), affine), tmp_path / "one.nii")
+    for like, size, kind in (("image", 40000, 540), (None, 40000, 540), ("short", 10, 540), ("one", 10, 348)):
+        source = tmp_path / f"{like}.nii" if like else None
+        written = write_nifti(tmp_path / name, array[..., :size], affine, like=source)
+        assert nib.load(written).header["sizeof_hdr"] == kind
+        assert np.array_equal(read_nifti(written).array[0], array[..., :size])
+        assert np.array_equal(read_nifti(written).affine, affine)
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.img"])
+@pytest.mark.parametrize("colours", ["RGB", "RGBA"])
+def test_a_coloured_voxel_is_three_channels(tmp_path: Path, name: str, colours: str) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (4, 5, 6, len(colours)), np.uint8)
+    voxels = values.view([(colour, "u1") for colour in colours])[..., 0]
+    image = (nib.Nifti1Pair if name.endswith("img") else nib.Nifti1Image)(voxels, np.eye(4))
+    nib.save(image, tmp_path / name)
+    expected = values[..., :3].T
+    assert np.array_equal(read_nifti(tmp_path / name).array, expected)
+    assert read_nifti_header(tmp_path / name)[:2] == ((6, 5, 4), 3)
+    region = read_nifti_region(tmp_path / name, (1, 2, 0), (2, 2, 3)).array
+    assert np.array_equal(region, expected[:, 1:3, 2:4, :3])

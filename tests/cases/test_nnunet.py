@@ -14,7 +14,7 @@ from hasten.cases.labels import IGNORED
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import read_nnunet
 from hasten.cases.read import read_image, read_label
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing, load_case_set
 from hasten.config.schema import CacheConfig
 
 BRATS = {"background": 0, "whole tumour": [1, 2, 3], "tumour core": [2, 3], "enhancing": 3}
@@ -186,6 +186,74 @@ def test_a_decathlon_list_may_have_one_too(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text(json.dumps(described))
     cases = load_case_set(tmp_path)
     assert (cases.labels, cases.ignore) == ({0: "background", 1: "PZ"}, 2)
+
+
+V1 = {"channel_names": None, "file_ending": None, "modality": {"0": "T2", "1": "ADC"}, "labels": {"0": "bg", "1": "a"}}
+V1_ENTRIES = [
+    {"image": f"./imagesTr/prostate_0{number}.nii.gz", "label": f"./labelsTr/prostate_0{number}.nii.gz", "fold": number}
+    for number in range(2)
+]
+FIRST_CHANNELS = [{**entry, "image": entry["image"].replace(".nii", "_0000.nii")} for entry in V1_ENTRIES]
+
+
+@pytest.mark.parametrize(
+    ("changes", "folds"),
+    [
+        (V1 | {"training": V1_ENTRIES}, True),
+        ({"training": V1_ENTRIES}, True),
+        ({"training": FIRST_CHANNELS}, True),
+        ({"training": []}, False),
+        ({"training": ["./imagesTr/prostate_00.nii.gz"]}, False),
+        ({"file_ending": "nii.gz"}, False),
+        ({"labels": {"background": "0", "PZ": "1", "TZ": "2"}}, False),
+    ],
+    ids=["v1", "v2-named", "v2-numbered", "v2-empty", "v2-names", "no-dot", "text-values"],
+)
+def test_a_list_that_names_cases_rather_than_files(tmp_path: Path, changes: dict[str, Any], folds: bool) -> None:
+    plain = load_case_set(raw_set(tmp_path))
+    cases = load_case_set(listed(tmp_path, **changes))
+    assert (cases.cases, cases.channels) == (plain.cases, ("T2", "ADC"))
+    assert sorted(cases.labels) == [0, 1, 2] if changes.get("labels") is not V1["labels"] else [0, 1]
+    assert cases.folds == ({"prostate_00": 0, "prostate_01": 1} if folds else {})
+    (tmp_path / "imagesTr/prostate_01_0001.nii.gz").unlink()
+    with pytest.raises(ValueError, match=r"prostate_01_0001\.nii\.gz: does not exist, but case prostate_01 needs"):
+        load_case_set(tmp_path)
+
+
+def test_numbered_patients_of_several_modalities_are_no_channels(tmp_path: Path) -> None:
+    names = ("case_0000", "case_0001")
+    for name in names:
+        volume(tmp_path / f"imagesTr/{name}.nii.gz")
+        volume(tmp_path / f"labelsTr/{name}.nii.gz", value=1)
+    entries = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in names]
+    described = V1 | {"modality": {"0": "A", "1": "B"}, "training": entries}
+    listing = find_listing(listed(tmp_path, **described))
+    assert [case.id for case in listing.cases] == list(names)
+    assert [[path.stem for path in case.image] for case in listing.cases] == [[f"{name}.nii"] for name in names]
+
+
+def test_one_channel_of_a_list_of_the_first_version(tmp_path: Path) -> None:
+    for name in ("imagesTr/la_000_0000", "labelsTr/la_000", "imagesTr/b", "labelsTr/b"):
+        volume(tmp_path / f"{name}.nii.gz")
+    entries = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in ("la_000", "b")]
+    described = {"modality": {"0": "MRI"}, "labels": {"0": "background", "1": "a"}, "training": entries}
+    (tmp_path / "dataset.json").write_text(json.dumps(described))
+    images = [case.image for case in load_case_set(tmp_path).cases]
+    assert images == [(tmp_path / "imagesTr/la_000_0000.nii.gz",), (tmp_path / "imagesTr/b.nii.gz",)]
+
+
+def test_cases_that_a_left_over_list_lacks_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw_set(tmp_path, training=V1_ENTRIES[1:])
+    assert [case.id for case in load_case_set(tmp_path).cases] == ["prostate_01"]
+    assert "leaves out 1 cases of imagesTr" in caplog.text
+    assert "prostate_00_0000.nii.gz" in caplog.text
+
+
+def test_label_values_that_are_text(tmp_path: Path) -> None:
+    labels = {"background": "0", "whole": ["1", "2"], "core": "2", "ignore": " 3 "}
+    cases = load_case_set(raw_set(tmp_path, labels=labels, regions_class_order=["1", "2"]))
+    assert cases.regions == {"whole": (1, 2), "core": (2,)}
+    assert (cases.region_values, cases.ignore) == ({"whole": 1, "core": 2}, 3)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from hasten.cases.formats import read_file
-from hasten.cases.picture import read_picture, read_picture_header
+from hasten.cases.formats import read_file, read_file_header
+from hasten.cases.picture import read_picture
 
 GRAY = np.arange(12, dtype=np.uint8).reshape(3, 4)
 COLOUR = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
@@ -17,45 +17,46 @@ COLOUR = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.bmp"])
 def test_gray_and_colour(tmp_path: Path, name: str) -> None:
     Image.fromarray(GRAY).save(tmp_path / name)
-    volume = read_picture(tmp_path / name)
+    volume = read_file(tmp_path / name)
     np.testing.assert_array_equal(volume.array, GRAY[None, None])
     np.testing.assert_array_equal(volume.affine, np.eye(4))
     assert volume.spacing == (1, 1, 1)
     Image.fromarray(COLOUR).save(tmp_path / name)
-    np.testing.assert_array_equal(read_picture(tmp_path / name).array, COLOUR.transpose(2, 0, 1)[:, None])
+    np.testing.assert_array_equal(read_file(tmp_path / name).array, COLOUR.transpose(2, 0, 1)[:, None])
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1", "I;16", "F", "CMYK"])
 def test_header_agrees_with_the_pixels(tmp_path: Path, mode: str) -> None:
     name = "a.tif" if mode in ("F", "CMYK") else "a.png"
+    expected = {"RGB": 3, "RGBA": 3, "P": 3, "CMYK": 4}.get(mode, 1)
     Image.new(mode, (7, 5)).save(tmp_path / name)
-    array = read_picture(tmp_path / name).array
-    shape, num_channels, _ = read_picture_header(tmp_path / name)
-    assert (num_channels, *shape) == array.shape == (3 if mode in ("RGB", "RGBA", "P", "CMYK") else 1, 1, 5, 7)
+    array = read_file(tmp_path / name).array
+    shape, num_channels, _ = read_file_header(tmp_path / name)
+    assert (num_channels, *shape) == array.shape == (expected, 1, 5, 7)
 
 
 def test_alpha_is_dropped(tmp_path: Path) -> None:
     alpha = np.full((3, 4, 1), 9, np.uint8)
     Image.fromarray(np.concatenate([COLOUR, alpha], 2)).save(tmp_path / "rgba.png")
-    np.testing.assert_array_equal(read_picture(tmp_path / "rgba.png").array, COLOUR.transpose(2, 0, 1)[:, None])
+    np.testing.assert_array_equal(read_file(tmp_path / "rgba.png").array, COLOUR.transpose(2, 0, 1)[:, None])
     Image.fromarray(np.stack([GRAY, GRAY * 0 + 9], 2), "LA").save(tmp_path / "la.png")
-    np.testing.assert_array_equal(read_picture(tmp_path / "la.png").array, GRAY[None, None])
+    np.testing.assert_array_equal(read_file(tmp_path / "la.png").array, GRAY[None, None])
 
 
 @pytest.mark.parametrize("name", ["deep.png", "deep.tif"])
 def test_16_bit_is_kept(tmp_path: Path, name: str) -> None:
     values = np.array([[0, 300, 65535]], np.uint16)
     Image.fromarray(values).save(tmp_path / name)
-    array = read_picture(tmp_path / name).array
+    array = read_file(tmp_path / name).array
     assert array.dtype == np.uint16
     np.testing.assert_array_equal(array[0, 0], values)
 
 
 def test_float_and_bilevel(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0.5, -2.0]], np.float32)).save(tmp_path / "f.tif")
-    np.testing.assert_array_equal(read_picture(tmp_path / "f.tif").array[0, 0], [[0.5, -2.0]])
+    np.testing.assert_array_equal(read_file(tmp_path / "f.tif").array[0, 0], [[0.5, -2.0]])
     Image.fromarray(np.array([[True, False]])).save(tmp_path / "b.png")
-    array = read_picture(tmp_path / "b.png").array
+    array = read_file(tmp_path / "b.png").array
     assert array.dtype == np.uint8
     np.testing.assert_array_equal(array[0, 0], [[1, 0]])
 
@@ -65,7 +66,7 @@ def test_palette_is_colour_in_an_image_and_index_in_a_label(tmp_path: Path) -> N
     picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
     picture.save(tmp_path / "p.png")
     np.testing.assert_array_equal(read_picture(tmp_path / "p.png", indices=True).array, [[[[0, 2], [1, 2]]]])
-    assert read_picture(tmp_path / "p.png").array[:, 0, 1, 0].tolist() == [255, 0, 0]
+    assert read_file(tmp_path / "p.png").array[:, 0, 1, 0].tolist() == [255, 0, 0]
 
 
 @pytest.mark.parametrize("orientation", range(1, 10))
@@ -77,11 +78,11 @@ def test_exif_orientation_is_applied_as_by_viewers(tmp_path: Path, name: str, or
     options = {"quality": 100, "subsampling": 0} if name.endswith("jpg") else {}
     picture.save(tmp_path / name, exif=picture.getexif(), **options)
     turned = np.asarray(ImageOps.exif_transpose(picture))
-    array = read_picture(tmp_path / name).array
+    array = read_file(tmp_path / name).array
     turned = turned[None] if turned.ndim == 2 else turned.transpose(2, 0, 1)
     assert np.abs(array[:, 0].astype(int) - turned).max() <= (12 if name.endswith("jpg") else 0)
     assert array.shape[2:] == ((4, 3) if orientation in (5, 6, 7, 8) else (3, 4))
-    assert read_picture_header(tmp_path / name)[0] == array.shape[1:]
+    assert read_file_header(tmp_path / name)[0] == array.shape[1:]
 
 
 def test_exif_behind_the_pixels_and_damaged_exif(tmp_path: Path) -> None:
@@ -93,10 +94,10 @@ def test_exif_behind_the_pixels_and_damaged_exif(tmp_path: Path) -> None:
         body = b"eXIf" + content
         chunk = len(content).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
         (tmp_path / f"{name}.png").write_bytes(data[:-12] + chunk + data[-12:])
-    turned, stored = (read_picture(tmp_path / name).array for name in ("behind.png", "damaged.png"))
+    turned, stored = (read_file(tmp_path / name).array for name in ("behind.png", "damaged.png"))
     np.testing.assert_array_equal(turned[0, 0], np.rot90(GRAY, -1))
     np.testing.assert_array_equal(stored[0, 0], GRAY)
-    assert read_picture_header(tmp_path / "behind.png")[0] == (1, 4, 3)
+    assert read_file_header(tmp_path / "behind.png")[0] == (1, 4, 3)
 
 
 LABEL = Image.fromarray(np.kron(np.eye(8, dtype=np.uint8), np.full((5, 5), 200, np.uint8)))
@@ -126,15 +127,17 @@ def test_bad_pictures(tmp_path: Path) -> None:
     good = tmp_path / "cut.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)).save(good)
     good.write_bytes(good.read_bytes()[:1000])
-    Image.fromarray(GRAY).save(tmp_path / "stack.tif", save_all=True, append_images=[Image.fromarray(GRAY)])
+    Image.fromarray(GRAY).save(tmp_path / "stack.png", save_all=True, append_images=[Image.fromarray(GRAY + 1)])
+    Image.new("CMYK", (4, 3)).save(tmp_path / "inks.jpg")
     for name, what in {
         "text.png": "cannot be read as a picture",
         "cut.png": "cannot be read as a picture",
-        "stack.tif": "holds 2 pages",
+        "stack.png": "holds 2 pages",
+        "inks.jpg": r"stores inks \(CMYK\), whose colours depend on a profile; convert it to RGB",
         "gone.png": "does not exist",
     }.items():
         with pytest.raises(ValueError, match=what) as error:
-            read_picture(tmp_path / name)
+            read_file(tmp_path / name)
         assert name in str(error.value)
 
 
@@ -143,7 +146,7 @@ def test_16_bit_colour_is_refused_rather_than_cut(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.png").read_bytes())
     data[24] = 16
     (tmp_path / "a.png").write_bytes(_with_header_checksum(data))
-    for read in (read_picture, read_picture_header):
+    for read in (read_file, read_file_header):
         with pytest.raises(ValueError, match="16-bit with colour"):
             read(tmp_path / "a.png")
 
@@ -157,4 +160,4 @@ def test_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     Image.fromarray(GRAY).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2)
     with pytest.raises(ValueError, match="cut it into tiles"):
-        read_picture(tmp_path / "a.png")
+        read_file(tmp_path / "a.png")

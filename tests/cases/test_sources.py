@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing, load_case_set, with_classes
 
 DECLARED = {"0": "background", "1": "spleen"}
 
@@ -152,10 +152,76 @@ def test_cases_that_a_list_holds_out(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("\n".join(["image,label,split", *lines]))
     monai = {"training": entries[:1], "validation": entries[1:2], "test": entries[2:]}
     (tmp_path / "monai.json").write_text(json.dumps(monai))
-    for name in ("list.json", "list.csv", "monai.json"):
+    short = {"train": entries[:1], "val": entries[1:2], "testing": [{"image": "gone.nii.gz"}]}
+    (tmp_path / "short.json").write_text(json.dumps(short))
+    unlabelled = [*lines[:2], "files/gone.nii.gz,,test"]
+    (tmp_path / "unlabelled.csv").write_text("\n".join(["Image,Label,Split", *unlabelled]))
+    marked = [line.removesuffix("train") for line in lines]
+    (tmp_path / "marked.csv").write_text("\n".join(["image,label,split", *marked]))
+    for name in ("list.json", "list.csv", "monai.json", "short.json", "unlabelled.csv", "marked.csv"):
         cases = load_case_set(tmp_path / name)
         assert [case.id for case in cases.cases] == ["a", "b"]
         assert cases.held_out == ("b",)
+
+
+def test_an_object_with_cases_may_have_other_lists(tmp_path: Path) -> None:
+    entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}]
+    write_list(tmp_path, {"cases": entries, "test": [{"image": "files/gone.nii.gz"}]})
+    assert [case.id for case in load_case_set(tmp_path / "list.json").cases] == ["a"]
+
+
+@pytest.mark.parametrize("part", [0, 1, "fit", ["train"]])
+def test_a_part_of_another_word_is_refused(tmp_path: Path, part: Any) -> None:
+    write_list(tmp_path, [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz", "split": part}])
+    with pytest.raises(ValueError, match=r'cases\[0\]: "split" is .*; write train, val or test'):
+        load_case_set(tmp_path / "list.json")
+
+
+def test_a_case_without_a_part_beside_cases_to_train_on(tmp_path: Path) -> None:
+    entries = [{"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz"} for name in ("a", "b")]
+    write_list(tmp_path, [{**entries[0], "split": "train"}, entries[1]])
+    with pytest.raises(ValueError, match=r'list\.json: 1 cases have no "split", and others have: b; write'):
+        load_case_set(tmp_path / "list.json")
+
+
+@pytest.mark.parametrize(
+    ("written", "folds"),
+    [
+        ([0, 1, 2], {"a": 0, "b": 1, "b2": 2}),
+        (["3", " 1", "01"], {"a": 3, "b": 1, "b2": 1}),
+        ([1.0, None, ""], {"a": 1}),
+        (["1.0", "2.", float("nan")], {"a": 1, "b": 2}),
+    ],
+)
+def test_folds_of_a_list(tmp_path: Path, written: list[Any], folds: dict[str, int]) -> None:
+    names = ("a", "b", "b2")
+    entries = [
+        {"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz", "fold": fold}
+        for name, fold in zip(names, written, strict=True)
+    ]
+    write_list(tmp_path, entries)
+    monai = {"training": entries, "testing": [{"image": "files/gone.nii.gz"}]}
+    (tmp_path / "monai.json").write_text(json.dumps(monai))
+    texts = ["" if fold is None or fold != fold else str(fold) for fold in written]
+    rows = [f"{entry['image']},{entry['label']},{text}" for entry, text in zip(entries, texts, strict=True)]
+    (tmp_path / "list.csv").write_text("\n".join(["image,label,Fold", *rows]))
+    for name in ("list.json", "monai.json", "list.csv"):
+        assert load_case_set(tmp_path / name).folds == folds
+
+
+@pytest.mark.parametrize("fold", ["A", -1, 1.5, "1,2", [0], True])
+def test_a_fold_that_is_no_number_is_refused(tmp_path: Path, fold: Any) -> None:
+    write_list(tmp_path, [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz", "fold": fold}])
+    with pytest.raises(ValueError, match=r'cases\[0\]: "fold" is .*; number the folds 0, 1, 2'):
+        load_case_set(tmp_path / "list.json")
+
+
+def test_a_column_that_is_nearly_one_that_is_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_list(tmp_path, [])
+    (tmp_path / "list.csv").write_text("image,label,kfold,site\nfiles/a.nii.gz,files/seg.nii.gz,0,9\n")
+    assert load_case_set(tmp_path / "list.csv").folds == {}
+    assert 'column "kfold" is not read; call it "fold"' in caplog.text
+    assert "site" not in caplog.text
 
 
 def test_csv_list(tmp_path: Path) -> None:
@@ -357,3 +423,19 @@ def test_a_file_that_is_image_and_label_is_refused(tmp_path: Path) -> None:
     cases = [{"image": "files/seg.nii.gz", "label": "files/seg.nii.gz"}]
     with pytest.raises(ValueError, match=r"list\.json: 1 cases .*image and as label: .*seg\.nii\.gz"):
         load_case_set(write_list(tmp_path, cases))
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels"),
+    [
+        (None, {0: "background", 1: "spleen"}),
+        (("background", "nucleus"), {0: "background", 1: "nucleus"}),
+        ({"nucleus": 255}, {0: "background", 255: "nucleus"}),
+        ({"rest": 0, "a": 3, "b": 1}, {0: "rest", 1: "b", 3: "a"}),
+    ],
+)
+def test_classes_of_the_settings(tmp_path: Path, classes: Any, labels: dict[int, str]) -> None:
+    listing = find_listing(decathlon(tmp_path))
+    assert with_classes(listing, classes).labels == labels
+    with pytest.raises(ValueError, match=r"data\.classes: declares only the background"):
+        with_classes(listing, ("nucleus",))

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.cases.split import split_cases
+from hasten.cases.split import settle_split, split_cases, split_warnings
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import SplitConfig
 
@@ -84,11 +85,65 @@ def test_what_the_source_holds_out() -> None:
     train, validation = split_cases(source, SplitConfig(by="list"))
     assert (ids(train), ids(validation)) == (["c0", "c2", "c3", "c5"], ["c1", "c4"])
     assert ids(split_cases(source, SplitConfig(by="list", validation=("c1", "c4", "c5")))[1]) == ["c1", "c4", "c5"]
-    with pytest.raises(ValueError, match=r"list\.json itself holds out c4, which would be trained on; name these, too"):
-        split_cases(source, SplitConfig(by="list", validation=("c1", "c5")))
-    for by in ("fraction", "fold", "nnunet"):
-        with pytest.raises(ValueError, match=r"list\.json itself holds out 2 cases .*c1, c4; set data\.split\.by=list"):
-            split_cases(source, SplitConfig(by=by))
+
+
+GROUPS = {"c0": 1, "c1": 1, "c2": 2, "c3": 2, "c4": 4, "c5": 4}
+
+
+@pytest.mark.parametrize(
+    ("held_out", "folds", "given", "by", "validated", "words"),
+    [
+        ("", {}, {}, "fraction", None, []),
+        ("c1 c4", {}, {}, "list", "c1 c4", []),
+        ("", GROUPS, {}, "fold", "c0 c1", []),
+        ("", GROUPS, {"fold": 4}, "fold", "c4 c5", []),
+        ("", GROUPS, {"by": "fold", "fold": 2, "num_folds": 3}, "fold", "c2 c3", []),
+        ("", GROUPS | {"c5": None}, {"fold": 4}, "fold", "c4", ["1 cases have no fold", "c5"]),
+        ("c1 c4", GROUPS, {}, "list", "c1 c4", ["its folds are not used", "is list"]),
+        ("c1 c4", GROUPS, {"fold": 2}, "fold", "c2 c3", ["holds out 2 cases"]),
+        ("c1 c4", {}, {"num_folds": 2}, "fold", None, ["which are in the folds like all others"]),
+        ("c1 c4", {}, {"validation": ("c1", "c5")}, "list", "c1 c5", ["1 of them", "c4"]),
+        ("c1 c4", {}, {"fraction": 0.2}, "fraction", None, ["data.split.by is fraction"]),
+        ("", GROUPS, {"by": "fraction"}, "fraction", None, ["its folds are not used", "is fraction"]),
+        ("", GROUPS, {"by": "nnunet"}, "nnunet", None, ["its folds are not used", "is nnunet"]),
+    ],
+)
+def test_what_is_set_decides_and_then_the_source(
+    held_out: str, folds: dict[str, int | None], given: dict[str, Any], by: str, validated: str | None, words: list[str]
+) -> None:
+    names = [f"c{number}" for number in range(6)]
+    placed = {name: fold for name, fold in folds.items() if fold is not None}
+    source = dataclasses.replace(case_set(names), held_out=tuple(held_out.split()), folds=placed)
+    settled, decision = settle_split(source, SplitConfig(**given))
+    assert settled.by == decision.value == by
+    assert ("by the folds of list.json" in decision.reason) == (by == "fold" and bool(folds))
+    train, validation = split_cases(source, SplitConfig(**given))
+    assert split_cases(source, settled) == (train, validation)
+    assert sorted(ids(train) + ids(validation)) == names
+    if validated is not None:
+        assert ids(validation) == validated.split()
+    warnings = " ".join(split_warnings(source, settled, train, validation))
+    assert bool(warnings) == bool(words)
+    assert [word for word in words if word not in warnings] == []
+
+
+@pytest.mark.parametrize(
+    ("held_out", "folds", "given", "message"),
+    [
+        ("", GROUPS, {"fold": 0}, r"data\.split\.fold is 0; list\.json gives its cases the folds 1, 2, 4"),
+        ("", GROUPS, {"num_folds": 5}, r"num_folds is 5, but list\.json gives its cases 3 folds"),
+        ("", dict.fromkeys(GROUPS, 0), {}, "all 6 cases are in fold 0"),
+        ("c5", {"c0": 0, "c1": 1}, {"by": "fold"}, "holds out 1 cases that are in none: c5"),
+        ("", {}, {"fold": 1, "fraction": 0.2}, r"data\.split\.fraction and data\.split\.fold are set"),
+    ],
+)
+def test_a_split_that_contradicts_the_source(
+    held_out: str, folds: dict[str, int], given: dict[str, Any], message: str
+) -> None:
+    names = [f"c{number}" for number in range(6)]
+    source = dataclasses.replace(case_set(names), held_out=tuple(held_out.split()), folds=folds)
+    with pytest.raises(ValueError, match=message):
+        split_cases(source, SplitConfig(**given))
 
 
 def test_one_case_cannot_be_split() -> None:

@@ -136,7 +136,7 @@ def test_a_label_of_another_shape(data: Path, refused_then_works: Callable[..., 
 
 def test_a_label_of_another_affine(data: Path, refused_then_works: Callable[..., None]) -> None:
     mend = rewrite(label_of(data), lambda label: label, affine=np.diag([1.0, 1.0, 2.0, 1.0]))
-    refused_then_works(mend, str(label_of(data)), str(image_of(data)), "affine differs", "resample it onto that grid")
+    refused_then_works(mend, str(label_of(data)), str(image_of(data)), "affine of 1 file differs", "resample them")
 
 
 def test_a_label_value_that_is_not_declared(data: Path, refused_then_works: Callable[..., None]) -> None:

@@ -80,6 +80,10 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert str(page) in run("report", out, "--out", page).stdout
     assert "</html>" in page.read_text()
 
+    (shown,) = run("view", out, "--quiet").stdout.split()[1:]
+    assert Path(shown).parent == out / "view"
+    assert "validation case; prediction by its best weights. Mean Dice" in Path(shown).read_text()
+
     labels = folder / "labels"
     output = run("predict", out, data / "imagesTr", "--out", labels)
     assert output.stdout == f"6 label maps in {labels}\n"

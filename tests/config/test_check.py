@@ -18,10 +18,8 @@ def test_the_defaults_are_in_range() -> None:
         "data.split.fraction=1",
         "data.split.fraction=.nan",
         "data.split.num_folds=1",
-        "data.split.fold=5",
         "data.split.fold=-1",
         "data.split.seed=-1",
-        "data.split.validation=[a]",
         "prepare.orientation=RAX",
         "prepare.orientation=RLS",
         "prepare.orientation=RA",
@@ -104,7 +102,7 @@ def test_a_value_out_of_range_is_reported_once_under_its_own_name(override: str)
         "prepare.orientation=SAR",
         "sample.scale_range=[1, 1]",
         "sample.rotate_deg=[180, 0, 0]",
-        "data.split.fold=4",
+        "data.split.fold=14",
         "train.device=cuda:3",
         "train.target=1",
         "train.clip_norm=0",
@@ -122,6 +120,8 @@ def test_fields_that_depend_on_each_other() -> None:
         load_run(None, ["data.spatial_dims=2", "sample.patch=[8, 64, 64]"])
     with pytest.raises(ValueError, match=r"must name each case once \(given b\)"):
         load_run(None, ["data.split.by=list", "data.split.validation=[a, b, b]"])
+    with pytest.raises(ValueError, match=r"data\.split\.validation: is used only with .* \(given by: fold\)"):
+        load_run(None, ["data.split.by=fold", "data.split.validation=[a]"])
 
 
 def test_a_batch_has_as_many_pieces_as_samples_at_most() -> None:

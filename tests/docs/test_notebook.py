@@ -31,9 +31,12 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         notebook, timeout=240, iopub_timeout=120, kernel_name="python3", resources=resources
     )
     client.execute()
-    printed = "".join(
-        output.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
-    )
-    assert "'value': " in printed  # of the best validation
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = [output["data"] for output in outputs if "data" in output]
+    tables = "".join(data.get("text/html", "") for data in shown)
+    assert "<td>sample.patch</td>" in tables  # of the plan
+    assert "40 steps in" in tables  # of the summary
+    assert "srcdoc=" in tables  # the report
+    assert any("step 40/40" in data["text/plain"] for data in shown)  # the progress
     assert (tmp_path / "report.html").is_file()
     assert len(list((tmp_path / "masks").glob("*.nii.gz"))) == 8

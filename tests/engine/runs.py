@@ -66,7 +66,7 @@ def assert_equal(left: Any, right: Any, at: str = "") -> None:
         assert torch.equal(one, other), at
     elif isinstance(left, dict):
         assert left.keys() == right.keys(), at
-        for key in left.keys() - {"elapsed"}:
+        for key in left.keys() - {"spent"}:
             assert_equal(left[key], right[key], f"{at}.{key}")
     elif isinstance(left, (list, tuple)):
         assert len(left) == len(right), at

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +17,32 @@ from hasten.config.plan import make_plan
 from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.engine import autotune, measure
 from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
+from hasten.engine.experiments import Experiments
 from hasten.engine.measure import Probe, Switch
 from hasten.engine.run_plan import RunPlan, augmentation_of, build_net
 from hasten.engine.variant import Variant, VariantTimes
 from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
+from hasten.observe.clock import Clock
 from hasten.observe.cpu_load import LoadMeter
 
 GIVEN = "set in the configuration"
+
+
+def unlimited() -> Experiments:
+    return Experiments(Clock())
+
+
+class StoppedClock(Clock):
+    """On which no time passes."""
+
+    @property
+    def elapsed(self) -> float:
+        return 0.0
+
+
+def limited_to(seconds: float) -> Experiments:
+    return Experiments(StoppedClock(), seconds)
 
 
 def planned(
@@ -93,7 +110,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def measure(
         network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float, passes: float,
-        is_short: Callable[[float], bool] | None,
+        is_short: Callable[[float], bool] | None, timed: dict[str, VariantTimes],
     ) -> VariantTimes:  # fmt: skip
         made.append((network, probe, allowed, memory, is_short))
         return VariantTimes({str(allowed[-1]): 0.01}, allowed[-1])
@@ -106,7 +123,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     network = nn.Identity()
-    result, engaged, _ = settle_variant(planned(tmp_path), network)
+    result, engaged, _ = settle_variant(planned(tmp_path), network, unlimited())
     ((timed, probe, allowed, memory, _),) = asked
     assert timed is network
     assert probe.shape == (min(4, torch.get_num_threads()), 2, 16, 16, 16)
@@ -127,7 +144,7 @@ def test_bf16_is_not_measured_on_a_processor_that_emulates_it(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hasten.engine.variant.cpu_has_bf16", lambda: False)
-    _, engaged, _ = settle_variant(planned(tmp_path), nn.Identity())
+    _, engaged, _ = settle_variant(planned(tmp_path), nn.Identity(), unlimited())
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "fp32 channels-last"]
     assert (engaged["autocast bf16"].on, "no bf16 instructions" in engaged["autocast bf16"].why) == (False, True)
     assert "measured" in engaged["channels-last"].why
@@ -137,7 +154,7 @@ def test_bf16_is_not_measured_on_a_processor_that_emulates_it(
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
     result, engaged, _ = settle_variant(
-        planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity()
+        planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity(), unlimited()
     )
     assert asked == []
     assert (result.config.train.precision, result.config.train.channels_last) == (precision, last)
@@ -146,11 +163,11 @@ def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]
 
 
 def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    _, engaged, _ = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity())
+    _, engaged, _ = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity(), unlimited())
     assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
     assert engaged["autocast fp16"] == Switch(True, GIVEN)
     assert "measured" in engaged["channels-last"].why
-    _, engaged, _ = settle_variant(planned(tmp_path, channels_last=True), nn.Identity())
+    _, engaged, _ = settle_variant(planned(tmp_path, channels_last=True), nn.Identity(), unlimited())
     assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
     assert engaged["channels-last"] == Switch(True, GIVEN)
     assert "measured" in engaged["autocast bf16"].why
@@ -181,7 +198,7 @@ def test_layers_whose_bf16_gradients_are_wrong_stay_in_float32(
 ) -> None:
     run = planned(tmp_path, dims=dims, patch=patch, strides=strides, device=device)
     network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=dims)
-    _, engaged, _ = settle_variant(run, network)
+    _, engaged, _ = settle_variant(run, network, unlimited())
     assert {variant.precision for variant in asked[0][2]} >= {"fp32", "bf16"}
     kept = [name for name, module in network.named_modules() if type(module).__name__.startswith("Fp32")]
     assert (kept == []) is sound
@@ -191,18 +208,20 @@ def test_layers_whose_bf16_gradients_are_wrong_stay_in_float32(
 def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     run = planned(tmp_path, fp32_layers=("model.0.*",), precision="bf16")
     network = build_net(run)
-    _, engaged, _ = settle_variant(run, network)
+    _, engaged, _ = settle_variant(run, network, unlimited())
     assert "layers stay in float32 (train.fp32_layers)" in engaged["autocast bf16"].why
     assert type(network.model[0].conv).__name__.startswith("Fp32")  # type: ignore[index, union-attr]
     with pytest.raises(ValueError, match=r"train\.fp32_layers: 'absent\.\*' matches no module"):
-        settle_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run))
+        settle_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run), unlimited())
 
 
 def test_a_gpu_without_fast_bf16_is_offered_tf32_too(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    settle_variant(planned(tmp_path, device="cuda", channels_last=False, fused_kernels=False), nn.Identity())
+    settle_variant(
+        planned(tmp_path, device="cuda", channels_last=False, fused_kernels=False), nn.Identity(), unlimited()
+    )
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
 
 
@@ -210,7 +229,7 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
     run = planned(tmp_path, device="cuda")
     network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=3)
     operate(network)
-    result, engaged, _ = settle_variant(run, network)
+    result, engaged, _ = settle_variant(run, network, unlimited())
     _, probe, allowed, _, _ = asked[0]
     assert probe.replay
     assert [str(variant) for variant in allowed] == [
@@ -221,7 +240,7 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
 
 
 def test_what_is_never_captured_is_not_timed_as_a_graph(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    settle_variant(planned(tmp_path, device="cuda", capture=False, fused_kernels=False), nn.Identity())
+    settle_variant(planned(tmp_path, device="cuda", capture=False, fused_kernels=False), nn.Identity(), unlimited())
     _, probe, allowed, _, _ = asked[0]
     assert not probe.replay
     assert not any(variant.fused_kernels for variant in allowed)
@@ -234,11 +253,11 @@ def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypa
     monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
     run = planned(tmp_path)
     network = build_net(run)
-    result, engaged, _ = settle_variant(run, network)
+    result, engaged, _ = settle_variant(run, network, unlimited())
     assert result.config.train.precision in ("fp32", "bf16")
     assert result.config.train.channels_last is not None
     assert set(engaged) == {"autocast bf16", "channels-last"}
-    again, evidence, _ = settle_variant(run, network)
+    again, evidence, _ = settle_variant(run, network, unlimited())
     assert (again.config, evidence) == (result.config, engaged)
 
 
@@ -282,13 +301,13 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
     monkeypatch.setattr(autotune, "faster_compiled", compiled)
     run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
     switches: dict[str, Switch] = {}
-    result, chosen = settle_network(run, network, step_seconds * steps, switches)
+    result, chosen = settle_network(run, network, step_seconds * steps, switches, unlimited())
     engaged = switches["compiled network"]
     if tried:
         assert calls == [(network, Variant(precision="bf16", channels_last=True), compile is True)]
     else:
         assert calls == []
-        assert engaged.why == GIVEN if compile is False else "min" in engaged.why
+        assert engaged.why == GIVEN if compile is False else "not 3 times as much" in engaged.why
     assert chosen is (other if tried and works else network)
     assert engaged.on is result.config.train.compile is (tried and works)
     assert dataclasses.replace(result.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
@@ -310,7 +329,7 @@ def test_compiling_the_network_is_tried_earlier_on_a_gpu(
     run = planned(tmp_path, device=device, precision="bf16", channels_last=True)
     for seconds, tried in ((least - 1.0, False), (least + 1.0, True)):
         engaged: dict[str, Switch] = {}
-        settle_network(run, nn.Identity(), seconds, engaged)
+        settle_network(run, nn.Identity(), seconds, engaged, unlimited())
         assert (engaged["compiled network"].why == "tried") is tried
 
 
@@ -323,7 +342,7 @@ def test_short_runs_capture_nothing(
     monkeypatch.setattr(autotune, "captured_run", lambda *given, **others: given)
     run, engaged = planned(tmp_path, capture=wanted, steps=steps), dict[str, Switch]()
     program = cast(Any, SimpleNamespace(segment="segment"))
-    _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged)
+    _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged, steps)
     assert (captured is not None) is tried
     assert tried or "runs of 200 or more" in engaged["CUDA graph"].why
 
@@ -334,8 +353,8 @@ def test_a_short_run_on_a_gpu_compares_nothing(
     run = planned(tmp_path, device="cuda", steps=60)
     for works in (True, False):
         monkeypatch.setattr(autotune, "triton_works", lambda device, works=works: works)
-        settle_variant(run, nn.Identity())
-        settle_variant(run, nn.Identity(), 11.0)  # a tenth of the time that is left
+        settle_variant(run, nn.Identity(), unlimited())
+        settle_variant(run, nn.Identity(), limited_to(110.0))
     endless, limited, *without_triton = (is_short for *_, is_short in asked)
     # A step is two passes of the probe.
     assert (endless(1.0), endless(1.1)) == (True, False)
@@ -349,7 +368,7 @@ def test_a_short_run_on_a_gpu_compares_nothing(
         ({}, True, True),
         ({}, False, False),
         ({"precision": "bf16"}, True, False),
-        ({"precision": "fp32"}, True, False),
+        ({"precision": "fp32"}, True, True),
         ({"channels_last": False}, True, False),
     ],
 )
@@ -359,8 +378,8 @@ def test_a_short_run_on_a_processor_compares_nothing(
 ) -> None:  # fmt: skip
     kernels = SimpleNamespace(functions="functions" if compiled else None)
     monkeypatch.setattr(autotune, "cpu_kernels", lambda: kernels)
-    for steps, budget_s in ((1000, math.inf), (1001, math.inf), (1001, 100.0)):
-        settle_variant(planned(tmp_path, steps=steps, **settings), nn.Identity(), budget_s)
+    for steps, experiments in ((1000, unlimited()), (1001, unlimited()), (1001, limited_to(1000.0))):
+        settle_variant(planned(tmp_path, steps=steps, **settings), nn.Identity(), experiments)
     if may:
         # In the last case 1000 s are left for steps of 1 s.
         each = probe_of(planned(tmp_path)).shape[0] / 4
@@ -368,3 +387,14 @@ def test_a_short_run_on_a_processor_compares_nothing(
         assert (short(each), endless, limited(each), limited(each / 2)) == (True, None, True, False)
     else:
         assert [is_short for *_, is_short in asked] == [None, None, None]
+
+
+def test_the_stages_of_patches_are_shares_of_the_steps_that_fit(tmp_path: Path) -> None:
+    """0.6 of 100 s hold 120 steps of 0.5 s, of 480 that are planned."""
+    run = planned(tmp_path, steps=480, sample={"stages": ((0.5, 0.5), (0.8, 0.75))})
+    steps = autotune.steps_to_come(run, limited_to(100.0), 0.5)
+    assert steps == 120
+    stages = autotune.with_fitted_stages(run, steps).config.sample.stages
+    assert stages == ((0.125, 0.5), (pytest.approx(0.2), 0.75))
+    assert autotune.steps_to_come(run, limited_to(1e4), 0.5) == autotune.steps_to_come(run, unlimited(), 0.5) == 480
+    assert autotune.with_fitted_stages(run, 480).config == run.config

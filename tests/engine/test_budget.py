@@ -13,10 +13,11 @@ from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
-from hasten.engine.autotune import MEASURE_SHARE
 from hasten.engine.budget import (
+    FAST,
     LEAST_STEPS,
     LEAST_WIDE_STEPS,
+    MORE,
     SMALL_FIRST,
     STRONG_STEPS,
     Scale,
@@ -24,7 +25,7 @@ from hasten.engine.budget import (
     with_scale,
 )
 from hasten.engine.run_plan import RunPlan, plan_run
-from hasten.observe.clock import Clock
+from tests.engine.test_autotune import limited_to, unlimited
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +40,26 @@ def config_of(source: Path, *overrides: str) -> RunConfig:
 
 
 def scaled(
-    monkeypatch: pytest.MonkeyPatch, source: Path, *overrides: str, seconds: float = 1e-4
+    monkeypatch: pytest.MonkeyPatch,
+    source: Path,
+    *overrides: str,
+    seconds: float = 1e-4,
+    fast: float = 0.3,
+    operations: float = 0.3,
 ) -> tuple[RunPlan, Scale]:
-    """The plan with a budget of 100 s, where a step takes `seconds` for each channel of the finest level."""
-    monkeypatch.setattr(budget, "_step_seconds", lambda planned, _: seconds * planned.config.network.channels[0])
+    """The plan with a budget of 100 s, where a step takes `seconds` for each channel of the finest level.
+
+    fast, operations: share of the seconds, and of the operations, of the planned network that `FAST` takes.
+    """
+
+    def per_channel(planned: RunPlan, share: float) -> float:
+        network = planned.config.network
+        return network.channels[0] * (share if network.name == FAST else 1.0)
+
+    monkeypatch.setattr(budget, "_step_seconds", lambda planned, _: seconds * per_channel(planned, fast))
+    monkeypatch.setattr(budget, "_operations", lambda planned: per_channel(planned, operations))
     planned = plan_run(config_of(source, "train.budget=100s", *overrides))
-    scale = choose_scale(planned, Clock())
+    scale = choose_scale(planned, limited_to(100.0))
     assert scale is not None
     return with_scale(planned, scale), scale
 
@@ -52,21 +67,35 @@ def scaled(
 def test_the_widest_network_that_gets_enough_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = plan_run(config_of(source)).config.network
     finest = planned.channels[0]
-    per_channel = 80.0 / (LEAST_WIDE_STEPS * 2 * finest)  # twice as wide a network gets a few more, wider ones fewer
+    per_channel = 58.0 / (LEAST_WIDE_STEPS * 2 * finest)  # twice as wide a network gets a few more, wider ones fewer
     scaled_plan, scale = scaled(monkeypatch, source, seconds=per_channel)
     network, train = scaled_plan.config.network, scaled_plan.config.train
     assert (network.name, network.channels) == (planned.name, tuple(2 * width for width in planned.channels))
-    assert scale.steps == pytest.approx(0.85 / 0.8 * LEAST_WIDE_STEPS, rel=0.05)
-    assert f"{planned.name} {finest} " in scaled_plan.decisions["network.channels"].reason
+    assert scale.steps == pytest.approx(60 / 58 * LEAST_WIDE_STEPS, rel=0.05)
+    assert f"{planned.name}, {finest} channels: " in scaled_plan.decisions["network.channels"].reason
     assert train.max_seconds == 100
-    assert train.steps == pytest.approx(1.25 * scale.steps, abs=1)
+    assert train.steps == MORE * scale.steps
     assert train.validate_every == train.steps // 10
     assert scaled_plan.decisions["train.validate_every"].value == train.validate_every
 
 
+def test_a_limit_in_seconds_plans_as_a_budget_does(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = scaled(monkeypatch, source)
+    planned = plan_run(config_of(source, "train.max_seconds=100"))
+    second = with_scale(planned, choose_scale(planned, limited_to(100.0)))
+    assert (second.config.network, second.config.sample) == (first.config.network, first.config.sample)
+    assert (second.config.train.steps, second.config.train.max_seconds) == (first.config.train.steps, 100)
+
+
+def test_steps_that_are_set_are_kept_with_the_planned_network(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_step_seconds", None)
+    planned = plan_run(config_of(source, "train.budget=100s", "train.steps=24"))
+    assert choose_scale(planned, limited_to(100.0)) is None
+
+
 def test_the_planned_network_where_wider_ones_get_too_few_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plan_run(config_of(source)).config.network
-    per_channel = 80.0 / (1.1 * LEAST_STEPS * usual.channels[0])
+    per_channel = 60.0 / (1.1 * LEAST_STEPS * usual.channels[0])
     planned, scale = scaled(monkeypatch, source, seconds=per_channel)
     assert planned.config.network == usual
     assert LEAST_STEPS < scale.steps < STRONG_STEPS
@@ -85,6 +114,26 @@ def test_a_cheaper_network_where_time_is_short(source: Path, monkeypatch: pytest
         alone = plan_run(config_of(source, "network.name=unet"))
         assert planned.config.network == alone.config.network
         assert planned.decisions.keys() - {"train.max_seconds"} == alone.decisions.keys()
+
+
+@pytest.mark.parametrize(("fast", "operations"), [(1.1, 0.3), (0.7, 0.3), (0.7, 1.2)])
+def test_a_network_that_makes_too_few_steps_more_is_not_taken(
+    source: Path, monkeypatch: pytest.MonkeyPatch, fast: float, operations: float
+) -> None:
+    """Slower steps, though there are fewer operations in them; hardly faster ones."""
+    usual = plan_run(config_of(source)).config.network
+    planned, scale = scaled(monkeypatch, source, seconds=0.3 / usual.channels[0], fast=fast, operations=operations)
+    assert planned.config.network == usual
+    assert scale.steps < LEAST_STEPS
+    assert f"{usual.name}, {usual.channels[0]} channels: {scale.steps} steps of 0.3 s" in scale.reason
+
+
+def test_a_network_is_not_timed_where_that_would_take_too_long(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 s experiments get 10: a step of 10 s is estimated from the other network's."""
+    usual = plan_run(config_of(source)).config.network
+    planned, scale = scaled(monkeypatch, source, seconds=10 / usual.channels[0])
+    assert planned.config.network.name == FAST
+    assert f"{usual.name}, {usual.channels[0]} channels: about 6 steps" in scale.reason
 
 
 def test_what_is_set_is_kept(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,26 +155,8 @@ def test_long_runs_turn_and_zoom_as_nnunet_does(source: Path, monkeypatch: pytes
     assert "sample.rotate_deg" not in other.decisions
 
 
-def test_networks_that_may_be_chosen_are_measured_as_long_as_the_run_measures_them(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With less time precision would stay open, and the seconds those of float32."""
-    seconds: dict[tuple[str, int], float] = {}
-
-    def step_seconds(planned: RunPlan, budget_s: float) -> float:
-        network = planned.config.network
-        seconds[network.name, network.channels[0]] = budget_s
-        return 1.0 if len(seconds) == 1 else 0.5
-
-    monkeypatch.setattr(budget, "_step_seconds", step_seconds)
-    planned = plan_run(config_of(source, "train.budget=100s"))
-    assert choose_scale(planned, Clock()) is not None
-    assert len(seconds) == 2
-    assert all(value == pytest.approx(100 * MEASURE_SHARE, rel=0.1) for value in seconds.values())
-
-
 def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = 80.0 / (1.1 * LEAST_STEPS * plan_run(config_of(source)).config.network.channels[0])
+    few = 60.0 / (1.1 * LEAST_STEPS * plan_run(config_of(source)).config.network.channels[0])
     planned, scale = scaled(monkeypatch, source, seconds=few)
     assert scale.steps < STRONG_STEPS
     assert planned.config.sample.stages == planned.decisions["sample.stages"].value == SMALL_FIRST
@@ -145,13 +176,13 @@ def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, m
 
 def test_without_a_budget_nothing_is_timed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_step_seconds", None)
-    assert choose_scale(plan_run(config_of(source)), Clock()) is None
+    assert choose_scale(plan_run(config_of(source)), unlimited()) is None
 
 
 def test_a_step_is_timed_on_the_network_itself(source: Path) -> None:
     planned = plan_run(config_of(source, "train.budget=10s", "network.channels=[4, 8]", "sample.patch=[8, 16, 16]"))
     state = torch.random.get_rng_state()
-    assert budget._step_seconds(planned, 0.1) > 0
+    assert budget._step_seconds(planned, limited_to(1.0)) > 0
     assert torch.equal(state, torch.random.get_rng_state())
 
 

@@ -31,7 +31,7 @@ from hasten.engine.weights import read_model
 from hasten.report.page import write_report
 from tests.engine.runs import SETTINGS, assert_same_run, at_step, checkpoint, config_of
 
-OF_FOLDS = ("data.split.fraction=0.2", "data.split.num_folds=3", "train.steps=6", "prepare.spacing=[0,0,0]")
+OF_FOLDS = ("data.split.fraction=null", "data.split.num_folds=3", "train.steps=6", "prepare.spacing=[0,0,0]")
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,24 @@ def test_each_fold_is_an_ordinary_run_and_every_case_is_validated_once(
     assert sorted(seen) == [f"phantom_{number:03d}" for number in range(6)]
     assert sorted(result["cases"]) == sorted(seen)
     assert json.loads((out / "cv.json").read_text())["folds"].keys() == {"0", "1", "2"}
+
+
+def test_the_folds_of_a_list_keep_their_numbers(data: Path, cache: Path, tmp_path: Path) -> None:
+    content = json.loads((data / "dataset.json").read_text())
+    entries = [
+        {name: str(data / entry[name]) for name in ("image", "label")} | {"fold": 1 + number % 2}
+        for number, entry in enumerate(content["training"])
+    ]
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps({**content, "training": entries}))
+    asked = config(path, cache, "data.split.num_folds=null")
+    with pytest.raises(ValueError, match=r"--folds 0: there are 2 folds, 1, 2; name some"):
+        train_folds(asked, tmp_path / "cv", [0])
+    result = train_folds(asked, tmp_path / "cv", [2])
+    assert sorted(result["cases"]) == ["phantom_001", "phantom_003", "phantom_005"]
+    split = load_run(tmp_path / "cv/fold2/run.yaml").data.split
+    assert (split.by, split.fold, split.num_folds) == ("fold", 2, 2)
+    assert json.loads((tmp_path / "cv/fold2/plan.json").read_text())["decisions"]["data.split.by"]["value"] == "fold"
 
 
 def test_the_cases_are_prepared_once(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +207,9 @@ def test_changed_settings_are_refused_with_the_difference(
 @pytest.mark.parametrize(
     ("more", "chosen", "message"),
     [
-        ([], [3], "--folds 3: there are 3 folds, 0 to 2"),
+        ([], [3], "--folds 3: there are 3 folds, 0, 1, 2"),
         ([], [], "--folds none: there are 3 folds"),
-        (["data.split.by=nnunet"], [5], "--folds 5: there are 5 folds, 0 to 4"),
+        (["data.split.by=nnunet"], [5], "--folds 5: there are 5 folds, 0, 1, 2, 3, 4"),
         (["data.split.num_folds=9"], "all", r"num_folds is 9; .*between 2 and .*, 6"),
         (["data.split.fraction=0.3"], "all", r"data\.split\.fraction=0.3: splits the cases once"),
         (["data.split.by=list", "data.split.validation=[phantom_000]"], "all", r"data\.split\.by=list: splits the"),

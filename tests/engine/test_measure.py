@@ -147,7 +147,30 @@ def test_what_a_busy_machine_measured_is_not_kept(
 ) -> None:
     monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
     assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path).variant == BOTH
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, is_short=quick).variant == BOTH
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_busy_machine_measured_decides_nothing(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual variant is taken where it is sound, whatever it took; the run itself times it once."""
+    monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
+    slow = constant(plain=0.125, last=1.0, short=1.0, both=1.0)
+    assert fastest_variant(fake(clock, slow), probe(), ALL, tmp_path).variant == BOTH
+    wrong = fake(clock, slow, output={BOTH: 1.5})
+    assert fastest_variant(wrong, probe(), ALL, tmp_path).variant == PLAIN
+    timed: dict[str, VariantTimes] = {}
+    first = fastest_variant(fake(clock, slow), probe(), ALL, tmp_path, is_short=lambda _: True, timed=timed)
+    passes = clock.passes
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, timed=timed) == first
+    assert (first.variant, first.others, clock.passes) == (BOTH, 1.5, passes)
+
+
+def test_one_pass_is_timed_where_there_is_no_time_for_more(clock: Clock, tmp_path: Path) -> None:
+    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=0.1, is_short=lambda _: True)
+    assert (result.variant, clock.passes) == (BOTH, 4)
+    assert result.pass_s == 0.125
 
 
 def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_path: Path) -> None:
@@ -406,11 +429,11 @@ def test_a_short_run_takes_the_usual_variant_after_a_check(clock: Clock, tmp_pat
     assert explain(result).startswith("usually the fastest on such a device")
 
 
-def test_the_whole_batch_is_checked_and_the_seconds_are_those_of_the_probe(clock: Clock, tmp_path: Path) -> None:
-    # A fake pass takes as long for 8 patches as for 2.
+def test_the_seconds_are_those_of_the_probe(clock: Clock, tmp_path: Path) -> None:
+    # On a CPU a few patches stand for the batch.
     on = dataclasses.replace(probe(), batch_size=8)
     result = fastest_variant(fake(clock, EVEN), on, ALL, tmp_path, is_short=quick)
-    assert result == VariantTimes({str(BOTH): 0.125 / 4}, BOTH, rounds=0)
+    assert result == VariantTimes({str(BOTH): 0.125}, BOTH, rounds=0)
 
 
 def test_the_next_short_run_does_not_check_again(clock: Clock, tmp_path: Path) -> None:

@@ -306,6 +306,16 @@ def test_an_input_that_breaks_off_does_not_stop_the_others(run: Path, tmp_path: 
     assert not (tmp_path / "alone").exists()
 
 
+def test_a_label_map_that_cant_be_written_does_not_stop_the_others(run: Path, tmp_path: Path) -> None:
+    for number, name in enumerate("abc"):
+        save(tmp_path / f"in/{name}.nii.gz", anatomy(number)[0], np.eye(4))
+    out = tmp_path / "out"
+    (out / "b.nii.gz").mkdir(parents=True)
+    message = fails("cannot be written", lambda: predict(run, tmp_path / "in", out, overwrite=True))
+    assert str(out / "b.nii.gz") in message
+    assert {path.name for path in out.iterdir() if path.is_file()} == {"a.nii.gz", "c.nii.gz", "prediction.json"}
+
+
 def test_models_that_are_none(run: Path, case: Path, tmp_path: Path) -> None:
     out, best = tmp_path / "out", tmp_path / "run/checkpoints/best.pt"
     fails(f"{tmp_path / 'none'}: no such run", lambda: predict(tmp_path / "none", case, out))
@@ -341,6 +351,13 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
         rf"{re.escape(str(far))}: [0-9.]+ ml of foreground .* 0.614 ml to ",
         message,
     )
+    caplog.clear()
+    several = [Path(shutil.copy(far, far.with_name(f"far{number}.nii.gz"))) for number in range(5)]
+    predict(run, several, tmp_path / "several")
+    assert len(caplog.messages) == 2 * 3 + 2
+    assert [text for text in caplog.messages if text.startswith("2 more images")] == [
+        f"2 more images are unlike the training cases as {several[2]} is"
+    ] * 2
     caplog.clear()
     older = tmp_path / "older/checkpoints/best.pt"
     write_checkpoint(older, {name: value for name, value in content.items() if name not in ("foreground", "spacing")})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.types import Case
+from hasten.engine import recorded_split
 from hasten.engine.folds import train_folds
-from hasten.engine.recorded_split import require_same_cases, split_record
+from hasten.engine.recorded_split import require_same_cases, split_record, trained_on
 from hasten.engine.run import train
 from hasten.observe.rundir import PLAN_JSON, SUMMARY_JSON
 from tests.engine.runs import at_step, config_of, resumed
@@ -35,7 +37,10 @@ def parts(folder: Path, train: str, validation: str) -> Parts:
 def begun(tmp_path: Path) -> Path:
     """Begun with a to f trained on, and x and y validated."""
     record = split_record(*parts(tmp_path, "abcdef", "xy"))
-    assert record["validation"] == {"x": 10, "y": 10}
+    assert {part: {key: sorted(files) for key, files in cases.items()} for part, cases in record.items()} == {
+        "train": {key: ["image", "label"] for key in "abcdef"},
+        "validation": {key: ["image", "label"] for key in "xy"},
+    }
     (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": record}))
     return tmp_path
 
@@ -63,6 +68,103 @@ def test_a_file_of_another_size_is_a_warning(begun: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         require_same_cases(begun, *parts(begun, "abcdef", "xy"))
     assert "files of c have another size" in caplog.text
+
+
+@pytest.fixture
+def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data set is small enough to be hashed."""
+    monkeypatch.setattr(recorded_split, "_HASHED_BYTES", 0)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, begun: Path, cases: Path | None = None) -> list[str]:
+    caplog.clear()
+    require_same_cases(begun, *parts(cases or begun, "abcdef", "xy"))
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("name", ["c.label", "c.image", "x.label"])
+@pytest.mark.parametrize("same_time", [False, True])
+def test_other_content_of_the_same_size_is_a_warning(
+    begun: Path, caplog: pytest.LogCaptureFixture, name: str, same_time: bool
+) -> None:
+    before = (begun / name).stat()
+    (begun / name).write_bytes(b"54321")
+    os.utime(begun / name, ns=(before.st_atime_ns, before.st_mtime_ns + (0 if same_time else 10**9)))
+    [message] = warnings_of(caplog, begun)
+    assert f"files of {name[0]} have another content" in message
+    assert ("cache.hash_content" in message) == same_time
+
+
+def test_the_same_content_is_no_warning_whatever_its_time_and_place(
+    begun: Path, caplog: pytest.LogCaptureFixture, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    os.utime(begun / "c.label", ns=(0, 0))
+    assert warnings_of(caplog, begun) == []
+    assert warnings_of(caplog, begun, tmp_path_factory.mktemp("moved")) == []
+
+
+@pytest.mark.usefixtures("too_large")
+def test_a_data_set_that_is_too_large_to_be_hashed_is_compared_by_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": split_record(*parts(tmp_path, "abcdef", "xy"))}))
+    assert warnings_of(caplog, tmp_path) == []
+    os.utime(tmp_path / "c.label", ns=(0, 0))
+    [message] = warnings_of(caplog, tmp_path)
+    assert "files of c were written since it was begun" in message
+    assert warnings_of(caplog, tmp_path, tmp_path_factory.mktemp("moved")) == []
+
+
+def test_the_other_half_of_a_pair_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.mhd", "a.raw", "b.mhd", "b.raw"):
+        (tmp_path / name).write_bytes(b"12345")
+    cases = [Case(id=name, image=(tmp_path / f"{name}.mhd",)) for name in "ab"]
+    (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": split_record(cases, [])}))
+    (tmp_path / "b.raw").write_bytes(b"54321")
+    require_same_cases(tmp_path, cases, [])
+    assert "files of b have another content" in caplog.text
+
+
+def record_in(run: Path, cases: tuple[list[Case], list[Case]]) -> Path:
+    run.mkdir()
+    (run / PLAN_JSON).write_text(json.dumps({"cases": split_record(*cases)}))
+    return run
+
+
+@pytest.mark.parametrize("kind", ["image", "label"])
+def test_training_cases_are_known_by_content_and_not_by_name(tmp_path: Path, kind: str) -> None:
+    for number, name in enumerate("abxyz"):
+        for each in ("image", "label"):
+            (tmp_path / f"{name}.{each}").write_text(f"{each} {number}")
+    one = record_in(tmp_path / "one", parts(tmp_path, "ab", "x"))
+    two = record_in(tmp_path / "two", parts(tmp_path, "bx", "a"))
+    files = {name: [tmp_path / f"{name}.{kind}"] for name in "axz"}
+    (tmp_path / "renamed").write_bytes((tmp_path / f"b.{kind}").read_bytes())
+    files["renamed"] = [tmp_path / "renamed"]
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / f"b.{kind}").write_text(f"{kind} 9")
+    files["b"] = [other / f"b.{kind}"]
+    renamed = {"renamed": [str(one), str(two)]} if kind == "image" else {}  # label maps may be empty, and so alike
+    found = trained_on([one, two, tmp_path / "unknown"], files, kind)
+    assert found == {"a": [str(one)], "x": [str(two)], **renamed}
+
+
+@pytest.mark.usefixtures("too_large")
+def test_training_cases_without_a_hash_are_known_by_path(tmp_path: Path) -> None:
+    run = record_in(tmp_path / "run", parts(tmp_path, "ab", "x"))
+    (tmp_path / "b.image").write_bytes(b"changed")
+    files = {name: [tmp_path / f"{name}.image"] for name in "abx"}
+    assert trained_on([run], files, "image") == {"a": [str(run)]}
+
+
+def test_the_record_of_an_earlier_version_tells_the_cases(begun: Path, caplog: pytest.LogCaptureFixture) -> None:
+    record = {"train": dict.fromkeys("abcdef", 10), "validation": {"x": 10, "y": 10}}
+    (begun / PLAN_JSON).write_text(json.dumps({"cases": record}))
+    assert warnings_of(caplog, begun) == []
+    with pytest.raises(ValueError, match="g added"):
+        require_same_cases(begun, *parts(begun, "abcdefg", "xy"))
+    assert trained_on([begun], {"a": [begun / "a.image"]}, "image") == {}
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"cases": 3}', '{"cases": {"train": {}}}'])

@@ -22,6 +22,7 @@ from hasten.engine.resume import resumed_run
 from hasten.engine.run import train
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+from hasten.report.compare import step_seconds
 from hasten.report.read import read_run
 from tests.engine.runs import (
     Killed,
@@ -408,7 +409,8 @@ def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
     out = tmp_path / "run"
     shutil.copytree(half, out)
     before, plan = (out / RUN_YAML).read_text(), (out / PLAN_JSON).read_bytes()
-    elapsed = checkpoint(out, "last")["extra"]["elapsed"]
+    spent = checkpoint(out, "last")["extra"]["spent"]
+    elapsed = spent["seconds"]["total"]
     (out / CHECKPOINTS / ".last.pt.abc123").write_bytes(b"half")
     summary = train(make(), out, resume=True)
     assert caplog.messages == []
@@ -417,6 +419,16 @@ def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
     assert (out / PLAN_JSON).read_bytes() == plan
     assert {path.name for path in (out / CHECKPOINTS).iterdir()} == {"best.pt", "last.pt"}
     assert summary["earlier_seconds"] == elapsed > 0
+    seconds, before = summary["seconds"], spent["seconds"]
+    assert all(seconds[name] > before[name] > 0 for name in ("total", "import", "train", "validate", "wait_for_data"))
+    parts = sum(value for name, value in seconds.items() if name != "total")
+    assert parts <= seconds["total"]
+    trained_s = seconds["train"] + seconds["wait_for_data"]
+    assert summary["wait_share"] == pytest.approx(seconds["wait_for_data"] / trained_s)
+    assert summary["samples_per_s"] == pytest.approx(summary["steps"] * 3 / trained_s)
+    run = read_run(out)
+    assert (run.wait_share, run.total_s) == (summary["wait_share"], seconds["total"])
+    assert step_seconds(run) == pytest.approx(trained_s / summary["steps"])
     times = [json.loads(line)["time_s"] for line in (out / METRICS_JSONL).read_text().splitlines()]
     assert times == sorted(times)
     assert len(set(times)) == len(times)
@@ -509,6 +521,7 @@ def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path:
     process.kill()
     process.communicate()
     assert checkpoint(out, "last")["step"] % 10 == 0
+    assert not (out / SUMMARY_JSON).exists()
 
     process = start("--resume", "--out", str(out), "--quiet")
     with one_thread(), pytest.MonkeyPatch.context() as patch:

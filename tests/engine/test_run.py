@@ -24,7 +24,7 @@ from hasten.engine import compose, loop, run, run_plan
 from hasten.engine.run import train
 from hasten.engine.run_plan import make_plan
 from hasten.engine.time_limit import TimeLimit
-from hasten.engine.validate import validate
+from hasten.engine.validate import CaseEvaluator, validate
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
@@ -207,15 +207,38 @@ def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(
         train(load_run(out / RUN_YAML, ["train.max_seconds=1000"]), out, resume=True)
 
 
-def test_a_validation_that_does_not_fit_is_given_up_and_the_weights_are_kept(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_validation_that_does_not_fit_scores_the_cases_that_do(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One case, however little time is left: the last weights are scored and saved."""
     a_second_a_step(monkeypatch)
-    monkeypatch.setattr(TimeLimit, "expired", lambda self: self.over)
+    monkeypatch.setattr(TimeLimit, "room", lambda self: -1.0 if self.over else 1.0)
     summary = train(make("train.steps=200", "train.validate_every=200", "train.max_seconds=8"), tmp_path / "run")
-    assert (summary["status"], summary["best"]["value"]) == ("time_up", None)
-    assert "the validation at step" in caplog.text
-    assert math.isnan(checkpoint(tmp_path / "run", "best")["dice"])
+    assert summary["status"] == "time_up"
+    assert summary["best"]["step"] == summary["steps"] == checkpoint(tmp_path / "run", "best")["step"]
+    assert 0 <= summary["best"]["value"] == checkpoint(tmp_path / "run", "best")["dice"] <= 1
+
+
+@pytest.mark.parametrize("seconds_a_voxel", [1e-12, 1.0])
+def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_voxel: float
+) -> None:
+    """No mirror images, less overlap and fewer cases, at least one."""
+    monkeypatch.setattr(CaseEvaluator, "_voxel_seconds", lambda self, network: seconds_a_voxel)
+    limit = "train.max_seconds=1e9" if seconds_a_voxel < 1 else "train.max_seconds=2000"
+    config = make("train.steps=2", limit, "infer.flip_axes=[0]", "data.split.fraction=0.5")
+    monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
+    summary = train(config, tmp_path / "run")
+    shorter = summary["engaged"].get("shorter validation")
+    assert (shorter is not None) is (seconds_a_voxel == 1.0)
+    if shorter is not None:
+        assert shorter["why"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
+    assert 0 <= summary["best"]["value"] <= 1
+
+
+def test_a_run_of_few_steps_says_so(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    summary = train(make("train.steps=2"), tmp_path / "run")
+    assert summary["doubts"][0].startswith("2 steps are too few to learn from: give the run more steps (train.steps)")
 
 
 def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
@@ -394,7 +417,7 @@ def test_validation_uses_the_average(
     """And leaves it as it is; what becomes of the weights does not matter to it."""
     seen = []
 
-    def spy(parts: Any, network: Any, seconds: list[float], expired: Any) -> Any:
+    def spy(parts: Any, network: Any, seconds: list[float], **_: Any) -> Any:
         assert network is parts.validated is parts.step.update.average
         before = {name: value.clone() for name, value in parts.step.update.average.state_dict().items()}
         dice = validate(parts, parts.validated)

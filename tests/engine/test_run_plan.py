@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from hasten.cases.phantom import write_phantoms
+from hasten.cases.split import split_warnings
 from hasten.config.decision import GIVEN
 from hasten.config.load import load_run
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
 from hasten.engine.out_of_memory import memory_mistakes
-from hasten.engine.run_plan import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
+from hasten.engine.run_plan import build_net, inference_of, pick_device, plan_run, plan_to_dict
 from hasten.observe.rundir import write_json
 
 
@@ -159,7 +160,8 @@ def test_a_decision_that_is_taken_out_is_made_anew(source: Path, tmp_path: Path)
         ("sampl.patch", [8, 8, 8], ["sampl.patch", "did you mean sample.patch?"]),
         ("patch", [8, 8, 8], ["patch", "no field"]),
         ("xyzzy.qqq", 1, ["xyzzy.qqq", "remove it"]),
-        ("data.split.fraction", 0.5, ["data.split.fraction", "no field"]),
+        ("data.split.by", "draw", ["data.split.by"]),
+        ("data.split.seed", 0.5, ["data.split.seed", "no plan decides"]),
         ("train.seed", 5, ["train.seed", "no plan decides", "train.seed=VALUE"]),
         ("network.norm", "batch", ["network.norm", "no plan decides"]),
         ("sample.patch", [8, 8], ["sample.patch"]),
@@ -386,8 +388,8 @@ def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: p
 def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:
     planned = plan_run(config_of(source))
     assert not any("leaves out" in each for each in planned.warnings)
-    (warning,) = left_out(planned.case_set, SplitConfig(), planned.train[1:], planned.validation)
+    (warning,) = split_warnings(planned.case_set, SplitConfig(), planned.train[1:], planned.validation)
     part = SplitConfig(train_range=(0.5, 1))
-    assert left_out(planned.case_set, part, planned.train[1:], planned.validation) == ()
+    assert split_warnings(planned.case_set, part, planned.train[1:], planned.validation) == ()
     assert "data.split leaves out" in warning
     assert f"1 of 5 cases ({planned.train[0].id}); add " in warning

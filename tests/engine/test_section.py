@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,8 +23,6 @@ from hasten.engine import section
 from hasten.engine.blend import window_starts
 from hasten.engine.predict import predict
 from tests.engine.phantom_runs import anatomy, picture, trained, variant
-
-tifffile = pytest.importorskip("tifffile")
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +156,27 @@ def test_a_section_to_be_turned_is_refused(tmp_path: Path, small: pytest.MonkeyP
     tifffile.imwrite(tmp_path / "a.tif", image(60, 70), tile=(32, 32), extratags=[(274, 3, 1, 6, False)])
     with pytest.raises(ValueError, match=r"a\.tif.*orientation tag is 6.*save it upright"):
         read_section_header(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "channels"),
+    [
+        ((60, 70, 2), {"photometric": "minisblack", "planarconfig": "contig"}, "2 on 1"),
+        ((60, 70, 4), {"photometric": "rgb", "extrasamples": ["unspecified"]}, "4 on 1"),
+        ((3, 60, 70), {"photometric": "minisblack", "metadata": {"axes": "CYX"}}, "3 on 3"),
+    ],
+)
+def test_a_section_of_other_channels_is_refused(
+    tmp_path: Path, small: pytest.MonkeyPatch, shape: tuple[int, ...], options: dict[str, Any], channels: str
+) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, np.uint8), tile=(32, 32), **options)
+    with pytest.raises(ValueError, match=rf"a\.tif: .*1 or 3 channels .*holds {channels} pages; cut it into tiles"):
+        read_section_header(tmp_path / "a.tif")
+
+
+def test_a_section_with_opacity(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((60, 70, 4), np.uint8), tile=(32, 32), photometric="rgb")
+    assert read_section_header(tmp_path / "a.tif") == ((1, 60, 70), 3)
 
 
 def test_what_is_read_as_a_whole(tmp_path: Path) -> None:

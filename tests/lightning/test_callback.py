@@ -51,7 +51,7 @@ def test_a_run_directory_that_watch_and_report_read(data: Path, tmp_path: Path) 
     runner, message = fit(data, out, max_epochs=4)
     assert runner.global_step == 8  # 3 cases, 2 in a batch
     run = read_run(out)
-    assert (run.status, run.steps, run.num_processes) == ("finished", 8, 1)
+    assert (run.status, run.steps, run.earlier_s) == ("finished", 8, 0)
     assert [record.step for record in run.train] == [2, 4, 6, 8]
     assert all(record.loss is not None and record.samples_per_s is not None for record in run.train)
     assert [record.step for record in run.validations] == [2, 4, 6, 8]
@@ -119,8 +119,11 @@ def test_gone_on_with_in_the_same_folder(data: Path, tmp_path: Path) -> None:
     times = [line["time_s"] for line in read_jsonl(out / "metrics.jsonl") if line["kind"] == "train"]
     assert times == sorted(times)
     assert times[0] == first[0]["time_s"]
-    assert read_run(out).num_processes == 1
-    assert read_run(out).steps == 10
+    run, first_line = read_run(out), first[1]
+    assert run.steps == 10
+    assert first_line["time_s"] < run.earlier_s < run.total_s
+    trained_s = run.seconds["train"] + run.seconds["wait_for_data"]
+    assert run.samples_per_s * trained_s == pytest.approx(5 * 3)  # of both processes
 
 
 def test_a_training_that_fails_is_told(data: Path, tmp_path: Path) -> None:

@@ -79,6 +79,17 @@ def test_turns_are_reversed_every_other_round_and_warm_up_is_not_recorded():
     assert len(comparison.seconds["a"]) == 3
 
 
+def test_a_gain_is_that_of_the_times_that_are_shown():
+    """Each arm is slow in every other round, so most rounds favour one arm though both take the same time."""
+    base, arm = [0.96, 0.8, 0.801, 0.96, 0.801, 0.96, 0.8], [0.8, 0.801, 0.96, 0.8, 0.96, 0.8, 0.801]
+    gain, low, high, verdict = judge(base, arm, 0.03)
+    assert gain == pytest.approx(0.801 / 0.801)
+    assert low <= gain <= high
+    assert verdict == "unclear"
+    compared = compare(arms(old=base, new=arm), base="old", rounds=(6, 6), meter=FakeMeter())
+    assert compared.arms["new"].gain == compared.median("old") / compared.median("new")
+
+
 @pytest.mark.parametrize("judged", [judge, judge_unpaired])
 @pytest.mark.parametrize("n", [5, 6, 9, 12, 20, 24])
 def test_the_interval_holds_the_true_gain_about_as_often_as_it_says(n, judged):

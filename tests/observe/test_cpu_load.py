@@ -16,11 +16,15 @@ Times = namedtuple("Times", "user system idle iowait steal guest guest_nice")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine of two cores whose clocks a test sets."""
+    """A machine whose clocks a test sets, with two cores that this process may use and one that it may not."""
 
     class Machine:
         wall, own = 0.0, 0.0
         times = Times(0, 0, 0, 0, 0, 0, 0)
+
+        def of_each(self):
+            half = Times(*(value / 2 for value in self.times))
+            return [half, Times(self.wall, 0, 0, 0, 0, 0, 0), half]
 
         def go(self, wall, own, **spent):
             self.wall, self.own = self.wall + wall, self.own + own
@@ -29,8 +33,8 @@ def machine(monkeypatch):
     made = Machine()
     monkeypatch.setattr(cpu_load, "_own_cpu", lambda: made.own)
     monkeypatch.setattr(time, "perf_counter", lambda: made.wall)
-    monkeypatch.setattr(cpu_load.psutil, "cpu_times", lambda: made.times)
-    monkeypatch.setattr(cpu_load.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(cpu_load.psutil, "cpu_times", lambda percpu: made.of_each())
+    monkeypatch.setattr(cpu_load, "allowed_cpus", lambda: {0, 2})
     return made
 
 
@@ -53,6 +57,12 @@ def test_others_and_stolen_time_are_counted_since_the_last_mark(machine):
 def test_guest_time_is_not_counted_twice(machine):
     meter = LoadMeter()
     machine.go(10, own=0, user=10, guest=10, idle=10)
+    assert meter.others() == pytest.approx(1.0)
+
+
+def test_own_time_can_be_that_of_this_process_alone(machine):
+    meter = LoadMeter(lambda: machine.own / 3)
+    machine.go(10, own=15, user=15, idle=5)
     assert meter.others() == pytest.approx(1.0)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
@@ -37,11 +36,6 @@ def test_without_torch_and_compiler_the_rest_is_there(monkeypatch: pytest.Monkey
     assert facts["gxx"] is None
     assert facts["git"] is None
     assert facts["cpu"]
-
-
-def test_usable_cores_follow_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
-    assert env.usable_cores() == 3
 
 
 def test_a_command_that_fails_gives_none() -> None:

@@ -187,3 +187,15 @@ def test_what_comes_every_so_many_steps_of_the_schedule_comes_as_often_when_it_i
             reached.append(step)
     assert len(reached) == 10
     assert reached[-1] == 40
+
+
+def test_steps_that_become_faster_stretch_what_is_left_of_the_schedule() -> None:
+    """It was hurried while they were slow; of the run's 1,000 steps no more than that are made."""
+    paced = PacedSchedule(schedule=Schedule(steps=1000, peak=1.0), steps=1000)
+    paced.finish_in(100, index=0)
+    assert paced.position(50) == 500
+    paced.finish_in(800, index=50)
+    assert paced.position(50) == 500
+    assert (paced.done(849), paced.done(850)) == (False, True)
+    paced.finish_in(5000, index=100)
+    assert paced.end(100) == 1000

@@ -154,3 +154,41 @@ def test_the_images_with_other_channels_than_most_are_named(tmp_path: Path, odd:
             picture.save(tmp_path / f"{folder}/im{number}.png")
     with pytest.raises(ValueError, match=rf"4 of 5 images .*1 channel, .*im{odd}\.png \(3\)"):
         take_fingerprint(load_case_set(tmp_path))
+
+
+def _slices(folder: Path, axes: list[int]) -> Path:
+    """Cases of one slice across the NIfTI axis that `axes` states, with spacings 5 across it, 2 and 3 in its plane."""
+    rng = np.random.default_rng(0)
+    for name in ("images", "labels"):
+        (folder / name).mkdir(parents=True)
+    for number, axis in enumerate(axes):
+        sides = [2.0, 3.0]
+        sides.insert(axis, 5.0)
+        plane = rng.integers(0, 100, (20, 30)).astype(np.int16)
+        for name, array in (("images", plane), ("labels", (plane > 50).astype(np.uint8))):
+            image = nibabel.Nifti1Image(np.expand_dims(array, axis), np.diag([*sides, 1]))
+            nibabel.save(image, folder / name / f"{number}.nii.gz")
+    return folder
+
+
+@pytest.mark.parametrize("axes", [[0, 0], [1, 1], [2, 2], [2, 0, 1]])
+def test_a_slice_is_2d_across_whichever_axis_it_is_stored(tmp_path: Path, axes: list[int]) -> None:
+    case_set = load_case_set(_slices(tmp_path, axes))
+    fingerprint = take_fingerprint(case_set, num_threads=1)
+    assert (case_set.spatial_dims, fingerprint.spatial_dims) == (2, 2)
+    assert fingerprint.shapes == ((1, 30, 20),) * len(axes)
+    assert fingerprint.spacings == ((5.0, 3.0, 2.0),) * len(axes)
+    spec = PrepareConfig(spacing=(0, 0, 0), intensity="zscore", crop_foreground=False)
+    for case in case_set.cases:
+        done = load_prepared(case, case_set.labels, spec)
+        assert done.image.shape == (1, 1, 30, 20)
+        stored = nibabel.load(case.label).get_fdata().T
+        assert np.array_equal(restore_label(done.label, done.geometry, [0, 1]), stored)
+
+
+def test_a_slice_across_another_axis_does_not_pass_for_a_volume(tmp_path: Path) -> None:
+    folder = _slices(tmp_path, [2, 0])
+    for name in ("images", "labels"):
+        nibabel.save(nibabel.Nifti1Image(np.ones((20, 30, 9), np.uint8), np.eye(4)), folder / name / "0.nii.gz")
+    with pytest.raises(ValueError, match=r"1\.nii\.gz: is one slice, of shape \(30, 20, 1\) .*among 3-D images"):
+        take_fingerprint(load_case_set(folder), num_threads=1)

@@ -76,3 +76,22 @@ def test_unknown_codes(codes: str) -> None:
 def test_affine_without_an_axis() -> None:
     with pytest.raises(ValueError, match="no direction for one of its axes"):
         orientation_of(np.diag([1.0, 0.0, 1.0, 1.0]), "RAS")
+
+
+@pytest.mark.parametrize("codes", [None, "RAS"])
+@pytest.mark.parametrize("letters", ["LPS", "ASR", "RAS", "SRA"])
+@pytest.mark.parametrize("across", [1, 2])
+def test_a_slice_across_another_axis_is_one_with_that_axis_in_front(
+    across: int, letters: str, codes: str | None
+) -> None:
+    """The file (1, H, W) or (H, 1, W) of a viewer is the picture that (H, W, 1) is."""
+    affine = affine_of(letters, (2, 3, 5))
+    shape = [8, 9]
+    shape.insert(across, 1)
+    array = np.arange(72).reshape(shape)
+    order = [across, *(axis for axis in range(3) if axis != across)]
+    columns = [*(2 - axis for axis in reversed(order)), 3]
+    permute, flip = orientation_of(affine, codes, (shape[0], shape[1], shape[2]))
+    plane = orient(array, permute, flip)
+    assert np.array_equal(plane, orient(array.transpose(order), *orientation_of(affine[:, columns], codes, (1, 8, 9))))
+    assert np.array_equal(unorient(plane, permute, flip), array)

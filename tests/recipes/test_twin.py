@@ -109,7 +109,6 @@ def test_every_other_recipe_trains_on_its_phantoms(name: str, tmp_path: Path) ->
 
 
 def test_slides_have_a_run_beside_them_too(tmp_path: Path) -> None:
-    pytest.importorskip("tifffile")
     from hasten.pathology.config import load
 
     recipe = load_recipe("pathology")

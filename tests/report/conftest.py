@@ -68,6 +68,9 @@ def example_arrays(count: int = 2) -> dict[str, Any]:
         arrays[f"prediction_{index}"] = np.roll(label, 1, axis=1)
         arrays[f"name_{index}"] = np.array(f"case_{index:03d}")
         arrays[f"dice_{index}"] = np.array(0.8 + index / 20)
+        arrays[f"which_{index}"] = np.array(["worst", "best"][index % 2])
+        arrays[f"where_{index}"] = np.array(f"axial slice {index + 9} of 32")
+        arrays[f"pixel_{index}"] = np.array([1.0, 0.5])
     return arrays
 
 
@@ -104,6 +107,8 @@ def write_run(
         },
         "steps": steps,
         "samples_per_s": 8 * speed,
+        "wait_share": 0.016,
+        "earlier_seconds": 0.0,
         "engaged": ENGAGED,
         "environment": {},
         "cases": {"train": 158, "validation": 52},
@@ -112,7 +117,7 @@ def write_run(
     (folder / "summary.json").write_text(json.dumps(whole | (summary or {})))
     fingerprint = {"name": "Hippocampus", "labels": {"0": "background", "1": "Anterior", "2": "Posterior"}}
     (folder / "plan.json").write_text(json.dumps({"fingerprint": fingerprint, "decisions": DECISIONS}))
-    environment = {"hasten": "0.1.0", "torch": "2.13.0", "cpu": {"name": "some CPU", "cores": 2}, "ram": "8 GiB"}
+    environment = {"hasten": "0.1.0", "torch": "2.13.0", "cpu": {"name": "some CPU"}, "ram_bytes": 8 << 30}
     (folder / "env.json").write_text(json.dumps(environment))
     (folder / "run.yaml").write_text(CONFIG)
     np.savez_compressed(folder / "examples.npz", **(example_arrays() if examples is None else examples))

@@ -61,7 +61,7 @@ def test_durations(seconds: float | None, text: str) -> None:
 
 def test_plain_values() -> None:
     assert plain([[2, 2, 1], [1, 1, 1]]) == "(2, 2, 1), (1, 1, 1)"
-    assert plain(None) == "none"
+    assert plain(None) == plain([]) == "none"
     assert plain(True) == "yes"
     assert plain(0.003) == "0.003"
     assert threshold(0.8) == "0.80"
@@ -109,3 +109,17 @@ def test_a_range_is_a_shaded_band_and_measurements_are_crosses() -> None:
 )
 def test_the_labels_of_an_axis_do_not_touch(log: bool, ticks: list[float], shown: list[float]) -> None:
     assert figures._apart(ticks, log=log) == shown
+
+
+def test_a_strip_has_a_row_for_each_group() -> None:
+    groups = [(1, "--c1", [0.5]), (3, "--c2", [0.9, 0.1, 0.2])]
+    svg = figures.strip_chart(groups, x_label="Dice", id_prefix="a", describe="Dice by class", bounds=(0.0, 1.0))
+    assert {"1", "3", "Dice"} <= {element.text for element in parsed(svg).iter("text")}
+    dots = [len(re.findall(rf"<use [^>]*var\(--c{row}\)", svg)) for row in (1, 2)]
+    assert dots == [1, 3]
+
+
+def test_of_very_many_values_some_are_drawn() -> None:
+    values = [number / 5000 for number in range(5000)]
+    svg = figures.strip_chart([(1, "--c1", values)], x_label="Dice", id_prefix="a", describe="")
+    assert 0 < len(re.findall(r"<use [^>]*var\(--c1\)", svg)) <= figures.MAX_POINTS

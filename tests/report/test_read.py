@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hasten.report.read import read_run
-from hasten.report.words import common_metric, metric, time_to, verdict
+from hasten.report.words import common_metric, metric, verdict
 
 MakeRun = Callable[..., Path]
 
@@ -33,24 +33,18 @@ def test_a_finished_run_is_read_whole(make_run: MakeRun) -> None:
     assert run.examples[1].dice == pytest.approx(0.85)
 
 
-def test_a_resumed_run_has_one_clock(make_run: MakeRun) -> None:
-    folder = make_run(final=0.8)
+def test_the_waiting_of_a_run_in_progress_is_that_of_all_its_steps(make_run: MakeRun) -> None:
+    """5 steps of 0.2 s, half of it waiting, and 15 of 0.1 s without: 0.5 of 2.5 s."""
+    folder = make_run()
+    (folder / "summary.json").unlink()
+    (folder / "metrics.jsonl").unlink()
+    line = {"kind": "train", "loss": 0.1}
     append(
         folder,
-        {"kind": "train", "step": 405, "time_s": 11.0, "loss": 0.1},
-        {"kind": "validation", "step": 410, "time_s": 12.0, "dice": 0.875},
+        {**line, "step": 5, "time_s": 3.0, "samples_per_s": 5.0, "wait_share": 0.5},
+        {**line, "step": 20, "time_s": 9.0, "samples_per_s": 10.0, "wait_share": 0.0},
     )
-    run = read_run(folder)
-    assert run.num_processes == 2
-    assert run.validations[-1].time_s == pytest.approx(90.5 + 12.0)
-    assert time_to(run, 0.87) == pytest.approx(90.5 + 12.0)
-    assert any("resumed" in note for note in run.notes)
-
-
-def test_a_late_line_of_the_other_kind_is_no_resume(make_run: MakeRun) -> None:
-    folder = make_run()
-    append(folder, {"kind": "train", "step": 405, "time_s": 90.2, "loss": 0.1})
-    assert read_run(folder).num_processes == 1
+    assert read_run(folder).wait_share == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", None, True, [0.5], 10**400])

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from hasten.report import slices
+from hasten.report.read import read_run
+from hasten.report.run_page import run_sections
 
 
 def pixels(uri: str) -> np.ndarray:
@@ -27,7 +32,7 @@ def test_an_image_keeps_its_values() -> None:
 
 @pytest.mark.parametrize("shape", [(32, 48), (1, 7), (400, 1000), (640, 640)])
 def test_overlays_keep_the_proportions(shape: tuple[int, int]) -> None:
-    uri = slices.label_uri(np.ones(shape, np.uint8), [1])
+    uri = slices.label_uri(np.ones(shape, np.uint8))
     height, width, _ = pixels(uri).shape
     assert max(height, width) <= slices.LONG_SIDE
     assert height / width == pytest.approx(shape[0] / shape[1], rel=0.01)
@@ -35,8 +40,8 @@ def test_overlays_keep_the_proportions(shape: tuple[int, int]) -> None:
 
 def test_a_class_is_tinted_and_outlined_in_its_colour() -> None:
     label = np.zeros((16, 16), np.uint8)
-    label[4:8, 4:8], label[8:12, 4:8] = 1, 3
-    shown = pixels(slices.label_uri(label, [1, 3]))
+    label[4:8, 4:8], label[8:12, 4:8] = 1, 2
+    shown = pixels(slices.label_uri(label))
     size = shown.shape[0] // 16
     centre = [(6 * size, 6 * size), (10 * size, 6 * size)]
     for (row, column), color in zip(centre, slices.COLORS, strict=False):
@@ -58,5 +63,37 @@ def test_a_difference_tells_the_three_errors_apart() -> None:
     assert middle[2:].tolist() == [[*rgb(color), 255] for color in (slices.MISSED, slices.EXTRA, slices.CONFUSED)]
 
 
+@pytest.mark.parametrize("labels", [{0: "background", 255: "a"}, {0: "background", 2: "a", 5: "b"}, {0: "b", 1: "a"}])
+def test_a_runs_classes_have_their_colours_whatever_their_values(
+    labels: dict[int, str], make_run: Callable[..., Path]
+) -> None:
+    """Label maps of examples.npz hold class indices, and not the values of the files."""
+    names = [name for value, name in labels.items() if value]
+    label = np.repeat(np.arange(len(names) + 1, dtype=np.uint8), 4)[None].repeat(8, axis=0)
+    arrays = {"image_0": np.zeros(label.shape, np.float32), "label_0": label, "prediction_0": label[:, ::-1]}
+    folder = make_run(examples=arrays)
+    (folder / "plan.json").write_text(json.dumps({"fingerprint": {"labels": labels}}))
+    (section,) = (each for each in run_sections(read_run(folder), "run-1") if each.slices)
+    assert [(key.name, key.color) for key in section.keys[: len(names)]] == list(
+        zip(names, slices.COLORS, strict=False)
+    )
+    (shown,) = section.slices
+    for uri, drawn in ((shown.label, label), (shown.prediction, label[:, ::-1])):
+        picture = pixels(uri)
+        size = picture.shape[1] // label.shape[1]
+        middle = picture[size // 2, size // 2 :: size]
+        expected = [rgb(slices.COLORS[index - 1]) if index else None for index in drawn[0]]
+        assert [pixel[:3].tolist() if pixel[3] else None for pixel in middle] == expected
+
+
+def test_many_classes_repeat_their_colours() -> None:
+    label = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    shown = pixels(slices.label_uri(label))
+    size = shown.shape[0] // 16
+    middle = shown[size // 2 :: size, size // 2 :: size].reshape(256, 4)
+    assert middle[0, 3] == 0
+    assert middle[1:, :3].tolist() == [rgb(slices.COLORS[index % 8]) for index in range(255)]
+
+
 def test_an_empty_label_is_clear() -> None:
-    assert pixels(slices.label_uri(np.zeros((8, 8), np.uint8), []))[..., 3].max() == 0
+    assert pixels(slices.label_uri(np.zeros((8, 8), np.uint8)))[..., 3].max() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.study.finding import Finding, gain_of, ranked
+from hasten.study.show import finding_lines, findings_section
 from hasten.study.time_split import Split, diagnose
 
 COMPUTE = {"forward": 0.03, "backward": 0.05, "optimizer": 0.005}
@@ -51,6 +52,33 @@ def test_compute_memory_and_small_batches():
     assert diagnose(split(bandwidth_share=0.3, flops_share=0.1)).bound == "compute"
 
 
+def test_a_verdict_is_judged_by_what_is_shown_beside_it():
+    """Launches rule the step itself, of which the interpreter's measured part may be less than a validation."""
+    result = diagnose(split({"validation": 0.045, "overhead": 0.03}, doubled=1.1))
+    assert (result.bound, result.measure) == (
+        "launch",
+        "twice the samples: 1.10 times as long; the step itself is 53% of the time",
+    )
+    assert diagnose(split({"validation": 0.2})).measure == "70% of the time"
+
+
+def test_a_floor_above_the_step_is_explained():
+    assert "compute takes all of a step" in diagnose(split(fixed_batch_s=0.09)).evidence[-1]
+    assert "the compute floor" in diagnose(split(fixed_batch_s=0.08)).evidence[-1]
+
+
+def test_findings_of_a_small_gain_follow_in_a_line():
+    small = Finding(name="small", title="a little", where="train.py:1", cure="do less", gain=1.04, cost_s=0.001)
+    lines = finding_lines([small, finding("large", gain=2.0)])
+    assert lines[0].startswith(" 1. large")
+    assert lines[-1] == "   small: train.py:1: a little; do less (1.04 times as fast)"
+    assert len(lines) == 4
+    assert [row[0] for row in findings_section([small, finding("large", gain=2.0)], "").table.rows] == [
+        "large",
+        "train.py:1: a little",
+    ]
+
+
 def test_on_a_cpu_a_second_sample_may_only_fill_idle_cores():
     assert diagnose(split(doubled=1.1, on_cpu=True)).bound == "launch"
     assert diagnose(split(doubled=1.3, on_cpu=True)).bound == "compute"
@@ -60,6 +88,11 @@ def test_the_evidence_gives_both_ablations():
     output = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
     assert "fixed batch a step takes 85.0 ms" in output
     assert "no step a batch takes 200.0 ms" in output
+
+
+def test_a_floor_above_the_step_is_no_floor():
+    assert split({"wait": 0.1}, fixed_batch_s=0.085).floor_note == "the compute floor"
+    assert "timed apart" in split({"wait": 0.1}, fixed_batch_s=10.0).floor_note
 
 
 def finding(name, **known):

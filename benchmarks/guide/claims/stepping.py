@@ -30,7 +30,7 @@ from benchmarks.guide.nets import (
     values,
 )
 from hasten.config.size import size_text
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 _LESS_MEMORY = 0.95
 """A claim of less memory holds below this share of what it takes without."""

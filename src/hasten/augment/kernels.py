@@ -36,7 +36,8 @@ from hasten.cache.key import cache_dir
 from hasten.cache.publish import sweep, temporary_for
 from hasten.config.schema import CacheConfig
 from hasten.files import last_line
-from hasten.observe.env import required_cxx_compiler, usable_cores
+from hasten.observe.cores import usable_cores
+from hasten.observe.env import required_cxx_compiler
 from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from hasten.cases.read import check_num_channels
 from hasten.cases.types import Case, CaseSet
 from hasten.config.patterns import first_few
 from hasten.config.schema import CacheConfig, PrepareConfig
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.prepare.case import load_prepared
 from hasten.prepare.foreground import foreground_points
 from hasten.prepare.threads import one_torch_thread

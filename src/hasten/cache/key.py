@@ -20,11 +20,11 @@ from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
 from hasten.files import expanded, hash_file
 
-FORMAT = 7
+FORMAT = 8
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _VERSION = [FORMAT, hasten.__version__]
 _ACCOMPANIED = (".mhd", ".nhdr", *HALVES, *TIFF_ENDINGS)
-"""Endings of files that `_parts` may find others for."""
+"""Endings of files that `parts_of` may find others for."""
 
 
 def cache_dir(config: CacheConfig) -> Path:
@@ -80,7 +80,7 @@ def files_of(cases: tuple[Case, ...], config: CacheConfig, known: Files | None =
             try:
                 row += _of_file(str(file), folders, config.hash_content) or [
                     each
-                    for path in _parts(file)
+                    for path in parts_of(file)
                     for each in _of_file(str(path), folders, config.hash_content, alone=True)
                 ]
             except OSError as error:
@@ -114,7 +114,7 @@ def _of_file(path: str, folders: dict[str, str], content: bool, *, alone: bool =
     return [real, status.st_size, status.st_mtime_ns, *([hash_file(Path(path))] if content else [])]
 
 
-def _parts(path: Path) -> list[Path]:
+def parts_of(path: Path) -> list[Path]:
     """The file and what is read with it: the other half of a .hdr/.img pair, a TIFF's spacing, slices of a series."""
     if path.is_dir():
         return sorted(each for each in path.iterdir() if each.is_file())

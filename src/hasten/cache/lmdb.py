@@ -24,7 +24,7 @@ from hasten.cache.mappings import Mappings, mapping_slots
 from hasten.cache.model import Models
 from hasten.cache.publish import as_value_error
 from hasten.files import expanded
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,13 @@ _ROUNDING = 0.11
 _LOSSY = {f"1.2.840.10008.1.2.4.{number}": kind for number, kind in
           ((50, "JPEG"), (51, "JPEG"), (81, "near-lossless JPEG-LS"), (91, "JPEG 2000"))}  # fmt: skip
 """Transfer syntaxes that may change values."""
+_SOP_CLASS = b"\x02\x00\x02\x00UI"
+"""The tag in the header that says what a DICOM file is, in explicit VR as every header is written."""
+_NO_IMAGE = {
+    "1.2.840.10008.5.1.4.1.1.66.4": ("segmentation (SEG)", "dcmqi: segimage2itkimage -t nii"),
+    "1.2.840.10008.5.1.4.1.1.66.7": ("segmentation (SEG)", "highdicom"),
+    "1.2.840.10008.5.1.4.1.1.481.3": ("set of contours (RTSTRUCT)", "dcmrtstruct2nii"),
+}
 _OTHER_ENDINGS = (".nii", ".gz", ".hdr", ".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp", ".nrrd", ".nhdr", ".mha",
                   ".mhd", ".raw", ".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".pdf")  # fmt: skip
 
@@ -64,6 +71,23 @@ def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
         slices = _slices(folder)
     depth, height, width = slices[0].shape
     return (len(slices) if len(slices) > 1 else depth, height, width), slices[0].num_channels, _affine(slices)
+
+
+def check_is_image(file: Path) -> None:
+    """Raise ValueError for a DICOM file of a segmentation or of contours, which is no image."""
+    with file.open("rb") as opened:
+        head = opened.read(1024)
+    at = head.find(_SOP_CLASS)
+    if head[128:132] != b"DICM" or at < 0:
+        return
+    length = int.from_bytes(head[at + len(_SOP_CLASS) :][:2], "little")
+    kind = head[at + len(_SOP_CLASS) + 2 :][:length].decode("latin-1").rstrip("\0 ")
+    if kind in _NO_IMAGE:
+        name, program = _NO_IMAGE[kind]
+        raise ValueError(
+            f"{file}: is a DICOM {name}, which is no image; convert it to .nii.gz on the grid of its image ({program}, "
+            "or 3D Slicer: Segmentations > Export to files)."
+        )
 
 
 def _is_slice(file: Path) -> bool:
@@ -122,6 +146,7 @@ def _slices(folder: Path) -> list[_Slice]:
 
 
 def _read_slice_header(file: Path) -> _Slice:
+    check_is_image(file)
     with explain_itk_errors(file):
         reader = open_itk(file)
     width, height, depth = (*reader.GetSize(), 1)[:3]

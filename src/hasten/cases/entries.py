@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import json
+import logging
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from hasten.cases.formats import stem
 from hasten.cases.locate import FileLocator, Remote
 from hasten.cases.types import Case
+from hasten.config.patterns import first_few
 from hasten.config.url import shown
 
+log = logging.getLogger(__name__)
+
+_NEAR = 0.7
+"""Similarity of a column's name to one that is read, from which it may be meant."""
 _LONGEST_ID = 200
 """Bytes: of the 255 that a file name may have, the endings of predictions and temporary files need some."""
 _BATCH = 256
 T = TypeVar("T")
 Part = Literal["train", "val", "test"]
-_PARTS: dict[str, Part] = {
-    "": "train", "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
-    "test": "test", "testing": "test",
-}  # fmt: skip
-"""Words for the part of the cases that an entry belongs to."""
+PARTS: dict[str, Part] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Words for the part of the cases that an entry belongs to, in its field `split` or as the name of a list."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -50,6 +64,8 @@ class Listing:
     """Label value of voxels that are not annotated, as in CaseSet."""
     held_out: tuple[str, ...] = ()
     """Ids of the cases that the source itself holds out for validation, as in CaseSet."""
+    folds: Mapping[str, int] = field(default_factory=dict)
+    """The fold of cases by id, as in CaseSet."""
 
 
 class Entry(NamedTuple):
@@ -58,7 +74,10 @@ class Entry(NamedTuple):
     case: Case
     remote: list[Remote]
     """Files of the case that are to be fetched."""
-    part: Part
+    part: Part | None
+    """None if the entry doesn't say."""
+    fold: int | None
+    """Fold in which the case is validated on."""
 
 
 @contextmanager
@@ -99,14 +118,53 @@ def load_json(path: Path) -> Any:
         raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
-def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry:
-    """A case from `{"id", "image": str | list, "label", "sha256", "split"}`.
+def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV table, each with its place for errors; by column, whose names are made lower case.
 
-    Relative names start at `place`. `split` is train (as without it), val or test. `sha256`,
+    required, optional: columns that are read. Logs a warning for others that are nearly called so. Raises ValueError.
+    """
+    reader = csv.reader(read_text(path).splitlines())
+    try:
+        columns = [name.strip().lower() for name in next(reader, [])]
+        repeated = [name for name, count in Counter(columns).items() if name and count > 1]
+        if repeated:
+            raise ValueError(f"{path}: has several columns {repeated[0]!r}; rename or remove all but one.")
+        missing = [name for name in required if name not in columns]
+        if missing:
+            raise ValueError(
+                f'{path}: has no column "{missing[0]}" (its first line names {columns}); '
+                f"name the columns {','.join(required)} in the first line."
+            )
+        known = (*required, *optional)
+        near = {name: get_close_matches(name, known, 1, _NEAR) for name in columns if name not in known}
+        for name, similar in near.items():
+            if similar:
+                log.warning('%s: the column "%s" is not read; call it "%s" if it is meant so', path, name, similar[0])
+        for fields in reader:
+            if not any(field.strip() for field in fields):
+                continue
+            where = f"{path}: line {reader.line_num}"
+            if len(fields) != len(columns):
+                raise ValueError(
+                    f"{where}: has {len(fields)} fields, but the first line names {len(columns)} columns; "
+                    "correct the line, with quotes around each field that holds a comma."
+                )
+            yield where, dict(zip(columns, (field.strip() for field in fields), strict=True))
+    except csv.Error as error:
+        raise ValueError(f"{path}: is not valid CSV near line {reader.line_num} ({error}); correct it there.") from None
+
+
+def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry | None:
+    """A case from `{"id", "image": str | list, "label", "sha256", "split", "fold"}`; None for one that is to be tested.
+
+    Relative names start at `place`. `split` and `fold` are as `read_part` and `read_fold` take them. `sha256`,
     `{"image": str | list, "label": str}`, is what the content of remote files must have. Raises ValueError.
     """
     if not isinstance(entry, dict):
         raise ValueError(f'{where}: must be {{"image": ..., "label": ...}}, not {shown(repr(entry))}.')
+    part, fold = read_part(entry.get("split"), where), read_fold(entry.get("fold"), where)
+    if part == "test":
+        return None
     image, label = entry.get("image"), entry.get("label")
     names = [image] if isinstance(image, str) else image
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
@@ -123,14 +181,49 @@ def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry:
             f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
         )
     case = Case(id=str(case_id), image=tuple(paths), label=label_path)
-    return Entry(case, [each for each in files if isinstance(each, Remote)], _part(entry.get("split"), where))
+    return Entry(case, [each for each in files if isinstance(each, Remote)], part, fold)
 
 
-def _part(value: object, where: str) -> Part:
-    part = _PARTS.get(str(value or "").strip().lower())
-    if part is None:
+def read_part(value: object, where: str) -> Part | None:
+    """The part that the field `split` names; None if it is empty. Raises ValueError for another word."""
+    word = _text(value).lower()
+    if word and word not in PARTS:
         raise ValueError(f'{where}: "split" is {shown(repr(value))}; write train, val or test, or rename the field.')
-    return part
+    return PARTS.get(word)
+
+
+def _text(value: object) -> str:
+    """A field as text: "" for null, and for the NaN that tables write for an empty field."""
+    return "" if value is None or value != value else str(value).strip()
+
+
+def check_parts(parts: Mapping[str, Part | None], where: str) -> None:
+    """Raise ValueError for cases, by id, that are in no part, where others are said to be trained on.
+
+    Where only those to validate on or to test are marked, the others are trained on.
+    """
+    if "train" not in parts.values():
+        return
+    unsaid = [case_id for case_id, part in parts.items() if part is None]
+    if unsaid:
+        raise ValueError(
+            f'{where}: {len(unsaid)} cases have no "split", and others have: {first_few(unsaid)}; write train, val or '
+            "test for each of them."
+        )
+
+
+def read_fold(value: object, where: str) -> int | None:
+    """The number of the fold in which a case is validated on; None if the field `fold` is empty. Raises ValueError."""
+    text = _text(value)
+    if not text:
+        return None
+    whole = re.fullmatch(r"(\d{1,6})(\.0*)?", text, re.ASCII)  # tables write 1.0 where other fields are empty
+    if not whole:
+        raise ValueError(
+            f'{where}: "fold" is {shown(repr(value))}; number the folds 0, 1, 2, ..., and leave it empty for a case '
+            "that is trained on in every fold."
+        )
+    return int(whole[1])
 
 
 def _file_name(text: str) -> bool:
@@ -153,13 +246,15 @@ def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
     )
 
 
-def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The fields of a Listing that the entries provide; those of the part `test` are left out."""
-    labelled = [entry for entry in entries if entry.part != "test"]
+def join_entries(entries: Iterable[Entry | None], where: str) -> dict[str, Any]:
+    """The fields of a Listing that the entries provide; None is a case that is left out. Raises ValueError."""
+    used = [entry for entry in entries if entry is not None]
+    check_parts({entry.case.id: entry.part for entry in used}, where)
     return {
-        "cases": tuple(entry.case for entry in labelled),
-        "remote": tuple(each for entry in labelled for each in entry.remote),
-        "held_out": tuple(entry.case.id for entry in labelled if entry.part == "val"),
+        "cases": tuple(entry.case for entry in used),
+        "remote": tuple(each for entry in used for each in entry.remote),
+        "held_out": tuple(entry.case.id for entry in used if entry.part == "val"),
+        "folds": {entry.case.id: entry.fold for entry in used if entry.fold is not None},
     }
 
 

@@ -8,16 +8,19 @@ from typing import Literal
 
 import numpy as np
 
-from hasten.cases.dicom import is_series, read_series, read_series_header
+from hasten.cases.dicom import check_is_image, is_series, read_series, read_series_header
 from hasten.cases.itk import ITK_ENDINGS, data_file, read_itk, read_itk_header
 from hasten.cases.nifti import NIFTI_ENDINGS, read_nifti, read_nifti_header
 from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_header
-from hasten.cases.tiff import is_stack, read_stack, read_stack_header
+from hasten.cases.tiff import TIFF_ENDINGS, is_stack, read_tiff, read_tiff_header
 from hasten.cases.types import Shape, Volume
 
-Kind = Literal["nifti", "itk", "series", "stack", "picture"]
+Kind = Literal["nifti", "itk", "series", "tiff", "picture"]
 HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
-ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *PICTURE_ENDINGS)
+_WITHOUT_POSITION = (*PICTURE_ENDINGS, *TIFF_ENDINGS)
+ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *_WITHOUT_POSITION)
+_DOUBLE = {".nrrd": ".seg", ".tif": ".ome", ".tiff": ".ome"}
+"""What stands before an ending in names of 3D Slicer's segmentations and of OME-TIFF, and belongs to the ending."""
 
 
 def ending(path: Path) -> str:
@@ -36,20 +39,34 @@ def stem(path: Path) -> str:
     if path.is_dir():
         return path.name
     suffix = ending(path)
-    return path.name[: len(path.name) - len(suffix)] if suffix else path.stem
+    return _without(path.name, suffix) if suffix else path.stem
+
+
+def _without(name: str, suffix: str) -> str:
+    """A file name without its known ending, of which there may be two parts (`a.ome.tif` gives `a`)."""
+    name, first = name[: -len(suffix)], _DOUBLE.get(suffix)
+    return name[: -len(first)] if first and name.lower().endswith(first) and len(name) > len(first) else name
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is a 2-D picture, which has no position in space. A TIFF of several pages is none."""
-    return ending(path) in PICTURE_ENDINGS and not is_stack(path)
+    """Whether a file is a 2-D picture, which has no position in space. A TIFF of several slices is none.
+
+    Raises ValueError for a TIFF that can't be read.
+    """
+    return ending(path) in _WITHOUT_POSITION and not is_stack(path)
 
 
 def may_lack_position(path: Path) -> bool:
-    """Whether files of this kind may have no position: pictures and TIFF stacks, whose affine then is the identity.
+    """Whether files of this kind may have no position: pictures and TIFFs.
 
     Decided by the name, so that no label is opened.
     """
-    return ending(path) in PICTURE_ENDINGS
+    return ending(path) in _WITHOUT_POSITION
+
+
+def lacks_position(path: Path, affine: np.ndarray) -> bool:
+    """Whether a file states neither a position nor a spacing: a picture or TIFF stack, whose affine is the identity."""
+    return may_lack_position(path) and np.array_equal(affine, np.eye(4))
 
 
 def is_nifti(path: Path) -> bool:
@@ -72,7 +89,7 @@ def named_files(folder: Path) -> list[tuple[str, Path]]:
             suffix = _ending(entry.name)
             if entry.is_file():
                 if suffix and not suffix.startswith(".hdr"):
-                    result.append((entry.name[: -len(suffix)], folder / entry.name))
+                    result.append((_without(entry.name, suffix), folder / entry.name))
             elif is_series(folder / entry.name):
                 result.append((entry.name, folder / entry.name))
     return result
@@ -91,8 +108,8 @@ def read_file(path: str | Path, *, label: bool = False) -> Volume:
             return read_itk(path)
         case "series":
             return read_series(path, label=label)
-        case "stack":
-            return read_stack(path, indices=label)
+        case "tiff":
+            return read_tiff(path, indices=label)
         case _:
             return read_picture(path, indices=label)
 
@@ -107,8 +124,8 @@ def read_file_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
             return read_itk_header(path)
         case "series":
             return read_series_header(path)
-        case "stack":
-            return read_stack_header(path)
+        case "tiff":
+            return read_tiff_header(path)
         case _:
             return read_picture_header(path)
 
@@ -123,12 +140,14 @@ def kind_of(path: Path) -> Kind:
         check_regular(path.parent / second, path)
     suffix = ending(path)
     if not suffix:
+        if path.is_file():
+            check_is_image(path)
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
     if suffix in NIFTI_ENDINGS:
         return "nifti"
     if suffix in ITK_ENDINGS:
         return "itk"
-    return "stack" if is_stack(path) else "picture"
+    return "tiff" if suffix in TIFF_ENDINGS else "picture"
 
 
 def second_file(path: Path) -> str | None:

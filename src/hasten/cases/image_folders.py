@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +14,8 @@ from hasten.cases.formats import ENDINGS, ending, list_files, named_files
 from hasten.cases.labels import parse_labels
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
+
+log = logging.getLogger(__name__)
 
 PAIR_FOLDERS = (("images", "labels"), ("imagesTr", "labelsTr"))
 _WORDS = {
@@ -23,6 +26,12 @@ _WORDS = {
 _NNUNET_NAME = re.compile(r"Dataset\d{3}_.+")
 _LIST = "dataset.json"
 _CHANNEL = re.compile(r"(.+)_\d{4}")
+_MARKS = (
+    r"images?|imgs?|raw|cp[-_]?masks?|masks?|seg(?:mentation)?s?|labels?|label[-_]?maps?|annotations?|annot|gt|"
+    r"ground[-_]?truth|manual|rois?|targets?"
+)
+_MARK = re.compile(rf"^(?:{_MARKS})(?=[\W_\d])[\W_]*|(?:[\W_]+|(?<=\d))(?:{_MARKS})$")
+"""A word that says what a file is, at either end of its name."""
 
 
 def read_pairs(folder: Path) -> Listing:
@@ -35,32 +44,85 @@ def read_pairs(folder: Path) -> Listing:
 
 
 def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
-    """Match images and label maps by name without ending; `NAME_0000`, `NAME_0001` are channels of `NAME`."""
-    label_of = _by_stem(labels)
+    """Match images and label maps by name without ending; `NAME_0000`, `NAME_0001` are channels of `NAME`.
+
+    What is left is matched by `similar_names`. A case is called as its image.
+    """
+    label_of, image_of = _by_stem(labels), _by_stem(images)
+    base_of = {name: match[1] for name in image_of if (match := _CHANNEL.fullmatch(name))}
+    case_of = {name: name if name in label_of else base_of.get(name, name) for name in image_of}
+    rest = [name for name, case_id in case_of.items() if case_id not in label_of]
+    free = label_of.keys() - set(case_of.values())
+    alike = similar_names(rest, free, str(labels))
+    alike |= similar_names(
+        {base_of[name] for name in rest if name in base_of and name not in alike},
+        free - set(alike.values()),
+        str(labels),
+    )
+    case_of |= {name: name if name in alike else base_of.get(name, name) for name in rest}
+    if alike:
+        log.info(
+            "%s: %d cases are paired by similar names: %s", images, len(alike),
+            first_few(f"{name} with {label_of[label].name}" for name, label in alike.items()),
+        )  # fmt: skip
+    label_of |= {name: label_of.pop(label) for name, label in alike.items()}
     images_of: dict[str, list[Path]] = {}
     without_label = []
-    for name, path in _by_stem(images).items():
-        channel = _CHANNEL.fullmatch(name)
-        case_id = name if name in label_of or channel is None else channel[1]
-        if case_id in label_of:
-            images_of.setdefault(case_id, []).append(path)
+    for name, path in image_of.items():
+        if case_of[name] in label_of:
+            images_of.setdefault(case_of[name], []).append(path)
         else:
-            without_label.append(path.name)
-    without_image = [path.name for name, path in label_of.items() if name not in images_of]
+            without_label.append(name)
+    without_image = [name for name in label_of if name not in images_of]
     if without_image or not (label_of or without_label):
-        _refuse_unread(images, [name for name in label_of if name not in images_of])
+        _refuse_unread(images, [label_of[name].name for name in without_image])
     if without_label:
-        _refuse_unread(labels, without_label)
+        _refuse_unread(labels, [image_of[name].name for name in without_label])
+        shown = first_few(f"{image_of[name].name}{nearest(name, without_image)}" for name in without_label)
         raise ValueError(
             f"{images}: {len(without_label)} images have no label map of the same name in {labels.name}/: "
-            f"{first_few(without_label)}; add the label maps or move the images away."
+            f"{shown}; add the label maps or move the images away."
         )
     if without_image:
         raise ValueError(
             f"{labels}: {len(without_image)} label maps have no image of the same name in {images.name}/: "
-            f"{first_few(without_image)}; add the images or move the label maps away."
+            f"{first_few(label_of[name].name for name in without_image)}; add the images or move the label maps away."
         )
     return tuple(Case(id=case_id, image=tuple(paths), label=label_of[case_id]) for case_id, paths in images_of.items())
+
+
+def similar_names(images: Iterable[str], labels: Iterable[str], where: str) -> dict[str, str]:
+    """Images, each with the label map whose name differs only in case, or in words such as `_mask`, `label`, `img`.
+
+    Raises ValueError, beginning with `where`, if a name fits several.
+    """
+    by_key: dict[str, tuple[list[str], list[str]]] = {}
+    for side, names in enumerate((images, labels)):
+        for name in sorted(names):
+            by_key.setdefault(_bare(name), ([], []))[side].append(name)
+    pairs = [pair for pair in by_key.values() if all(pair)]
+    for some_images, some_labels in pairs:
+        if len(some_images) > 1 or len(some_labels) > 1:
+            raise ValueError(
+                f"{where}: several names are alike, {', '.join(some_images)} and {', '.join(some_labels)}; give every "
+                "image and its label map the same name."
+            )
+    return {image: label for ((image,), (label,)) in pairs}
+
+
+def _bare(name: str) -> str:
+    """A name in lower case without words that say that it is an image or a label map."""
+    name, before = name.casefold(), ""
+    while name != before:
+        before, name = name, _MARK.sub("", name) or name
+    return name
+
+
+def nearest(name: str, others: Iterable[str]) -> str:
+    """A hint to the most similar of other names; empty if none is."""
+    by_bare = {_bare(other): other for other in others}
+    close = difflib.get_close_matches(_bare(name), by_bare, 1)
+    return f" (nearest is {by_bare[close[0]]})" if close else ""
 
 
 def _refuse_unread(folder: Path, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.types import Shape, Volume
+from hasten.cases.segments import parse_segments
+from hasten.cases.types import IN_MM, Shape, Volume
 
 ITK_ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
-_DATA_KEYS = {".mhd": "elementdatafile", ".mha": "elementdatafile", ".nhdr": "data file"}
+_DATA_KEYS = {".mhd": "elementdatafile", ".mha": "elementdatafile", ".nhdr": "data file", ".nrrd": "data file"}
 _HEADER_BYTES = 1 << 16
 _MOST_DIMS = 10
 """Largest number of axes of a MetaImage file: SimpleITK ends the process on one that declares more, or none."""
@@ -35,7 +37,8 @@ def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Vol
             reader.SetExtractIndex(start[::-1][:dims])
             reader.SetExtractSize(size[::-1][:dims])
         affine = physical_affine(reader, path)
-        return Volume(channels_first(reader.Execute(), path), affine)
+        fields = {key: reader.GetMetaData(key) for key in reader.GetMetaDataKeys()}
+        return Volume(channels_first(reader.Execute(), path), affine, parse_segments(fields, path))
 
 
 def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
@@ -48,7 +51,7 @@ def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
 
 
 def data_file(path: Path) -> str | None:
-    """The file that a .mhd or .nhdr names for its voxels; None for a list of files, and for other formats."""
+    """The file that a MetaImage or NRRD header names for its voxels; None for a list of files and other formats."""
     value = _fields(path).get(_DATA_KEYS.get(path.suffix.lower(), ""), "")
     return value if value and value.split()[0].lower() not in ("local", "internal", "list") else None
 
@@ -93,12 +96,14 @@ def open_itk(path: Path) -> Any:
 
 
 def _fields(path: Path) -> dict[str, str]:
-    """The fields of the text header of a .mhd, .mha or .nhdr, by their names in lower case; empty for other files."""
+    """The fields of the text header of a MetaImage or NRRD, by their names in lower case; empty for other files."""
     if path.suffix.lower() not in _DATA_KEYS or not path.is_file():
         return {}
     with path.open("rb") as file:
-        text = file.read(_HEADER_BYTES).decode("latin-1")
-    sign = ":" if path.suffix.lower() == ".nhdr" else "="
+        text = file.read(_HEADER_BYTES).decode("utf-8", "surrogateescape")
+    sign = "="
+    if path.suffix.lower() in (".nhdr", ".nrrd"):
+        sign, text = ":", re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]  # voxels follow the first empty line
     parts = (line.partition(sign) for line in text.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in parts}
 
@@ -136,4 +141,15 @@ def physical_affine(image: Any, path: Path) -> np.ndarray:
     affine[:dims, 3] = origin
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine) < 4:
         raise ValueError(f"{path}: its directions {affine[:3, :3].tolist()} span no volume; export it again.")
+    affine[:dims] *= _unit_in_mm(path)
     return TO_RAS @ affine
+
+
+def _unit_in_mm(path: Path) -> float:
+    """The unit of length that a header states, in mm, as SimpleITK passes the numbers on; 1 where it states none."""
+    fields = _fields(path)
+    stated = (fields.get(name, "") for name in ("distanceunits", "space units", "units"))
+    units = {IN_MM[name] for text in stated for name in re.findall(r'[^"\s]+', text.lower()) if name in IN_MM}
+    if len(units) > 1:
+        raise ValueError(f"{path}: its header states several units of length; export it again, in mm.")
+    return units.pop() if units else 1.0

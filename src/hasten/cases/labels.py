@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hasten.cases.entries import batched
-from hasten.cases.formats import read_file
+from hasten.cases.formats import is_nifti, read_file
+from hasten.cases.nifti import read_scaling
+from hasten.cases.segments import by_name, present_segments
+from hasten.cases.types import Volume
 from hasten.config.patterns import first_few
+from hasten.observe.cores import usable_cores
 
 _UNDECLARED = 255
 IGNORED = 255
@@ -20,6 +24,10 @@ IGNORED = 255
 MAX_CLASSES = 255
 """Class indices are stored as uint8, and one value marks undeclared or ignored labels."""
 _MAX_FOUND = 32
+_GRAYS = 5
+"""Different values between 0 and 255 that are taken for those of a smoothed mask, if their steps differ."""
+_MOST_NUMBERED = 5
+"""Values from 1 without a gap that are taken for classes, however many of them a file has."""
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
 """Digits of a label value at most, so that it fits into int64."""
@@ -35,7 +43,7 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
     if not isinstance(raw, dict) or not raw:
         raise ValueError(f'{where}: "labels" must map values to names, as in {{"0": "background", "1": "spleen"}}.')
     labels: dict[int, str] = {}
-    for key, entry in raw.items():
+    for key, entry in _with_numbers(raw).items():
         value, name = _value_and_name(key, entry, where)
         if value < 0:
             raise ValueError(f'{where}: label value {value} of "{name}" is negative; number the classes from 0.')
@@ -50,6 +58,24 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
     if len(labels) > MAX_CLASSES:
         raise ValueError(f"{where}: declares {len(labels)} classes; at most {MAX_CLASSES} are supported.")
     return dict(sorted(labels.items()))
+
+
+def as_number(value: object) -> object:
+    """A label value that is written as text, "255", as an integer; anything else as it is."""
+    text = value.strip() if isinstance(value, str) else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else value
+
+
+def _with_numbers(raw: Mapping[str, object]) -> dict[str, Any]:
+    """Declared labels; where a name stands before its value or values, these as integers."""
+    return {
+        key: entry
+        if key.strip().removeprefix("-").isdecimal()
+        else [as_number(value) for value in entry]
+        if isinstance(entry, list)
+        else as_number(entry)
+        for key, entry in raw.items()
+    }
 
 
 def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
@@ -76,7 +102,10 @@ def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
 
     Raises ValueError where that is not one value of its own, or the background's.
     """
-    if not isinstance(raw, dict) or "ignore" not in raw:
+    if not isinstance(raw, dict):
+        return raw, None
+    raw = _with_numbers(raw)
+    if "ignore" not in raw:
         return raw, None
     value, rest = raw["ignore"], {name: entry for name, entry in raw.items() if name != "ignore"}
     if type(value) is not int or value < 1:
@@ -98,32 +127,106 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
     return name_values(find_values(paths), where, ignore)
 
 
-def find_values(paths: Iterable[Path]) -> dict[int, Path]:
-    """The values in label files, each with a file that holds it. Raises ValueError for too many, and non-integers."""
-    files: dict[int, Path] = {}
+def read_label_values(path: Path, labels: Mapping[int, str], ignore: int | None = None) -> Volume:
+    """A label map (C, D, H, W) of integers; named segments (3D Slicer) have the values that `labels` gives their names.
 
-    def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
-        arrays = ((path, as_integers(read_file(path, label=True).array, path)) for path in some)
-        return [(path, distinct_values(array).tolist()) for path, array in arrays]
+    Raises ValueError for values that are no integers, and segments that are no class.
+    """
+    volume = read_file(path, label=True)
+    array = by_name(volume, labels, path, ignore) if volume.segments else volume.array
+    return Volume(as_integers(array, path), volume.affine)
 
-    num_threads = min(8, os.cpu_count() or 1)
+
+class Found(NamedTuple):
+    """A label value in the files."""
+
+    path: Path
+    """A file that holds it."""
+    name: str = ""
+    """Of the segment, where the file states it."""
+
+
+def find_values(paths: Iterable[Path]) -> dict[int, Found]:
+    """The values in label files. Raises ValueError for too many, and non-integers.
+
+    A named segment (3D Slicer) has one value in all files: that of the first, or the next that is free.
+    """
+    found: dict[int, Found] = {}
+    sets: dict[tuple[int, ...], Path] = {}
+    value_of = {"background": 0}
+    plain: list[Path] = []
+
+    def values_of(some: Sequence[Path]) -> list[tuple[Path, list[tuple[int, str]], bool]]:
+        return [(path, *_values_and_names(read_file(path, label=True), path)) for path in some]
+
+    num_threads = min(8, usable_cores())
     with ThreadPoolExecutor(num_threads) as pool:
-        for path, values in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
-            files.update({value: path for value in values if value not in files})
-            if len(files) > _MAX_FOUND:
-                raise ValueError(
-                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(files))}), which "
-                    f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
-                )
-    return files
+        for path, values, is_named in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
+            if not is_named:
+                plain.append(path)
+                sets.setdefault(tuple(value for value, _ in values if value), path)
+            for value, name in values:
+                key = name.strip().lower()
+                if name and key not in value_of:
+                    value_of[key] = max(found) + 1 if value in found or value == 0 else value
+                    found[value_of[key]] = Found(path, name)
+                elif not name and value not in found:
+                    found[value] = Found(path)
+            if len(found) > _MAX_FOUND:
+                break
+    _check_classes(sorted(found), {values: path for values, path in sets.items() if values})
+    named = next((each for each in found.values() if each.name), None)
+    if named and plain:
+        raise ValueError(
+            f"{named.path}: names its segments ({named.name}, ...), but {plain[0]} holds values without names, so "
+            "which are the same? Save all with names, or declare the classes in a labels.json."
+        )
+    return found
 
 
-def name_values(files: Mapping[int, Path], where: str, ignore: int | None = None) -> dict[int, str]:
+def _values_and_names(volume: Volume, path: Path) -> tuple[list[tuple[int, str]], bool]:
+    """The values in a label map, 0 first, with the name of each if it has one, and whether the file names any."""
+    if volume.segments:
+        return [(0, ""), *((each.value, each.name) for each in present_segments(volume, path))], True
+    return [(value, "") for value in distinct_values(as_integers(volume.array, path)).tolist()], False
+
+
+def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> None:
+    """Raise ValueError for values that are grays of a smoothed mask, numbers of single objects, or many.
+
+    values: all, sorted. sets: those of each file but 0, where it has any, with the first file that holds just these.
+    """
+    richest = sets[max(sets, key=len)] if sets else None
+    grays = [value for value in values if 0 < value < 255]
+    uneven = len(values) > _MAX_FOUND or len(set(np.diff(values).tolist())) > 2
+    if values[:1] == [0] and values[-1] == 255 and len(grays) >= _GRAYS and uneven:
+        raise ValueError(
+            f"{richest}: holds gray values between 0 and 255, as masks have that were smoothed or scaled: "
+            f"{_listed(grays)}; store 0 and 255 alone (in Python 255 * (mask > 127)), or, if they are classes, declare "
+            "them in a labels.json."
+        )
+    counted = {len(each): path for each, path in sets.items() if each == tuple(range(1, len(each) + 1))}
+    most, fewest = max(counted, default=0), min(counted, default=0)
+    if len(counted) == len(sets) and most > _MOST_NUMBERED and 2 * fewest <= most:
+        raise ValueError(
+            f"{counted[most]}: holds the values 1 to {most}, and {counted[fewest]} 1 to {fewest}, which look like "
+            "numbers of single objects (instances), not classes; store masks of 0 and 1 (in Python label > 0), or, if "
+            "they are classes, declare them in a labels.json."
+        )
+    if len(values) > _MAX_FOUND:
+        raise ValueError(
+            f"{richest}: more than {_MAX_FOUND} label values are found up to it ({_listed(values)}), which does not "
+            "look like classes; store label maps without loss (PNG, NIfTI), numbers of single objects (instances) as "
+            "masks of 0 and 1, or declare the classes in a labels.json."
+        )
+
+
+def name_values(found: Mapping[int, Found], where: str, ignore: int | None = None) -> dict[int, str]:
     """`find_labels` of what `find_values` finds. Raises ValueError where nothing or a negative value is left."""
-    classes = sorted(files.keys() - {0, ignore})
+    classes = sorted(found.keys() - {0, ignore})
     if not classes:
         ignored, also = "", ""
-        if ignore in files:
+        if ignore in found:
             ignored, also = f" and what is ignored (value {ignore})", "data.ignore, and "
         raise ValueError(
             f"{where}: no label file holds anything but 0{ignored}; check {also}that labels and images are not mixed "
@@ -131,8 +234,8 @@ def name_values(files: Mapping[int, Path], where: str, ignore: int | None = None
         )
     lowest = classes[0]
     if lowest < 0:
-        raise ValueError(f"{files[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
-    return {0: "background", **{value: f"class_{index}" for index, value in enumerate(classes, 1)}}
+        raise ValueError(f"{found[lowest].path}: holds the negative label value {lowest}; number the classes from 0.")
+    return {0: "background", **{value: found[value].name or f"class_{index}" for index, value in enumerate(classes, 1)}}
 
 
 def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
@@ -146,8 +249,10 @@ def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
             return integers
     odd = array[~(np.isfinite(array) & (array == np.round(array)))].ravel() if low == low else array[np.isnan(array)]
     shown = _listed(np.unique(odd)) if odd.size else f"{low:g} to {high:g}"
+    scaling = read_scaling(path) if is_nifti(path) and path.is_file() else (1.0, 0.0)
+    scaled = f", as its header scales by scl_slope = {scaling[0]!r} and scl_inter = {scaling[1]!r}"
     raise ValueError(
-        f"{path}: label values must be integers, but it holds {shown}; "
+        f"{path}: label values must be integers, but it holds {shown}{scaled if scaling != (1.0, 0.0) else ''}; "
         "store the label map as integers (resample labels with nearest neighbour, and check it is not the image)."
     )
 
@@ -200,5 +305,5 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
 
 
 def _listed(values: Iterable[float], limit: int = 8) -> str:
-    shown = [f"{value:g}" if isinstance(value, float | np.floating) else str(value) for value in values]
+    shown = [str(value) for value in values]
     return first_few(shown, limit)

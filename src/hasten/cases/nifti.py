@@ -32,6 +32,12 @@ NIFTI_ENDINGS = (".nii.gz", ".nii", ".img.gz", ".hdr.gz", ".img", ".hdr")
 _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN_GZIP: Any = (OSError, EOFError, zlib.error, GzipError)
 _HEADER_BYTES = 540  # of NIfTI-2; NIfTI-1 takes 348
+_COLOURED, _COLOURS = (128, 2304), "RGB"
+"""NIfTI's codes of voxels in colour (RGB24, RGBA32), and the fields of these that are channels: opacity is none."""
+_LONGEST_AXIS = 32767
+"""Voxels of an axis that NIfTI-1 can count."""
+_UNIT_IN_MM = {1: 1e3, 2: 1.0, 3: 1e-3}
+"""Units of length in `xyzt_units`: meter, mm, micron."""
 _PADDING = 512
 """Zero bytes behind the voxels that are taken for padding: a block of a tape or a disk."""
 
@@ -59,7 +65,7 @@ def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
 
 
 def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
-    """Shape (D, H, W), number of channels and (4, 4) affine, from the first bytes of the file. Raises ValueError."""
+    """Shape (D, H, W), number of channels and (4, 4) affine in mm, from the first bytes. Raises ValueError."""
     path = Path(path)
     if _is_pair(path):
         image = _load_pair(path)
@@ -67,10 +73,16 @@ def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     return _describe(_read_header(path), path)
 
 
+def read_scaling(path: Path) -> tuple[float, float]:
+    """Slope and intercept by which the header of a NIfTI file scales its voxels; (1, 0) if it does not."""
+    return _slope_inter(_load_pair(path).header if _is_pair(path) else _read_header(path), path)
+
+
 def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: str | Path | None = None) -> Path:
     """Write (D, H, W), or channels (C, D, H, W), as `.nii` or `.nii.gz` (gzip level 1), atomically: no half a file.
 
-    `like` names a NIfTI file whose header fields (orientation codes, units, description) are kept.
+    affine: in mm. `like` names a NIfTI file whose header fields (orientation codes, units, description) are kept.
+    NIfTI-2 where that is one, or an axis is longer than NIfTI-1 can count.
     """
     path = Path(path)
     if not path.name.endswith((".nii", ".nii.gz")):
@@ -83,7 +95,10 @@ def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: s
         header = (_load_pair(like).header if _is_pair(like) else _read_header(like)).copy()
         header.set_data_dtype(array.dtype)
         header["cal_min"] = header["cal_max"] = 0
-    image = nib.Nifti1Image(array.T, affine, header, dtype=array.dtype)
+        affine = affine / _to_mm(header)
+    wide = max(array.shape) > _LONGEST_AXIS or (header is not None and header["sizeof_hdr"] == _HEADER_BYTES)
+    kind = nib.Nifti2Image if wide else nib.Nifti1Image
+    image = kind(array.T, affine, header, dtype=array.dtype)
     data = image.to_bytes()
     if path.name.endswith(".gz"):
         data = igzip.compress(data, 1, mtime=0)
@@ -139,6 +154,8 @@ def _voxels(path: Path, *, mapped: bool = False) -> tuple[np.ndarray, float, flo
 def _stored(data: bytes | np.ndarray, header: Any, shape: tuple[int, ...], offset: int, path: Path) -> np.ndarray:
     """A view of the voxels. Raises ValueError where the file holds fewer bytes than the header declares, or more."""
     dtype = _checked_dtype(header, path)
+    if dtype.fields:
+        shape = (shape[0] // len(_COLOURS), *shape[1:])
     end = offset + math.prod(shape) * dtype.itemsize
     surplus = len(data) - end
     if surplus < 0 or surplus > _PADDING or any(data[end:]):
@@ -146,7 +163,10 @@ def _stored(data: bytes | np.ndarray, header: Any, shape: tuple[int, ...], offse
             f"{path}: the header says {shape[0]} x {shape[1:]} voxels of {dtype.name}, which end at byte {end}, but "
             f"the file holds {len(data)} bytes; the header is wrong or the file is damaged: copy or export it again."
         )
-    return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
+    voxels = np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
+    if dtype.fields:
+        return np.stack([voxels[colour] for colour in _COLOURS], 1).reshape(-1, *shape[1:])
+    return voxels
 
 
 def _read_header(path: Path) -> Any:
@@ -203,6 +223,7 @@ def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tupl
     if len(shape) < 2 or min(shape) < 1:
         raise ValueError(f"{path}: has an impossible NIfTI header (dimensions {shape}); export the file again.")
     x, y, z = (*shape, 1, 1)[:3]
+    samples = len(_COLOURS) if int(header["datatype"]) in _COLOURED else 1
     extra = [n for n in shape[3:] if n > 1]
     if len(extra) > 1:
         raise ValueError(f"{path}: has dimensions {shape}; at most one axis (channels) may follow x, y, z: split it.")
@@ -212,7 +233,14 @@ def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tupl
         raise ValueError(f"{path}: has an impossible orientation ({error}); export the file again.") from error
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
         raise ValueError(f"{path}: its affine {affine[:3].tolist()} maps no volume; set a valid sform or qform.")
-    return (z, y, x), (extra[0] if extra else 1), affine
+    return (z, y, x), (extra[0] if extra else 1) * samples, _to_mm(header) * affine
+
+
+def _to_mm(header: Any) -> np.ndarray:
+    """(4, 1) factors of the rows of an affine in the header's unit of length that give mm; 1 of no unit, or Analyze."""
+    code = int(header["xyzt_units"]) % 8 if "xyzt_units" in header else 0
+    factor = _UNIT_IN_MM.get(code, 1.0)
+    return np.array([[factor], [factor], [factor], [1.0]])
 
 
 def _checked_dtype(header: Any, path: Path) -> np.dtype:
@@ -220,7 +248,7 @@ def _checked_dtype(header: Any, path: Path) -> np.dtype:
         dtype = np.dtype(header.get_data_dtype())
     except Exception as error:
         raise ValueError(f"{path}: stores an unknown type of voxel ({error}); export it as float32.") from error
-    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+    if not dtype.fields and (dtype.kind not in "iuf" or dtype.itemsize > 8):
         raise ValueError(f"{path}: stores voxels of type {dtype}; export it as float32.")
     return dtype
 

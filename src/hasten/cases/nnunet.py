@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import reprlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json
-from hasten.cases.formats import ENDINGS, ending, read_file_header
+from hasten.cases.formats import ENDINGS, ending, named_files, read_file_header
 from hasten.cases.image_folders import declared_labels, nearest_folder
-from hasten.cases.labels import parse_labels, split_ignore
+from hasten.cases.labels import as_number, parse_labels, split_ignore
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
 from hasten.config.patterns import first_few
+
+log = logging.getLogger(__name__)
 
 _MOST_DIGITS = 10
 """Digits of a channel number, plus one."""
@@ -22,12 +27,12 @@ _NAME = re.compile(r"(.+)_(\d{4})")
 
 
 def is_nnunet(content: Any) -> bool:
-    """Whether a dataset.json is nnU-Net v2's rather than the Decathlon's, which lists the cases."""
-    return (
-        isinstance(content, dict)
-        and "training" not in content
-        and ("file_ending" in content or isinstance(content.get("dataset"), dict))
-    )
+    """Whether a dataset.json is nnU-Net v2's and lists no cases under "training", as the Decathlon's does."""
+    if not isinstance(content, dict):
+        return False
+    entries = content.get("training")
+    listed = isinstance(entries, list) and any(isinstance(entry, dict) for entry in entries)
+    return not listed and ("file_ending" in content or isinstance(content.get("dataset"), dict))
 
 
 def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> Listing:
@@ -45,7 +50,7 @@ def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> List
     if "dataset" in content:
         fields = _listed_cases(path, content["dataset"], place)
     else:
-        fields = {"cases": _folder_cases(path, place, str(content["file_ending"]), channels)}
+        fields = {"cases": _folder_cases(path, place, _file_ending(content), channels)}
     _check_count(path, content.get("numTraining"), len(fields["cases"]))
     return declared_listing(path, content, place, **fields)
 
@@ -127,6 +132,7 @@ def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Pat
     """The label value of each region, later ones over earlier ones; {} if the file has no "regions_class_order"."""
     if order is None:
         return {}
+    order = [as_number(value) for value in order] if isinstance(order, list) else order
     example = [values[0] for values in regions.values()]
     if not isinstance(order, list) or len(order) != len(regions) or not all(type(value) is int for value in order):
         raise ValueError(
@@ -163,7 +169,7 @@ def _listed_cases(path: Path, dataset: object, place: FileLocator) -> dict[str, 
             images = [os.path.expandvars(name) if isinstance(name, str) else name for name in images]
             label = os.path.expandvars(label) if isinstance(label, str) else label
         entries.append(case_from_entry({"id": case_id, "image": images, "label": label}, place, where))
-    return join_entries(entries)
+    return join_entries(entries, str(path))
 
 
 def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
@@ -178,22 +184,75 @@ def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str
         )
     images, labels = (nearest_folder(place.folder, name, "nnU-Net's") for name in ("imagesTr", "labelsTr"))
     cases = _channel_files(images, kind, path)
-    some = next(iter(next(iter(cases.values())).values()))
-    per_file = read_file_header(some)[1]
-    if len(channels) % per_file:
-        raise ValueError(
-            f"{some}: holds {per_file} channels, but {path} names {len(channels)} ({', '.join(channels)}); "
-            "correct the names."
-        )
-    count = len(channels) // per_file
-    for case_id, files in cases.items():
-        _check_channels(images, case_id, files, count, kind, channels)
+    per_file = read_file_header(next(iter(next(iter(cases.values())).values())))[1]
+    image_of = {
+        case_id: _joined(images, case_id, files, kind, channels, per_file, path) for case_id, files in cases.items()
+    }
     targets = {case_id: labels / f"{case_id}{kind}" for case_id in cases}
     _check_label_maps(labels, targets, kind)
-    return tuple(
-        Case(id=case_id, image=tuple(files[index] for index in range(count)), label=targets[case_id])
-        for case_id, files in cases.items()
-    )
+    return tuple(Case(id=case_id, image=image, label=targets[case_id]) for case_id, image in image_of.items())
+
+
+def with_channel_files(path: Path, content: dict[str, Any], cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The cases of "training" with the files that are meant, where these have nnU-Net's channel numbers.
+
+    nnU-Net v1 lists `NAME.nii.gz` for the files NAME_0000, NAME_0001, ..., and a list that is left over in v2 may name
+    the first of these. Any other file is taken as it is listed. Raises ValueError for a channel that is missing.
+    """
+    channels = channel_names(content, path) or ()
+    numbered = {folder: _numbered_files(folder) for folder in {case.image[0].parent for case in cases}}
+    per_file = None
+    result = []
+    for case in cases:
+        listed, kind = case.image[0], ending(case.image[0])
+        name, files = listed.name.removesuffix(kind), numbered[listed.parent]
+        match = _NAME.fullmatch(name) if "file_ending" in content else None
+        base = match[1] if match else name
+        meant = files.get((base, kind)) if len(case.image) == 1 else None
+        if meant and (match or not listed.exists()):
+            per_file = per_file or read_file_header(next(iter(meant.values())))[1]
+            image = _joined(listed.parent, base, meant, kind, channels or ("image",), per_file, path)
+            case = replace(case, id=base if case.id == name else case.id, image=image)
+        result.append(case)
+    used = {path for case in result for path in case.image}
+    files_of = [next(iter(files.values())) for each in numbered.values() for files in each.values()]
+    unused = sorted(path.name for path in files_of if path not in used)
+    if "file_ending" in content and unused:
+        what = (
+            f'"training" leaves out {len(unused)} cases of imagesTr, which nnU-Net would train on: {first_few(unused)}'
+        )
+        log.warning("%s: %s; list them, or take the list out", path, what)
+    return tuple(result)
+
+
+def _numbered_files(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
+    """The files NAME_0000, NAME_0001, ... of a folder, by NAME and ending, each by its number."""
+    files: dict[tuple[str, str], dict[int, Path]] = {}
+    for name, file in named_files(folder) if folder.is_dir() else []:
+        match = _NAME.fullmatch(name)
+        if match:
+            files.setdefault((match[1], ending(file)), {})[int(match[2])] = file
+    return files
+
+
+def _joined(
+    images: Path,
+    case_id: str,
+    files: dict[int, Path],
+    kind: str,
+    channels: tuple[str, ...],
+    per_file: int,
+    path: Path,
+) -> tuple[Path, ...]:
+    """The files of a case, each with `per_file` channels, in order. Raises ValueError for too many and too few."""
+    if len(channels) % per_file:
+        raise ValueError(
+            f"{next(iter(files.values()))}: holds {per_file} channels, but {path} names {len(channels)} "
+            f"({', '.join(channels)}); correct the names."
+        )
+    count = len(channels) // per_file
+    _check_channels(images, case_id, files, count, kind, channels)
+    return tuple(files[index] for index in range(count))
 
 
 def _channel_files(images: Path, kind: str, path: Path) -> dict[str, dict[int, Path]]:
@@ -273,4 +332,9 @@ def file_ending_of(images: Path) -> str | None:
         content = load_json(path)
     except ValueError:
         return None
-    return str(content["file_ending"]) if is_nnunet(content) and "file_ending" in content else None
+    return _file_ending(content) if isinstance(content, dict) and "file_ending" in content else None
+
+
+def _file_ending(content: dict[str, Any]) -> str:
+    """The file_ending with its dot, which is often left out."""
+    return f".{str(content['file_ending']).strip().lstrip('.')}"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import may_lack_position, read_file
-from hasten.cases.labels import to_class_index
-from hasten.cases.types import Case, CaseSet, Volume, spacing_of
+from hasten.cases.formats import lacks_position, may_lack_position, read_file, read_file_header
+from hasten.cases.labels import read_label_values, to_class_index
+from hasten.cases.types import Case, CaseSet, Shape, Volume
+from hasten.config.patterns import first_few
 
-_AFFINE_TOLERANCE = 1e-3
-"""Tolerance as a share of the smallest spacing: files written by different tools round their affines differently."""
+_SAME, _FAR = 0.01, 0.25
+"""Distances of corners, in voxels: up to which grids count as one, as tools round affines differently, and beyond which
+they are refused."""
+_REMEDY = "resample {} onto that grid, or, if the voxels do correspond, copy the affine over"
 
 
 def read_image(case: Case) -> Volume:
@@ -28,7 +33,7 @@ def read_image(case: Case) -> Volume:
                 f"{path}: its shape {volume.array.shape[1:]} differs from {first.array.shape[1:]} of {case.image[0]}; "
                 f"resample the channels of case {case.id} onto one grid."
             )
-        check_affine(volume.affine, path, first.affine, case.image[0])
+        check_affine(volume.affine, path, first.affine, case.image[0], first.array.shape[1:])
     if len(volumes) == 1:
         return first
     return Volume(np.concatenate([volume.array for volume in volumes]), first.affine)
@@ -42,7 +47,7 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
     Raises ValueError for a label on another grid, values that are not declared and values that are no integers.
     """
     assert case.label is not None
-    volume = read_file(case.label, label=True)
+    volume = read_label_values(case.label, labels, ignore)
     if volume.array.shape[0] != 1:
         raise ValueError(
             f"{case.label}: has {volume.array.shape[0]} channels; store the label map as one channel of label values."
@@ -52,20 +57,66 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
             f"{case.label}: its shape {volume.array.shape[1:]} differs from {image.array.shape[1:]} of {case.image[0]} "
             "(D, H, W); resample the label onto the image's grid, or correct the pairing of the files."
         )
-    check_affine(volume.affine, case.label, image.affine, case.image[0])
+    check_affine(volume.affine, case.label, image.affine, case.image[0], image.array.shape[1:])
     return to_class_index(volume.array[0], labels, case.label, ignore)
 
 
-def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:
-    """Raise ValueError if two files with positions, given by their affines (4, 4), do not match in space."""
-    for each, file in ((affine, path), (reference, reference_path)):
-        if may_lack_position(file) and np.array_equal(each, np.eye(4)):
-            return  # nothing to compare
-    difference = float(np.abs(affine - reference).max())
-    if not difference <= _AFFINE_TOLERANCE * min(spacing_of(reference)):
+def check_affine(
+    affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path, shape: Sequence[int]
+) -> float:
+    """`corner_distance`, or 0 where rounding explains it. Raises ValueError where the files do not match in space."""
+    distance = corner_distance(affine, path, reference, reference_path, shape)
+    if distance > _FAR:
         raise ValueError(
-            f"{path}: its affine differs from that of {reference_path} by up to {difference:.4g} mm; resample it onto "
-            "that grid, or, if the voxels do correspond, copy the affine over."
+            f"{path}: its affine differs from that of {reference_path} by up to {distance:.3g} voxels at a corner; "
+            f"{_REMEDY.format('it')}."
+        )
+    return distance if distance > _SAME else 0.0
+
+
+def corner_distance(
+    affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path, shape: Sequence[int]
+) -> float:
+    """How far apart the corners of two grids of one shape (D, H, W) are at most, in voxels of the reference.
+
+    affine, reference: (4, 4) of two files. 0 if one has no position, infinite if an affine holds no numbers.
+    """
+    for each, file in ((affine, path), (reference, reference_path)):
+        if lacks_position(file, each):
+            return 0.0
+    difference = (affine - reference)[:3]
+    if not np.isfinite(difference).all():
+        return float("inf")
+    corners = np.array([[*corner, 1.0] for corner in product(*((-0.5, side - 0.5) for side in reversed(shape)))])
+    return float(np.linalg.norm(np.linalg.pinv(reference[:3, :3]) @ difference @ corners.T, axis=0).max())
+
+
+def misplaced_files(case: Case, header: tuple[Shape, int, np.ndarray]) -> dict[Path, float]:
+    """Files of channels and the label that lie beside the first image of a case, by their headers, in voxels.
+
+    header: of that image. Files of another shape are left to the reading, as are pictures, most of which have no
+    position. Raises ValueError.
+    """
+    shape, _, reference = header
+    first, *others = case.image if case.label is None else (*case.image, case.label)
+    beside: dict[Path, float] = {}
+    for path in others:
+        if may_lack_position(path):
+            continue
+        other_shape, _, affine = read_file_header(path)
+        distance = corner_distance(affine, path, reference, first, shape) if other_shape == shape else 0.0
+        if distance > _SAME:
+            beside[path] = distance
+    return beside
+
+
+def refuse_misplaced(beside: Mapping[Path, float], source: Path) -> None:
+    """Raise ValueError for `misplaced_files` that are too far off, naming the first few."""
+    far = [f"{path} by {distance:.3g}" for path, distance in beside.items() if distance > _FAR]
+    if far:
+        raise ValueError(
+            f"{source}: the affine of {len(far)} file{' differs' if len(far) == 1 else 's differ'} from that of the "
+            f"first image of the case, in voxels at a corner: {first_few(far)}; {_REMEDY.format('them')}."
         )
 
 

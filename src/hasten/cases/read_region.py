@@ -11,7 +11,7 @@ from hasten.cases.dicom import read_series
 from hasten.cases.formats import kind_of, read_file, read_file_header
 from hasten.cases.itk import read_itk
 from hasten.cases.nifti import read_nifti_region
-from hasten.cases.tiff import read_stack
+from hasten.cases.tiff import read_tiff
 from hasten.cases.types import Shape, Volume
 
 
@@ -35,8 +35,8 @@ def read_region(path: str | Path, start: Sequence[int], size: Sequence[int], *, 
         case "series":
             slices = read_series(path, depth, label=label)
             volume = Volume(slices.array[:, :, height, width].copy(), slices.affine)
-        case "stack":
-            slices = read_stack(path, indices=label, part=depth)
+        case "tiff":
+            slices = read_tiff(path, indices=label, part=depth)
             volume = Volume(slices.array[:, :, height, width].copy(), slices.affine)
         case _:
             case_volume = read_file(path, label=label)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hasten.cases.picture import ORIENTATION
-from hasten.cases.tiff import TIFF_ENDINGS, tiff_directories
+from hasten.cases.tiff import TIFF_ENDINGS, alpha_samples, open_tiff
 from hasten.files import replacing
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 SECTION_PIXELS = 2**26
 """A TIFF with more pixels is read in parts."""
-_WIDTH, _HEIGHT, _SAMPLES = 256, 257, 277
-"""TIFF tags."""
 _TILE = 512
 _BUFFER = 1 << 24
 """Bytes that are compressed at once."""
@@ -27,24 +25,32 @@ _BUFFER = 1 << 24
 def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
     """Shape (1, H, W) and number of channels of the first page of a TIFF; None for what is read as a whole.
 
-    Raises ValueError for a section that would have to be turned.
+    Raises ValueError for a section that would have to be turned, and one with other channels than gray or colour.
     """
     if path.suffix.lower() not in TIFF_ENDINGS:
         return None
     try:
-        with path.open("rb") as file:
-            tags = next(tiff_directories(file))
-        height, width, samples = int(tags[_HEIGHT]), int(tags[_WIDTH]), int(tags.get(_SAMPLES, 1))
-    except Exception:  # no TIFF, or a damaged one, for which the picture reader raises the error
+        with open_tiff(path) as tiff:
+            page = tiff.pages.first
+            height, width, samples = page.imagelength, page.imagewidth, page.samplesperpixel
+            if height * width <= SECTION_PIXELS:
+                return None
+            pages = sum((each.imagelength, each.imagewidth) == (height, width) for each in tiff.pages)
+    except ValueError:  # no TIFF, or a damaged one, for which the picture reader raises the error
         return None
-    if height * width <= SECTION_PIXELS:
-        return None
-    if tags.get(ORIENTATION, 1) != 1:
+    orientation = page.tags.valueof(ORIENTATION, 1)
+    if orientation != 1:
         raise ValueError(
-            f"{path}: is read in parts, but is to be turned (its orientation tag is {tags[ORIENTATION]}); save it "
-            "upright, without that tag."
+            f"{path}: is read in parts, but is to be turned (its orientation tag is {orientation}); save it upright, "
+            "without that tag."
         )
-    return (1, height, width), 1 if samples < 3 else 3
+    channels = (samples - len(alpha_samples(page))) * pages
+    if pages > 1 or channels not in (1, 3) or any(at < channels for at in alpha_samples(page)):
+        raise ValueError(
+            f"{path}: is so large that it is read in parts, which takes one page of 1 or 3 channels with opacity "
+            f"behind them, but it holds {channels} on {pages} pages; cut it into tiles."
+        )
+    return (1, height, width), channels
 
 
 def open_section(path: Path) -> Slide:

@@ -7,6 +7,7 @@ import os
 import tarfile
 import zipfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from hasten.cases.entries import Listing, pause_garbage_collection
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.image_folders import read_pairs
-from hasten.cases.labels import find_labels
+from hasten.cases.labels import find_labels, parse_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.remote import Downloader, companions, fetch_all, mirror
-from hasten.cases.types import Case, CaseSet
-from hasten.config.patterns import first_few
+from hasten.cases.types import Case, CaseSet, is_flat
+from hasten.config.patterns import as_lists, first_few
 from hasten.config.url import is_url, shown
 from hasten.files import expanded
 
@@ -86,9 +87,17 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
     """The listed cases with these known facts."""
-    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out")
+    names = ("name", "source", "cases", "modality", "regions", "region_values", "ignore", "held_out", "folds")
     shared: dict[str, Any] = {name: getattr(listing, name) for name in names}
     return CaseSet(labels=labels, channels=channels, spatial_dims=spatial_dims, **shared)
+
+
+def with_classes(listing: Listing, classes: Sequence[str] | Mapping[str, int] | None) -> Listing:
+    """The listing with the class names of the configuration, instead of its own; None changes nothing.
+
+    classes: the names of the values 0, 1, ..., or name to value. Raises ValueError.
+    """
+    return listing if classes is None else replace(listing, labels=parse_labels(as_lists(classes), "data.classes"))
 
 
 def with_ignore(listing: Listing, value: int | None) -> Listing:
@@ -178,7 +187,7 @@ def _files(case: Case, kind: str) -> tuple[Path, ...]:
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
     first = listing.cases[0].image[0]
-    dims = 3 if first_shape[0] > 1 else 2
+    dims = 2 if is_flat(first_shape) else 3
     if declared is not None and declared != dims:
         raise ValueError(
             f"{first}: is a {dims}-D image of shape {first_shape} (D, H, W), but "
@@ -188,7 +197,7 @@ def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared:
     if dims == 3:
         other, kind = next((p for p in files if is_picture(p)), None), "2-D picture"
     else:
-        other = next((p for p in files if not is_picture(p) and read_file_header(p)[0][0] > 1), None)
+        other = next((p for p in files if not is_picture(p) and not is_flat(read_file_header(p)[0])), None)
         kind = "3-D image"
     if other is not None:
         raise ValueError(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from hasten.cases.entries import load_json
 from hasten.cases.types import Case, CaseSet
+from hasten.config.decision import GIVEN, Decision
 from hasten.config.patterns import first_few
 from hasten.config.schema import SplitConfig
 from hasten.files import expanded
 
+_FRACTION = 0.2
+_NUM_FOLDS = 5
 _SPLITS_FINAL = "splits_final.json"
 _NNUNET_FOLDS = 5
 _NNUNET_SEED = 12345
@@ -27,26 +32,94 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     cases = sorted(case_set.cases, key=lambda case: case.id)
     if len(cases) < 2:
         raise ValueError(f"{case_set.source}: {len(cases)} case(s) cannot be split in two; add cases.")
-    if case_set.held_out and config.by != "list":
-        raise ValueError(
-            f"data.split.by is {config.by}, but {case_set.source} itself holds out {len(case_set.held_out)} cases for "
-            f"validation: {first_few(case_set.held_out)}; set data.split.by=list to validate on these, or, to split "
-            "all cases anew, take its validation list or the field split out of it."
-        )
+    config, _ = settle_split(case_set, config)
     match config.by:
         case "fraction":
             held_out = _draw_fraction([case.id for case in cases], config)
         case "fold":
-            held_out = _draw_fold([case.id for case in cases], config)
+            held_out = _fold_of_source(case_set, config) or _draw_fold([case.id for case in cases], config)
         case "list":
             held_out = _listed({case.id for case in cases}, config, case_set)
         case "nnunet":
-            training, held_out = nnunet_fold(case_set, config.fold)
+            training, held_out = nnunet_fold(case_set, config.fold or 0)
             cases = [case for case in cases if case.id in training | held_out]
         case unknown:
             raise ValueError(f"data.split.by is {unknown!r}; use fraction, fold, list or nnunet.")
     train = _part([case for case in cases if case.id not in held_out], config)
     return train, tuple(case for case in cases if case.id in held_out)
+
+
+def settle_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, Decision]:
+    """The split with the fields that its kind needs, and the decision on the kind.
+
+    What the user sets decides; else the cases that the source holds out, then its folds. Raises ValueError for settings
+    that contradict each other or the source's folds.
+    """
+    decision = Decision(config.by, GIVEN) if config.by is not None else _decide_kind(case_set, config)
+    settled = dataclasses.replace(config, by=decision.value)
+    if settled.by == "fraction" and settled.fraction is None:
+        settled = dataclasses.replace(settled, fraction=_FRACTION)
+    if settled.by in ("fold", "nnunet"):
+        numbers = fold_numbers(case_set, settled)
+        fold = min(numbers, default=0) if settled.fold is None else settled.fold
+        count = len(numbers) if settled.by == "fold" and settled.num_folds is None else settled.num_folds
+        settled = dataclasses.replace(settled, fold=fold, num_folds=count)
+        whose = f", by the folds of {case_set.source.name}" if settled.by == "fold" and case_set.folds else ""
+        decision = Decision(decision.value, f"{decision.reason}; fold {fold} is validated on{whose}")
+    return settled, decision
+
+
+def _decide_kind(case_set: CaseSet, config: SplitConfig) -> Decision:
+    values = {"fraction": config.fraction, "fold": config.fold, "num_folds": config.num_folds}
+    given = [name for name, value in values.items() if value is not None] + ["validation"] * bool(config.validation)
+    kinds = {"fraction": "fraction", "fold": "fold", "num_folds": "fold", "validation": "list"}
+    wanted = {kinds[name] for name in given}
+    if len(wanted) > 1:
+        names = " and ".join(f"data.split.{name}" for name in given)
+        raise ValueError(f"{names} are set, which are for different splits; leave one out, or set data.split.by.")
+    if wanted:
+        return Decision(wanted.pop(), f"data.split.{given[0]} is set")
+    name, count = case_set.source.name, len(case_set.cases)
+    if case_set.held_out:
+        return Decision("list", f"{name} holds out {len(case_set.held_out)} of {count} cases for validation")
+    if case_set.folds:
+        shown = first_few(sorted(set(case_set.folds.values())), 5)
+        return Decision("fold", f"{name} gives the fold ({shown}) of {len(case_set.folds)} of {count} cases")
+    return Decision("fraction", f"{name} names no cases for validation and no folds")
+
+
+def split_warnings(
+    case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
+) -> tuple[str, ...]:
+    """Warnings where a split is not the one that the source declares, or leaves cases out other than by train_range."""
+    return tuple(f"{case_set.source}: {text}" for text in _differences(case_set, config, train, validation))
+
+
+def _differences(
+    case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
+) -> Iterator[str]:
+    by = settle_split(case_set, config)[0].by
+    validated = {case.id for case in validation}
+    lost = [case_id for case_id in case_set.held_out if case_id not in validated]
+    if lost and by != "fold":
+        yield (
+            f"holds out cases for validation, but data.split.by is {by}, by which {len(lost)} of them are not "
+            f"validated on: {first_few(lost)}"
+        )
+    elif lost:
+        yield f"holds out {len(lost)} cases for validation, which are in the folds like all others: {first_few(lost)}"
+    if case_set.folds and by != "fold":
+        yield f"its folds are not used, as data.split.by is {by}; cases that they keep together may be in both parts"
+    without = [case.id for case in case_set.cases if case.id not in case_set.folds]
+    if case_set.folds and by == "fold" and without:
+        yield f"{len(without)} cases have no fold and are trained on in every fold: {first_few(without)}"
+    used = validated | {case.id for case in train}
+    rest = [case.id for case in case_set.cases if case.id not in used] if config.train_range == (0, 1) else []
+    if rest:
+        yield (
+            f"data.split leaves out {len(rest)} of {len(case_set.cases)} cases ({first_few(rest)}); add them to a part "
+            "of splits_final.json, or use another data.split.by"
+        )
 
 
 def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:
@@ -61,13 +134,56 @@ def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:
 
 
 def _draw_fraction(ids: list[str], config: SplitConfig) -> set[str]:
+    assert config.fraction is not None
     if not 0.0 < config.fraction < 1.0:
         raise ValueError(f"data.split.fraction is {config.fraction}; it must lie between 0 and 1, for example 0.2.")
     count = min(max(round(config.fraction * len(ids)), 1), len(ids) - 1)
     return set(_shuffled(ids, config.seed)[:count])
 
 
+def fold_numbers(case_set: CaseSet, config: SplitConfig) -> list[int]:
+    """The numbers of the folds, for data.split.by fold or nnunet. Raises ValueError for folds that there can't be."""
+    if config.by == "nnunet":
+        return list(range(len(nnunet_folds(case_set)[1])))
+    if not case_set.folds:
+        return list(range(_NUM_FOLDS if config.num_folds is None else config.num_folds))
+    numbers = sorted(set(case_set.folds.values()))
+    if config.num_folds not in (None, len(numbers)):
+        raise ValueError(
+            f"data.split.num_folds is {config.num_folds}, but {case_set.source} gives its cases {len(numbers)} folds: "
+            f"{first_few(numbers, 8)}; leave num_folds out, or take the folds out of the list to draw others."
+        )
+    return numbers
+
+
+def _fold_of_source(case_set: CaseSet, config: SplitConfig) -> set[str]:
+    """The cases of the fold in the source; none where it gives no folds. Raises ValueError."""
+    folds = case_set.folds
+    if not folds:
+        return set()
+    unplaced = [case_id for case_id in case_set.held_out if case_id not in folds]
+    if unplaced:
+        raise ValueError(
+            f"{case_set.source}: has folds, and holds out {len(unplaced)} cases that are in none: "
+            f"{first_few(unplaced)}; give them a fold, take them out, or set data.split.by=list to validate on them."
+        )
+    numbers = sorted(set(folds.values()))
+    held_out = {case_id for case_id, fold in folds.items() if fold == config.fold}
+    if not held_out:
+        raise ValueError(
+            f"data.split.fold is {config.fold}; {case_set.source} gives its cases the folds {first_few(numbers, 8)}."
+        )
+    if len(held_out) == len(case_set.cases):
+        raise ValueError(
+            f"{case_set.source}: all {len(held_out)} cases are in fold {config.fold}, which leaves none to train on; "
+            "give them several folds."
+        )
+    return held_out
+
+
 def _draw_fold(ids: list[str], config: SplitConfig) -> set[str]:
+    assert config.num_folds is not None
+    assert config.fold is not None
     if not 2 <= config.num_folds <= len(ids):
         raise ValueError(
             f"data.split.num_folds is {config.num_folds}; it must lie between 2 and the number of cases, {len(ids)}."
@@ -91,12 +207,6 @@ def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
         raise ValueError(
             f"data.split.validation: {case_set.source} has no case {first_few(unknown)}; "
             f"the nearest ids are {first_few(sorted(similar or ids))}; name some that it has."
-        )
-    left = set(case_set.held_out) - requested
-    if left:
-        raise ValueError(
-            f"data.split.validation: {case_set.source} itself holds out {first_few(sorted(left))}, which would be "
-            "trained on; name these, too, or leave data.split.validation out to validate on all that it holds out."
         )
     if requested == ids:
         where = "data.split.validation" if config.validation else str(case_set.source)

@@ -1,168 +1,314 @@
-"""TIFF stacks, a page per slice, read by Pillow; ImageJ and OME descriptions give channels and voxel sizes."""
+"""TIFF by tifffile: which pages and samples are channels, which pages are slices, and the voxel sizes."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import struct
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
-from PIL import Image
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from hasten.cases.picture import open_picture, page_channels, page_pixels, page_size
-from hasten.cases.types import Shape, Volume
+from hasten.cases.picture import ORIENTATION, TRANSPOSED, lossy, turned
+from hasten.cases.types import IN_MM, Shape, Volume
+from hasten.files import first_line
 
 TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
-_MICRO = dict.fromkeys(("um", "µm", "μm", "\\u00b5m", "micron", "microns", "micrometer", "micrometre"), 1e-3)
-_IN_MM = {"nm": 1e-6, "nanometer": 1e-6, **_MICRO, "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0,
-          "cm": 10.0, "centimeter": 10.0, "m": 1e3, "in": 25.4, "inch": 25.4, "inches": 25.4}  # fmt: skip
+_ALPHA = (1, 2)
+"""What TIFF's tag ExtraSamples says of a sample that is opacity; any other is a channel."""
+_WIDENED = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
+_DEPTH = "ZIQ"
+"""tifffile's letters for slices, and for pages of which nothing is said."""
+_LOSSY = (
+    "OJPEG", "JPEG", "JPEG_LOSSY", "ALT_JPEG", "JPEG2000", "JPEG_2000_LOSSY", "APERIO_JP2000_YCBC", "APERIO_JP2000_RGB",
+    "WEBP", "JPEGXL", "JPEGXL_DNG", "JPEGXR", "JPEGXR_NDPI", "LERC",
+)  # fmt: skip
+"""tifffile's names of compressions that may change values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
-    """What the pages of a stack are."""
+class _Stack:
+    """The one image of a file, and what its pages are."""
 
-    depth: int
-    groups: int = 1
-    """Channels that are separate pages; a colour page holds several more."""
-    channel_first: bool = True
-    """Whether the channels of a slice follow each other, or the slices of a channel."""
-    affine: np.ndarray
+    path: Path
+    series: Any
+    lead: tuple[tuple[str, int], ...]
+    """tifffile's letter and the length of each axis, longer than 1, that runs over pages."""
 
-    def page(self, group: int, z: int) -> int:
-        """Index of a page."""
-        return z * self.groups + group if self.channel_first else group * self.depth + z
+    @property
+    def page(self) -> Any:
+        return self.series.keyframe
+
+    @property
+    def samples(self) -> list[int]:
+        """The samples of a pixel that are channels: all but opacity."""
+        return [i for i in range(self.page.samplesperpixel) if i not in alpha_samples(self.page)]
+
+    @property
+    def has_palette(self) -> bool:
+        return self.page.photometric == 3 and self.page.colormap is not None
+
+    @property
+    def orientation(self) -> int:
+        return int(self.page.tags.valueof(ORIENTATION, 1))
+
+    def length(self, letters: str) -> int:
+        return math.prod(length for letter, length in self.lead if letter in letters)
+
+    @property
+    def depth(self) -> int:
+        return self.length(_DEPTH) * int(self.page.shaped[1])
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of the image, in colour where it has a palette."""
+        return self.length("C") * (3 if self.has_palette else len(self.samples))
+
+    @property
+    def shape(self) -> Shape:
+        height, width = self.page.shaped[2:4]
+        return (self.depth, *((width, height) if self.orientation in TRANSPOSED else (height, width)))
 
 
 def is_stack(path: Path) -> bool:
-    """Whether a file is a TIFF of several pages, or one cut short between its pages; False if it is no TIFF."""
-    if not path.name.lower().endswith(TIFF_ENDINGS):
-        return False
-    try:
-        if count_pages(path) > 1:
-            return True
-    except ValueError:
-        return True  # its reader raises the error
-    except OSError:
-        return False
-    try:
-        with open_picture(path) as picture:
-            return _promised_pages(_description(picture)) > 1
-    except ValueError:
-        return False
+    """Whether a file is a TIFF of several slices. Raises ValueError for a TIFF that can't be read."""
+    return path.name.lower().endswith(TIFF_ENDINGS) and read_tiff_header(path)[0][0] > 1
 
 
-def count_pages(path: Path) -> int:
-    """Number of pages that a TIFF lists; 1 for a file of another kind.
+def read_tiff(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
+    """Read a TIFF as (C, D, H, W), or a part of its slices (D), and then only their pages.
 
-    Pillow counts them too, but takes the end of a file that was cut for the end of the list. Raises ValueError for a
-    list that leaves the file or runs in circles, and OSError.
-    """
-    with path.open("rb") as file:
-        start = file.read(16)
-        order = {b"II": "<", b"MM": ">"}.get(start[:2], "")
-        layouts = {b"*\0": (4, "H", 12, "I"), b"+\0": (8, "Q", 20, "Q")}  # TIFF and BigTIFF
-        variant = layouts.get(start[2:4] if order == "<" else start[3:1:-1])
-        if not order or variant is None:
-            return 1
-        first, counter, entry, pointer = variant
-        width, length = struct.calcsize(counter), struct.calcsize(pointer)
-        size = file.seek(0, 2)
-        (at,) = struct.unpack_from(order + pointer, start.ljust(16, b"\0"), first)
-        visited: set[int] = set()
-        while at:
-            file.seek(min(at, size))
-            head = file.read(width)
-            after = at + width + entry * struct.unpack(order + counter, head)[0] if len(head) == width else size
-            if at in visited or after + length > size:
-                raise ValueError(f"{path}: ends inside its list of pages; copy or export it again.")
-            visited.add(at)
-            file.seek(after)
-            (at,) = struct.unpack(order + pointer, file.read(length))
-    return max(1, len(visited))
-
-
-def tiff_directories(file: IO[bytes]) -> Iterator[ImageFileDirectory_v2]:
-    """The tags of each page of a TIFF or BigTIFF: one object, filled anew for every page.
-
-    Raises ValueError for a page behind the end of the file, and what Pillow raises for damaged ones.
-    """
-    size = os.fstat(file.fileno()).st_size
-    head = file.read(8)
-    if b"+" in head[2:4]:
-        head += file.read(8)  # BigTIFF
-    tags = ImageFileDirectory_v2(head)
-    visited: set[int] = set()
-    while tags.next and tags.next not in visited:
-        if tags.next >= size:
-            raise ValueError("a page begins behind the end of the file")
-        visited.add(tags.next)
-        file.seek(tags.next)
-        tags.load(file)
-        yield tags
-
-
-def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
-    """Read a TIFF stack as (C, D, H, W), or a part of its slices (D), and then only their pages.
-
-    Pages are slices in their order, colour is channels, and what an ImageJ hyperstack or OME-TIFF calls channels are
-    channels. Their voxel sizes, where they state units, make the affine (in mm, no rotation, no origin), but those of a
-    `spacing_file` come before them; it is the identity otherwise, and always that of the whole stack. `indices` reads a
-    colour-mapped page as its indices. Raises ValueError for pages of different size or type, named by their number from
-    1, and for time series.
+    The voxels are those that `tifffile.imread` gives, upright; bits and float16 are widened. Samples and what the file
+    calls channels are channels, the former the faster; opacity is left out. Pages of which nothing is said are slices.
+    The voxel sizes of several slices, where ImageJ's or OME's description states units, make the affine (in mm, no
+    rotation, no origin), but those of a `spacing_file` come before them; it is the identity otherwise, and always that
+    of the whole stack. `indices` reads a label map: a colour-mapped page as its indices, and no lossy compression.
+    Raises ValueError for time series, for axes that may be either, and for pages of different size or type, named by
+    their number from 1.
     """
     path = Path(path)
-    with open_picture(path) as picture:
-        layout = _read_layout(picture, path, indices=indices)
-        depths = range(layout.depth)[part]
-        places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
-        array: np.ndarray = np.empty(0)
-        first = ""
-        for page in sorted(places):  # in file order, as seeking back walks the chain of pages from the start
-            picture.seek(page)
-            pixels = page_pixels(picture, path, indices=indices)
-            if not first:
-                first = f"page {page + 1} is {_summary(pixels)}"
-                array = np.empty((layout.groups, len(pixels), len(depths), *pixels.shape[1:]), pixels.dtype)
-            if (pixels.shape, pixels.dtype) != ((array.shape[1], *array.shape[3:]), array.dtype):
-                raise ValueError(
-                    f"{path}: page {page + 1} is {_summary(pixels)}, but {first}; a volume needs pages of one size and "
-                    "type: save the odd ones apart."
-                )
-            group, z = places[page]
-            array[group, :, z] = pixels
-    return Volume(array.reshape(-1, *array.shape[2:]), layout.affine)
+    with open_tiff(path) as tiff:
+        stack = _stack_of(tiff, path)
+        if indices and stack.page.compression.name in _LOSSY:
+            raise lossy(path, stack.page.compression.name)
+        array = _voxels(stack, part)
+        affine = _affine_of(stack, tiff)
+        palette = None if indices or not stack.has_palette else np.asarray(stack.page.colormap)
+        samples, orientation = stack.samples, stack.orientation
+    if palette is not None:
+        array = np.moveaxis((palette >> 8).astype(np.uint8)[:, array[:, 0]], 0, 1)
+    elif len(samples) < array.shape[1]:
+        array = array[:, samples]
+    return Volume(turned(array.reshape(-1, *array.shape[2:]), orientation), affine)
 
 
-def read_stack_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
-    """Shape (D, H, W), number of channels and (4, 4) affine, without decoding pixels. Raises ValueError.
-
-    Only the first page's size is looked at; `read_stack` finds the page that differs.
-    """
+def read_tiff_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+    """Shape (D, H, W), number of channels and (4, 4) affine, decoding no pixel. Raises what `read_tiff` raises."""
     path = Path(path)
-    with open_picture(path) as picture:
-        layout = _read_layout(picture, path, indices=False)
-        num_channels = layout.groups * page_channels(picture, path, indices=False)
-        return (layout.depth, *page_size(picture, path)), num_channels, layout.affine
+    with open_tiff(path) as tiff:
+        stack = _stack_of(tiff, path)
+        return stack.shape, stack.num_channels, _affine_of(stack, tiff)
 
 
-def _read_layout(picture: Image.Image, path: Path, *, indices: bool) -> _Layout:
-    tags = picture.tag_v2  # type: ignore[attr-defined]
-    per_mm = tuple(float(tags.get(tag, 0) or 0) for tag in (282, 283))
-    samples = page_channels(picture, path, indices=indices)
-    layout = _parse_layout(_description(picture), count_pages(path), samples, (per_mm[0], per_mm[1]), path)
-    beside = spacing_file(path)
+@contextmanager
+def open_tiff(path: Path) -> Iterator[Any]:
+    """tifffile's object for a TIFF. Raises ValueError for a cut list of pages, of which tifffile reads the start."""
+    import tifffile
+
+    try:
+        tiff = tifffile.TiffFile(path)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: does not exist; check the path.") from error
+    except Exception as error:  # any error of a damaged file
+        raise ValueError(f"{path}: cannot be read as a TIFF ({first_line(error)}); check or convert it.") from error
+    with tiff:
+        try:
+            whole = _ends_with_last_page(tiff)
+        except Exception as error:  # any error of a damaged directory
+            raise ValueError(f"{path}: is damaged or cut short ({first_line(error)}); copy it again.") from error
+        if not whole:
+            raise ValueError(f"{path}: ends inside its list of pages; copy or export it again.")
+        yield tiff
+
+
+def _ends_with_last_page(tiff: Any) -> bool:
+    """Whether the last page that tifffile found says that it is the last."""
+    last, form, file = tiff.pages[len(tiff.pages) - 1], tiff.tiff, tiff.filehandle
+    file.seek(last.offset)
+    (count,) = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+    file.seek(last.offset + form.tagnosize + count * form.tagsize)
+    following = file.read(form.offsetsize)
+    return len(following) == form.offsetsize and not any(following)
+
+
+def alpha_samples(page: Any) -> list[int]:
+    """The samples of a page's pixels that are opacity."""
+    first = page.samplesperpixel - len(page.extrasamples)
+    return [first + i for i, kind in enumerate(page.extrasamples) if kind in _ALPHA]
+
+
+def data_end(page: Any) -> int:
+    """The byte at which the data of a page end."""
+    return max(at + size for at, size in zip(page.dataoffsets, page.databytecounts, strict=True))
+
+
+def _stack_of(tiff: Any, path: Path) -> _Stack:
+    try:
+        every = tiff.series
+        series, first = every[0], every[0].keyframe
+        axes = list(zip(series.get_axes(False), series.get_shape(False), strict=True))
+    except Exception as error:  # any error of a damaged file
+        raise ValueError(f"{path}: its pages can't be read ({first_line(error)}); save it again.") from error
+    if len(every) > 1:
+        _refuse_several(tiff, path)
+    described = {"imagej": tiff.is_imagej, "ome": "<OME" in first.description[:2000]}
+    if any(is_described and series.kind != kind for kind, is_described in described.items()):
+        raise _misfit(tiff, path)
+    if first.dtype is None or first.dtype.kind not in "biuf":
+        kind = first.dtype or f"{first.bitspersample} bits"
+        raise ValueError(f"{path}: stores voxels of {kind}; save it as float32 or an integer type.")
+    inner = "YXSZ" if first.shaped[1] > 1 else "YXS"
+    lead = tuple((letter, int(length)) for letter, length in axes if length > 1 and letter not in inner)
+    stack = _Stack(path=path, series=series, lead=lead)
+    _check_axes(stack)
+    _check_pages(stack, tiff)
+    return stack
+
+
+def _check_axes(stack: _Stack) -> None:
+    letters = [letter for letter, _ in stack.lead]
+    if "T" in letters:
+        raise ValueError(
+            f"{stack.path}: is a time series of {stack.length('T')} frames; save each frame as a file of its own, or, "
+            "if the frames are slices, change that in the stack's properties (ImageJ: Image > Properties)."
+        )
+    deep = sum(letter in _DEPTH for letter in letters) + (stack.page.shaped[1] > 1)
+    if deep > 1 or not set(letters) <= {"C", *_DEPTH}:
+        shape = " x ".join(str(length) for _, length in stack.lead)
+        raise ValueError(
+            f"{stack.path}: holds {shape} pages, and does not say which axis is channels and which is slices; save it "
+            "with its axes named (in Python tifffile.imwrite(path, array, photometric='minisblack', "
+            "metadata={'axes': 'ZCYX'}))."
+        )
+
+
+def _check_pages(stack: _Stack, tiff: Any) -> None:
+    needed, pages = math.prod(length for _, length in stack.lead), stack.series.pages
+    missing = stack.series.dataoffset is None and len(pages) != needed
+    if missing or (stack.series.kind == "ome" and any(page is None or page.parent is not tiff for page in pages)):
+        raise _misfit(tiff, stack.path)
+
+
+def _misfit(tiff: Any, path: Path) -> ValueError:
+    return ValueError(
+        f"{path}: its description does not fit its {len(tiff.pages)} pages; save the whole stack as one file again."
+    )
+
+
+def _refuse_several(tiff: Any, path: Path) -> None:
+    def summary(page: Any) -> str:
+        return f"{page.shaped[2:4]} (H, W), {page.shaped[0] * page.shaped[4]} x {page.dtype}"
+
+    first = summary(tiff.pages[0])
+    odd = next(((number, summary(page)) for number, page in enumerate(tiff.pages, 1) if summary(page) != first), None)
+    what = f"page {odd[0]} is {odd[1]}, but page 1 is {first}" if odd else f"it describes {len(tiff.series)} images"
+    raise ValueError(f"{path}: {what}; a volume needs pages of one image, size and type: save the others apart.")
+
+
+def _voxels(stack: _Stack, part: slice) -> np.ndarray:
+    """The samples of the slices of `part`, (groups, samples, D, H, W): groups are channels on pages of their own."""
+    page = stack.page
+    numbers = np.arange(math.prod(length for _, length in stack.lead)).reshape([length for _, length in stack.lead])
+    if [letter for letter, _ in stack.lead][1:] == ["C"]:
+        numbers = numbers.T
+    numbers = numbers.reshape(stack.length("C"), -1)
+    separate, thick, height, width, contiguous = page.shaped
+    if thick == 1:
+        numbers = numbers[:, part]
+    kind = _WIDENED.get(page.dtype.name, page.dtype.newbyteorder("="))
+    out = np.empty((*numbers.shape, separate, contiguous, thick, height, width), kind)
+    try:
+        mapped = _mapped(stack)
+        for at, number in np.ndenumerate(numbers):
+            pixels = _decoded(stack, int(number)) if mapped is None else mapped[number]
+            out[at] = np.moveaxis(pixels.reshape(page.shaped), 4, 1)
+    except Exception as error:  # codecs have errors of their own, and so has one that is missing
+        raise ValueError(
+            f"{stack.path}: its {page.compression.name} data can't be decoded ({first_line(error)}); check it, or save "
+            "it without compression."
+        ) from error
+    # Of pages and thick one is 1.
+    samples = np.moveaxis(out, 1, 3).reshape(len(numbers), separate * contiguous, -1, height, width)
+    return samples if thick == 1 else samples[:, :, part]
+
+
+def _decoded(stack: _Stack, number: int) -> np.ndarray:
+    page = stack.series.pages[number]
+    size = stack.series.parent.filehandle.size
+    if data_end(page) > size:
+        raise ValueError(f"the file is cut short: {size} bytes of at least {data_end(page)}")
+    pixels: np.ndarray = page.asarray(maxworkers=1)
+    return pixels
+
+
+def _mapped(stack: _Stack) -> np.ndarray | None:
+    """The pages (N, ...) of a file that holds them in one piece, without reading them; None for others."""
+    if stack.series.dataoffset is None:
+        return None
+    kind = stack.series.parent.byteorder + stack.page.dtype.char
+    pages = (-1, *stack.page.shaped)
+    count = math.prod(length for _, length in stack.lead) * math.prod(stack.page.shaped)
+    return np.memmap(stack.path, kind, "r", stack.series.dataoffset, (count,)).reshape(pages)
+
+
+def _affine_of(stack: _Stack, tiff: Any) -> np.ndarray:
+    if stack.depth == 1:
+        return np.eye(4)
+    beside = spacing_file(stack.path)
     stated = None if beside is None else _stated_affine(beside)
-    return layout if stated is None else replace(layout, affine=stated)
+    if stated is not None:
+        return stated
+    if tiff.is_imagej:
+        return _imagej_affine(tiff.imagej_metadata, stack.page)
+    return _ome_affine(tiff.ome_metadata) if tiff.is_ome else np.eye(4)
+
+
+def _imagej_affine(fields: dict[str, Any], page: Any) -> np.ndarray:
+    """The resolution counts only where the description names its unit: elsewhere it is that of a printer."""
+    x, y = (1 / value if value > 0 else 1.0 for value in page.resolution)
+    shared = fields.get("unit", "")
+    units = [str(fields.get(name, shared)).lower() for name in ("unit", "yunit", "zunit")]
+    return _affine([x, y, abs(_finite_or_zero(fields.get("spacing", 1))) or 1.0], units)
+
+
+def _ome_affine(description: str) -> np.ndarray:
+    root = ElementTree.fromstring(description.strip("\0 \n").encode())
+    pixels = next(each for each in root.iter() if each.tag.rpartition("}")[2] == "Pixels")
+    return _affine(
+        [_finite_or_zero(pixels.get(f"PhysicalSize{axis}")) for axis in "XYZ"],
+        [pixels.get(f"PhysicalSize{axis}Unit", "µm").lower() for axis in "XYZ"],
+    )
+
+
+def _affine(sizes: list[float], units: list[str]) -> np.ndarray:
+    """Voxel sizes (x, y, z) as an affine in mm; the identity where a size or its unit is missing."""
+    lengths = [size * IN_MM[unit] for size, unit in zip(sizes, units, strict=True) if size > 0 and unit in IN_MM]
+    return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
+
+
+def _finite_or_zero(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def spacing_file(path: Path) -> Path | None:
@@ -191,131 +337,3 @@ def _stated_affine(path: Path) -> np.ndarray | None:
 
 def _is_length(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _description(picture: Image.Image) -> str:
-    tags = getattr(picture, "tag_v2", {})
-    text = tags.get(270, "")
-    if not isinstance(text, str):
-        return ""
-    raw = text.encode("latin-1", "replace")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return text
-
-
-def _summary(pixels: np.ndarray) -> str:
-    return f"{pixels.shape[1:]} (H, W), {len(pixels)} x {pixels.dtype}"
-
-
-def _promised_pages(description: str) -> int:
-    """The number of pages in a description, which may exceed those that the file lists; 1 if it has none."""
-    if not description.startswith("ImageJ="):
-        return 1
-    return _count(_imagej_fields(description), "images")
-
-
-def _parse_layout(
-    description: str, num_pages: int, samples: int, resolution: tuple[float, float], path: Path
-) -> _Layout:
-    """The layout of a stack of `num_pages` pages of `samples` channels each; `path` is named in errors.
-
-    `resolution` is pixels per unit along x and y, as in the TIFF tags, 0 if not there; it counts only if the
-    description names the unit, as elsewhere it is that of a printer. Raises ValueError for a time series, and for
-    pages that don't add up.
-    """
-    if description.startswith("ImageJ="):
-        return _imagej(_imagej_fields(description), num_pages, resolution, path)
-    if "<OME" in description[:2000]:
-        return _ome(description, num_pages, samples, path)
-    return _Layout(depth=num_pages, affine=np.eye(4))
-
-
-def _imagej(fields: Mapping[str, str], num_pages: int, resolution: tuple[float, float], path: Path) -> _Layout:
-    images, channels, frames = (_count(fields, name) for name in ("images", "channels", "frames"))
-    _check_frames(frames, path)
-    if images > num_pages:
-        raise ValueError(
-            f"{path}: an ImageJ stack of {images} images that lists {num_pages} pages, as ImageJ writes beyond 4 GB; "
-            "save it as OME-TIFF (Bio-Formats) or .nii.gz."
-        )
-    slices = _count(fields, "slices") if "slices" in fields else num_pages // channels
-    _check_pages(slices, channels, num_pages, path)
-    x, y = (1 / value if value > 0 else 1.0 for value in resolution)
-    try:
-        z = abs(float(fields.get("spacing", "1"))) or 1.0
-    except ValueError:
-        z = 1.0
-    shared = fields.get("unit", "")
-    units = [_IN_MM.get(fields.get(name, shared).lower()) for name in ("unit", "yunit", "zunit")]
-    return _Layout(depth=slices, groups=channels, affine=_affine([x, y, z], units))
-
-
-def _ome(description: str, num_pages: int, samples: int, path: Path) -> _Layout:
-    try:
-        root = ElementTree.fromstring(description.strip("\0 \n").encode())
-    except ElementTree.ParseError as error:
-        raise ValueError(f"{path}: its OME-XML can't be parsed ({error}); save the stack again.") from error
-    every = [each for each in root.iter() if each.tag.rpartition("}")[2] == "Pixels"]
-    if len(every) != 1:
-        raise ValueError(f"{path}: its OME-XML describes {len(every)} images; save each as a file of its own.")
-    pixels = every[0]
-    _check_frames(_count(pixels.attrib, "SizeT"), path)
-    slices, channels = _count(pixels.attrib, "SizeZ"), _count(pixels.attrib, "SizeC")
-    groups = channels // samples if channels % samples == 0 else channels
-    _check_pages(slices, groups, num_pages, path)
-    order = pixels.get("DimensionOrder", "XYCZT")
-    sizes = [_finite_or_zero(pixels.get(f"PhysicalSize{axis}", "")) for axis in "XYZ"]
-    units = [_IN_MM.get(pixels.get(f"PhysicalSize{axis}Unit", "µm").lower()) for axis in "XYZ"]
-    layout = _Layout(
-        depth=slices, groups=groups, channel_first=order.find("C") < order.find("Z"), affine=_affine(sizes, units)
-    )
-    for block in (each for each in pixels if each.tag.rpartition("}")[2] == "TiffData"):
-        group = _count(block.attrib, "FirstC", 0) // (channels // groups)
-        page = layout.page(group, _count(block.attrib, "FirstZ", 0))
-        if "IFD" in block.attrib and _count(block.attrib, "IFD", 0) != page:
-            raise ValueError(f"{path}: its OME-XML puts the pages out of order; save the stack again.")
-    return layout
-
-
-def _affine(sizes: list[float], units: list[float | None]) -> np.ndarray:
-    """Voxel sizes as an affine in mm; the identity where a size or its unit is missing."""
-    lengths = [size * unit for size, unit in zip(sizes, units, strict=True) if size > 0 and unit]
-    return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
-
-
-def _check_frames(frames: int, path: Path) -> None:
-    if frames > 1:
-        raise ValueError(
-            f"{path}: is a time series of {frames} frames; save each frame as a file of its own, or, if the frames are "
-            "slices, change that in the stack's properties (ImageJ: Image > Properties)."
-        )
-
-
-def _check_pages(slices: int, channels: int, num_pages: int, path: Path) -> None:
-    if slices * channels != num_pages:
-        raise ValueError(
-            f"{path}: its description speaks of {slices} slices x {channels} channels, but it holds {num_pages} pages; "
-            "save the whole stack as one file again."
-        )
-
-
-def _imagej_fields(description: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in description.splitlines())
-    return {name.strip(): value.strip("\0 ") for name, equals, value in pairs if equals}
-
-
-def _count(fields: Mapping[str, str], name: str, least: int = 1) -> int:
-    try:
-        return max(least, int(fields.get(name, least)))
-    except ValueError:
-        return least
-
-
-def _finite_or_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if math.isfinite(value) else 0.0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hasten.engine.evaluation.cleaning import Chosen
     from hasten.engine.evaluation.evaluate import Evaluation
 
+PAGE, TRIED = "evaluation.html", "tried"
 _SETTING = re.compile(r"[a-z_]+(\.[a-z_]+)+=")
 
 
@@ -34,12 +35,18 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for evaluation.csv, evaluation.json and evaluation.html.")
+        Path | None,
+        typer.Option(
+            help="Folder for evaluation.csv, evaluation.json and evaluation.html. Of a run with settings, the scores "
+            "with these are in its folder tried."
+        ),
     ] = None,
     run: Annotated[
         Path | None, typer.Option(help="Run whose classes and regions are scored; default: those of LABELS.")
     ] = None,
-    tolerance_mm: Annotated[float, typer.Option(help="Distance in mm up to which NSD takes surfaces for equal.")] = 1.0,
+    tolerance_mm: Annotated[
+        float, typer.Option(help="Distance up to which NSD takes surfaces for equal; in px of pictures.")
+    ] = 1.0,
     surfaces: Annotated[
         bool, typer.Option("--surfaces/--no-surfaces", help="Measure HD95 and NSD, which take most of the time.")
     ] = True,
@@ -56,7 +63,10 @@ def evaluate(
     Of a run: the label maps that its best weights predict for its validation cases, and with settings of infer how much
     these change.
     """
-    from hasten.engine.evaluation.evaluate import evaluate as score
+    from hasten.engine.evaluation.evaluate import evaluate_pairs, write_evaluation
+    from hasten.engine.evaluation.pairs import find_pairs
+    from hasten.engine.evaluation.pictures import examples_of
+    from hasten.report.evaluation_page import write_evaluation_page
 
     overrides = [word for word in words or () if _SETTING.match(word)]
     labels = [word for word in words or () if word not in overrides]
@@ -67,29 +77,39 @@ def evaluate(
     if not labels:
         if run is not None or tolerance_mm != 1.0 or num_workers is not None:
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
-        evaluation = _of_run(predictions, overrides, postprocessing, surfaces, device, quiet)
-    else:
-        evaluation = score(
-            predictions, labels[0], run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers,
-            tick=None if quiet else counted(),
-        )  # fmt: skip
-        echo("\n".join(_table(evaluation)))
+        _of_run(predictions, overrides, postprocessing, surfaces, device, quiet, out)
+        return
+    pairs = find_pairs(predictions, where := Path(labels[0]), run)
+    evaluation = evaluate_pairs(
+        pairs,
+        predictions=predictions,
+        labels=where,
+        run=run,
+        tolerance_mm=tolerance_mm,
+        surfaces=surfaces,
+        num_workers=num_workers,
+        tick=None if quiet else counted(),
+    )
+    echo("\n".join(_table(evaluation)))
     if out is not None:
-        _write(evaluation, out)
-
-
-def _write(evaluation: Evaluation, out: Path) -> None:
-    from hasten.engine.evaluation.evaluate import write_evaluation
-    from hasten.report.evaluation_page import write_evaluation_page
-
-    write_evaluation(evaluation, out)
-    echo(f"report     {write_evaluation_page(evaluation, out / 'evaluation.html')}")
+        write_evaluation(evaluation, out)
+        examples = examples_of(evaluation, pairs)
+        page = write_evaluation_page(evaluation, out / PAGE, classes=pairs.class_names, examples=examples)
+        echo(f"report     {page}")
 
 
 def _of_run(
-    run: Path, overrides: list[str], postprocessing: bool, surfaces: bool, device: str | None, quiet: bool
-) -> Evaluation:
+    run: Path,
+    overrides: list[str],
+    postprocessing: bool,
+    surfaces: bool,
+    device: str | None,
+    quiet: bool,
+    out: Path | None,
+) -> None:
+    from hasten.engine.evaluation.evaluate import write_evaluation
     from hasten.engine.evaluation.settings import evaluate_run
+    from hasten.report.evaluation_page import write_trials_page
 
     show = counted()
     tick = None if quiet else lambda done, total, target: show(done, total, target.name)
@@ -107,17 +127,22 @@ def _of_run(
             f"{comparison.other.passes / comparison.own.passes:.2f} times the windows through the network"
         )
     if comparison.chosen is not None:
-        echo("\n".join(["", *_cleanings(comparison.chosen, run)]))
-    return comparison.own.evaluation if comparison.other is None else comparison.other.evaluation
+        echo("\n".join(["", *_cleanings(comparison.chosen, run, comparison.own.evaluation.unit)]))
+    if out is not None:
+        write_evaluation(comparison.own.evaluation, out)
+        if comparison.other is not None:
+            write_evaluation(comparison.other.evaluation, out / TRIED, overrides)
+        echo(f"report     {write_trials_page(comparison, out / PAGE)}")
 
 
-def _cleanings(choice: Chosen, run: Path) -> list[str]:
+def _cleanings(choice: Chosen, run: Path, unit: str) -> list[str]:
     from hasten.observe.folds import POSTPROCESSING_YAML
 
     if not choice.cleanings:
         return ["no post-processing is better than none"]
     lines = [
-        f"post-processing of {each.name}: {each}; Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
+        f"post-processing of {each.name}: {each.text(unit)}; "
+        f"Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
         for each in choice.cleanings.values()
     ]
     return [*lines, f"{run / POSTPROCESSING_YAML} (`hasten predict` applies it; --no-postprocessing leaves it out)"]

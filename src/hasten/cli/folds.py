@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.cli.source import split_by
 from hasten.cli.terminal import echo
 from hasten.observe.clock import process_start
 from hasten.observe.folds import CV_JSON, finished_folds
@@ -35,15 +34,6 @@ def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None
     parse_folds(folds)
     if resume or plan is not None:
         raise ValueError("--folds: resumes by itself, and plans each fold; leave out --resume and --plan")
-
-
-def refuse_fraction(source: str | None, overrides: list[str]) -> None:
-    """Raise ValueError if the settings explicitly request a single split."""
-    if source is not None and split_by(source, overrides) == "fraction":
-        raise ValueError(
-            "data.split.by=fraction: splits the cases once; leave it out to have folds, or set data.split.by=fold "
-            "(or nnunet)"
-        )
 
 
 def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | None) -> list[str]:

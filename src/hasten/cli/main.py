@@ -23,10 +23,12 @@ from hasten.cli.ranks import leave, text_for_rank
 from hasten.cli.recipe import app as recipe
 from hasten.cli.report import report
 from hasten.cli.scale import app as scale
+from hasten.cli.settings import settings
 from hasten.cli.slurm import app as slurm
 from hasten.cli.terminal import Verbs, complain, echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
+from hasten.cli.view import view
 from hasten.cli.watch import watch
 from hasten.cli.weights import app as weights
 from hasten.config.words import field_called
@@ -62,7 +64,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, launch, watch, plan, predict, evaluate, export, report, profile, tune, phantom):
+for verb in (train, launch, watch, plan, predict, evaluate, view, export, report, profile, tune, settings, phantom):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)

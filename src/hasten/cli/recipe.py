@@ -70,7 +70,7 @@ def phantom(
     threads: Annotated[int | None, typer.Option(min=1, help="Cases made at once; default the usable cores.")] = None,
 ) -> None:
     """Write phantoms that stand in for a recipe's data, and a YAML to train on them."""
-    from hasten.observe.env import usable_cores
+    from hasten.observe.cores import usable_cores
     from hasten.recipes.load import load_recipe
     from hasten.recipes.twin import twin_of, write_twin
 

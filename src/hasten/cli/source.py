@@ -134,20 +134,6 @@ def resumed_from(out: Path, source: str | None, overrides: Sequence[str]) -> Run
     return dataclasses.replace(config, data=data)
 
 
-def split_by(source: str, overrides: Sequence[str]) -> str | None:
-    """The value of data.split.by in a run's YAML or an override; None if neither sets it, and for a recipe."""
-    from hasten.config.load import gather
-    from hasten.config.schema import RunConfig
-    from hasten.config.url import is_url
-
-    path = expanded(source)
-    is_run = path.suffix.lower() in (".yaml", ".yml") and not is_url(source) and path.is_file()
-    tree: Any = gather(RunConfig, path if is_run else None, overrides).tree
-    for name in ("data", "split", "by"):
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tree if isinstance(tree, str) else None
-
-
 def _nearest(source: str) -> str:
     from hasten.recipes.load import recipe_names
 

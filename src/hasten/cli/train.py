@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hasten.cli.folds import check_options, refuse_fraction, train_all
+from hasten.cli.folds import check_options, train_all
 from hasten.cli.source import Overrides, Plan, Quiet, Resume, SourceUnlessResumed, resumed_from, settings_from
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hasten.pathology.config import DetectionConfig
 
 
-_REPORT_SHARE = 1.5
-"""Upper bound of the time to write the report and exit, as a multiple of the time of the imports at the start."""
+_REPORT_SHARE = 0.45
+"""Time to write the report and exit, as a share of the time of the imports at the start."""
 
 
 def train(
@@ -45,6 +45,9 @@ def train(
 ) -> None:
     """Train on a data set; write checkpoints, metrics and a report to --out.
 
+    `train.budget=10min` plans the run for that time, from the start of the command to the report; without it the plan's
+    number of steps is made, however long that takes.
+
     Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
     """
     world = detect_world()
@@ -57,8 +60,6 @@ def train(
         raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
-    if folds is not None:
-        refuse_fraction(source, overrides or [])
     if config.kind == "segmentation":
         from hasten.nets.cpu.build import build_ahead
 
@@ -99,14 +100,17 @@ def _train_run(
     resume: bool,
 ) -> list[str]:
     """Train one run and write its report; returns the closing lines of the command's output."""
-    reserve_s = _REPORT_SHARE * process_start_seconds()
+    if config.train.max_seconds is not None or (config.kind == "segmentation" and config.train.budget is not None):
+        pass  # now, rather than at the end, when nobody knows how long that takes
     if config.kind == "detection":
         from hasten.pathology.run import train_detection
 
+        reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = train_detection(config, out, progress, resume=resume, started=process_start(), reserve_s=reserve_s)
     else:
         from hasten.engine.run import train as run
 
+        reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = run(
             config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
         )
@@ -159,8 +163,9 @@ def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> l
         lines.append(f"target     {metric} {target['value']:g} {end}")
     earlier = summary["earlier_seconds"]
     since = f", {earlier:.1f} s of them before this resumption" if earlier else ""
-    lines.append(f"time       {summary['seconds']['total'] + earlier:.1f} s{since}")
+    lines.append(f"time       {summary['seconds']['total']:.1f} s{since}")
     lines.append(f"waiting    {100 * summary['wait_share']:.1f}% of the training time was spent waiting for data")
+    lines += [f"note       {doubt}" for doubt in summary.get("doubts", ())]
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:
         lines.append(f"report     {report}")

@@ -71,13 +71,13 @@ def check_run(config: RunConfig, *, code_follows: bool = False) -> list[str]:
 def _data(data: DataConfig) -> Iterator[str]:
     split = data.split
     at = "data.split"
-    if not 0 < split.fraction < 1:
+    if split.fraction is not None and not 0 < split.fraction < 1:
         yield wrong(f"{at}.fraction", "must lie between 0 and 1, both excluded", split.fraction)
-    if split.num_folds < 2:
+    if split.num_folds is not None and split.num_folds < 2:
         yield wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
-    elif split.by != "nnunet" and not 0 <= split.fold < split.num_folds:
-        yield wrong(f"{at}.fold", f"must be 0 to {split.num_folds - 1} (num_folds is {split.num_folds})", split.fold)
-    if split.by != "list" and split.validation:
+    if split.fold is not None and split.fold < 0:
+        yield wrong(f"{at}.fold", "must be 0 or more", split.fold)
+    if split.by not in ("list", None) and split.validation:
         yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
     if len(set(split.validation)) < len(split.validation):
         repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hasten.config.schema import Spacing, Triple
 
@@ -36,3 +36,9 @@ class Fingerprint:
     """Label value to the number of sampled cases that hold it."""
     crop_fraction: float
     """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""
+    misplaced: dict[str, float] = field(default_factory=dict)
+    """Files whose corners lie beside those of their case's first image, and how far at most, in voxels."""
+
+    def __repr__(self) -> str:
+        kind = f"{self.spatial_dims}-D, {', '.join(self.channels)}"
+        return f"<Fingerprint of {self.name}: {self.num_cases} cases, {kind}; {len(self.labels)} classes>"

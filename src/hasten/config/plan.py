@@ -294,13 +294,14 @@ def _max_seconds(plan: Plan) -> Decision | None:
 
 
 def _validate_every(plan: Plan) -> Decision:
-    steps, budget = plan.decisions["train.steps"].value, plan.config.train.budget
-    return Decision(validation_steps(steps, budget), f"about {30 if budget is None else 10} validations in a full run")
+    steps, limited = plan.decisions["train.steps"].value, plan.config.train.max_seconds is not None
+    every = validation_steps(steps, limited=limited)
+    return Decision(every, f"about {math.ceil(steps / every)} validations in all {steps} steps")
 
 
-def validation_steps(steps: int, budget: str | None) -> int:
-    """Steps between validations; with a time budget there are fewer, as each reduces the time to train."""
-    return max(1, min(steps, max(25, steps // (30 if budget is None else 10))))
+def validation_steps(steps: int, *, limited: bool) -> int:
+    """Steps between validations; with a time limit there are fewer, as each reduces the time to train."""
+    return max(1, min(steps, max(25, steps // (10 if limited else 30))))
 
 
 _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (

@@ -40,6 +40,7 @@ def _rules(section: str, names: str, rule: Rule) -> Rules:
 
 RUN_RULES: Rules = {
     "data.source": Rule("fixed", "if the data set was moved, put a link to it in its old place"),
+    "data.split.*": Rule("fixed", auto=True),
     "data.*": _FIXED,
     "prepare.num_threads": _MACHINE,
     "prepare.orientation": _FIXED,

@@ -7,7 +7,8 @@ Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 from hasten.config.size import Amount, Seconds
@@ -25,19 +26,20 @@ OptimizerName = Literal["muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "l
 class SplitConfig:
     """Which cases are held out for validation."""
 
-    by: Literal["fraction", "fold", "list", "nnunet"] = "fraction"
-    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`, or what the source holds
-    out; `nnunet`: the folds of nnU-Net's splits_final.json, or without one those it would draw."""
-    fraction: float = 0.2
-    """Share of the cases that is validated on (by: fraction)."""
+    by: Literal["fraction", "fold", "list", "nnunet"] | None = None
+    """`fraction`: a seeded draw; `fold`: cross-validation, by the folds that a list gives or else drawn; `list`: the
+    ids in `validation`, or what the source holds out; `nnunet`: the folds of nnU-Net's splits_final.json, or without
+    one those it would draw. None: what the other settings here ask for, else what the source says, else a fraction."""
+    fraction: float | None = None
+    """Share of the cases that is validated on (by: fraction); None: 0.2."""
     seed: int = 0
     """Seed of the shuffle before a fraction or folds are cut."""
-    fold: int = 0
-    """Which fold is validated on, 0-based (by: fold or nnunet)."""
-    num_folds: int = 5
-    """Number of folds (by: fold)."""
+    fold: int | None = None
+    """Which fold is validated on (by: fold or nnunet), 0-based unless a list numbers them; None: the first."""
+    num_folds: int | None = None
+    """Number of folds (by: fold); None: those of the list, else 5."""
     validation: tuple[str, ...] = ()
-    """Case ids that are validated on (by: list); empty for those that a JSON or CSV list itself holds out."""
+    """Case ids that are validated on (by: list); empty for those that the source itself holds out."""
     train_range: Range = (0.0, 1.0)
     """Part of the training cases that is used, as shares (from, to) of their order shuffled by `seed`."""
 
@@ -50,6 +52,9 @@ class DataConfig:
     """A Decathlon folder or its dataset.json, a folder with images/ and labels/, or a JSON or CSV list."""
     spatial_dims: Literal[2, 3] | None = None
     """Declared dimension of the images; None takes what the files say."""
+    classes: tuple[str, ...] | dict[str, int] | None = None
+    """Names of the label values: in their order, as [background, nucleus] for 0 and 1, or by name, as {nucleus: 255}.
+    None takes the source's, from its dataset.json or a labels.json beside the cases, else class_1, class_2, ..."""
     regions: dict[str, tuple[int, ...]] | None = None
     """Classes that overlap, name: [label values], each a network output of its own; None takes what the source says.
 
@@ -303,9 +308,10 @@ class TrainConfig:
     target: float | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
     budget: Amount | None = None
-    """Time for the whole run, such as 10min or 1h, which decides the network's width, steps and augmentation."""
+    """`max_seconds` with a unit, such as 10min or 1h."""
     max_seconds: Seconds | None = None
-    """Seconds that the whole run may take, from the start of the process to the report; the schedule ends in them."""
+    """Seconds of the whole run, from the start of the process to the report. The schedule ends in them; where `steps`
+    is open, they also decide network, steps and augmentation, and alone end the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -400,3 +406,17 @@ class RunConfig:
     infer: InferConfig = field(default_factory=InferConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     distribute: DistributeConfig = field(default_factory=DistributeConfig)
+
+    def __repr__(self) -> str:
+        """The settings that are not the default."""
+        changed = ", ".join(f"{name}={value!r}" for name, value in _changed(self, RunConfig(), ""))
+        return f"<{type(self).__name__}: {changed or 'the defaults'}>"
+
+
+def _changed(config: Any, defaults: Any, at: str) -> Iterator[tuple[str, Any]]:
+    for each in fields(defaults):
+        value, default = getattr(config, each.name), getattr(defaults, each.name)
+        if is_dataclass(default):
+            yield from _changed(value, default, f"{at}{each.name}.")
+        elif value != default:
+            yield f"{at}{each.name}", value

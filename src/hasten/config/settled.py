@@ -43,7 +43,7 @@ class PlannedInfer(InferConfig):
     patch: Triple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class PlannedRun(RunConfig):
     sample: PlannedSample
     network: PlannedNetwork

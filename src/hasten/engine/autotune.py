@@ -21,6 +21,7 @@ from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
+from hasten.engine.experiments import Experiments
 from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fastest_variant, probe_batch_size
 from hasten.engine.precision import autocast
 from hasten.engine.run_plan import RunPlan, build_net, with_train
@@ -41,8 +42,6 @@ from hasten.observe.clock import Clock
 log = logging.getLogger(__name__)
 
 Group = distributed.ProcessGroup | None
-MEASURE_SHARE = 0.1
-"""Largest share of the time until train.max_seconds for measuring precision and memory format."""
 _DATA_DEPENDENT_FLOW = "the network decides by values on its way"
 _SHORT_SECONDS = 120.0
 """Runs whose steps take at most this many seconds use the GPU's default variant: a comparison takes about ten."""
@@ -51,8 +50,13 @@ _SHORT_STEPS = 1000
 _NO_BF16 = "this processor has no bf16 instructions"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
-_NETWORK_COMPILE_SECONDS = {"cpu": 1200.0, "cuda": 200.0}
-"""Shortest eager training, in seconds, for which compiling the network is tried: a trial costs about a minute."""
+_NETWORK_COMPILE_SECONDS = {"cpu": 60.0, "cuda": 10.0}
+"""Seconds that a trial of the compiled network takes, about."""
+_NETWORK_COMPILE_SAVES = 0.15
+"""Share of the steps' time that compiling the network is likely to save."""
+STEPS_SHARE = 0.6
+"""Share of the time that is left for passes and updates as they are timed, alone; the rest is for batches, the average
+of the weights, validations and the report."""
 _LEAST_CAPTURED_STEPS = 200
 """Shortest run, in steps, whose step is captured: comparing the graph with the step takes a dozen steps."""
 
@@ -96,20 +100,19 @@ def _operated_custom(planned: RunPlan, network: nn.Module) -> Surgery:
 def settle_variant_on_all(
     planned: RunPlan,
     network: nn.Module,
-    clock: Clock,
+    experiments: Experiments,
     strategy: Strategy,
     group: Group,
     engaged: dict[str, Switch],
 ) -> tuple[RunPlan, float]:
     """`settle_variant` on rank 0; all ranks use its choice, as separate measurements might disagree.
 
-    The number of steps is then limited to those that fit into the time. Also returns the seconds of a forward and
-    backward pass.
+    Also returns the seconds of a forward and backward pass.
     """
-    world, budget_s = strategy.world, MEASURE_SHARE * time_left(planned, clock)
+    world = strategy.world
 
     def measured() -> tuple[Variant, dict[str, Switch], float]:
-        tuned, switches, seconds = settle_variant(planned, network, budget_s)
+        tuned, switches, seconds = settle_variant(planned, network, experiments)
         return variant_of(tuned.config.train), switches, seconds
 
     variant, switches, seconds = run_on_rank0(world, measured, group=group)
@@ -120,16 +123,13 @@ def settle_variant_on_all(
         engaged["strategy"] = Switch(True, f"{strategy.name} on {world.size} processes")
     planned = _with_variant(planned, variant)
     fused_norms(network, bool(variant.fused_kernels))
-    steps = run_on_rank0(world, lambda: fitting_steps(planned, clock, seconds), group=group)
-    return with_train(planned, steps=steps), seconds
+    return planned, seconds
 
 
 def settle_variant(
-    planned: RunPlan, network: nn.Module, budget_s: float = math.inf
+    planned: RunPlan, network: nn.Module, experiments: Experiments
 ) -> tuple[RunPlan, dict[str, Switch], float]:
     """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
-
-    budget_s: time limit of the measurement, in seconds.
 
     Modifies `network` in place: layers that must not run in a 16-bit type, or are configured not to, stay in float32.
     Nothing is measured, and the seconds are 0, where precision, memory format and compilation are all configured.
@@ -143,10 +143,12 @@ def settle_variant(
         # Results are cached under the repr of a network, which does not show what user-defined code computes.
         memory = cache_dir(planned.config.cache) / "measured" / (planned.config.network.digest or "")
         probes_per_step = planned.config.sample.batch_size / probe.shape[0]
-        measured = fastest_variant(
-            network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s), passes=train.steps * probes_per_step,
-            is_short=_short_run(planned, allowed, probes_per_step, budget_s / MEASURE_SHARE),
-        )  # fmt: skip
+        with experiments.running():
+            measured = fastest_variant(
+                network, probe, allowed, memory, seconds=min(MEASURE_S, experiments.left_s),
+                passes=train.steps * probes_per_step, timed=experiments.timed,
+                is_short=_short_run(planned, allowed, probes_per_step, experiments.run_s),
+            )  # fmt: skip
         variant = measured.variant
         why = explain(measured) if len(allowed) > 1 else ""
         seconds = measured.pass_s * probes_per_step
@@ -171,8 +173,9 @@ def _short_run(
     """
     reference, usual = allowed[0], allowed[-1]
     on_cpu, planned_steps = planned.device.type == "cpu", planned.config.train.steps
-    default = usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
-    if not default or not (on_cpu or usual.fused_kernels):
+    if not usual.channels_last or reference.precision != "fp32":
+        return None
+    if not on_cpu and not (usual.precision == "bf16" and usual.fused_kernels):
         return None
     if on_cpu and planned_steps > _SHORT_STEPS and math.isinf(seconds_left):
         return None
@@ -235,20 +238,19 @@ def time_left(planned: RunPlan, clock: Clock) -> float:
     return clock.left(planned.config.train.max_seconds)
 
 
-def fitting_steps(planned: RunPlan, clock: Clock, step_seconds: float) -> int:
-    """The run's steps; with progressive patches, which last shares of the steps, no more than fit into the time."""
-    steps, remaining_s = planned.config.train.steps, time_left(planned, clock)
-    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= remaining_s:
+def steps_to_come(planned: RunPlan, experiments: Experiments, step_seconds: float) -> int:
+    """The steps of the run, or those that fit into its time. step_seconds: 0 where that was not measured."""
+    steps = planned.config.train.steps
+    if not step_seconds or math.isinf(experiments.run_s):
         return steps
-    reduced = max(1, int(remaining_s / step_seconds))
-    # With a budget the plan asks for more steps than fit on purpose.
-    log.log(
-        logging.INFO if planned.config.train.budget else logging.WARNING,
-        "train.max_seconds: %d steps of about %.2g s don't fit into the %.0f s that are left; sample.stages are shares "
-        "of %d steps",
-        steps, step_seconds, remaining_s, reduced,
-    )  # fmt: skip
-    return reduced
+    return max(1, int(min(steps, STEPS_SHARE * experiments.run_s / step_seconds)))
+
+
+def with_fitted_stages(planned: RunPlan, steps: int) -> RunPlan:
+    """`sample.stages` as shares of the `steps` that fit into the time, which may be fewer than are planned."""
+    sample, share = planned.config.sample, steps / planned.config.train.steps
+    stages = tuple((share * until, factor) for until, factor in sample.stages)
+    return replace(planned, config=replace(planned.config, sample=replace(sample, stages=stages)))
 
 
 def settle_activations(planned: RunPlan, network: nn.Module, engaged: dict[str, Switch]) -> None:
@@ -288,13 +290,19 @@ def settle_batch_size(planned: RunPlan, network: nn.Module, engaged: dict[str, S
 
 
 def settle_network(
-    planned: RunPlan, network: nn.Module, predicted: float, engaged: dict[str, Switch], world: World | None = None
+    planned: RunPlan,
+    network: nn.Module,
+    predicted: float,
+    engaged: dict[str, Switch],
+    experiments: Experiments,
+    world: World | None = None,
 ) -> tuple[RunPlan, nn.Module]:
-    """The network, compiled if configured, or if the run is long enough and compilation measures faster.
+    """The network, compiled if configured, or if that is likely to pay within the run and measures faster.
 
     predicted: seconds that the steps are expected to take.
     """
     train = planned.config.train
+    refusal = experiments.refusal(_NETWORK_COMPILE_SECONDS[planned.device.type], _NETWORK_COMPILE_SAVES * predicted)
     requested = train.compile
     result = network
     if requested is not False and _has_data_dependent_flow(planned, network):
@@ -302,15 +310,15 @@ def settle_network(
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
         switch = Switch(False, "not tried where several processes share the step; set train.compile")
-    elif requested is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
-        limit = f"{least / 60:.0f} min"
-        switch = Switch(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
+    elif requested is None and refusal:
+        switch = Switch(False, f"not tried: {refusal}; the steps take about {predicted:.0f} s")
     elif requested is False:
         switch = Switch(False, GIVEN)
     else:
-        result, switch = faster_compiled(
-            network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
-        )
+        with experiments.running():
+            result, switch = faster_compiled(
+                network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
+            )
     engaged["compiled network"] = switch
     return with_train(planned, compile=switch.on), result
 
@@ -330,16 +338,19 @@ def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Swit
 
 
 def settle_capture(
-    planned: RunPlan, step: TrainStep, program: Program, engaged: dict[str, Switch]
+    planned: RunPlan, step: TrainStep, program: Program, engaged: dict[str, Switch], steps: int
 ) -> tuple[RunPlan, CapturedStep | None]:
-    """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run."""
+    """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run.
+
+    steps: those that the run will make.
+    """
     requested = planned.config.train.capture
     reason = GIVEN if requested is False else why_not(step) or why_no_batch(program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
     if reason is None and is_own(planned.config.network) and _has_data_dependent_flow(planned, step.update.weights):
         reason = _DATA_DEPENDENT_FLOW
-    if reason is None and requested is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
+    if reason is None and requested is None and steps < _LEAST_CAPTURED_STEPS:
         reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
     if reason is None:
         assert program.segment is not None

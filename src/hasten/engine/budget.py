@@ -1,8 +1,9 @@
-"""`train.budget`: choice of network width, number of steps and augmentation strength by the time of a run."""
+"""A run with a time limit: network, steps and augmentation by what fits into its time."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +13,20 @@ from hasten.config.decision import GIVEN, Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.size import duration_text
-from hasten.engine.autotune import MEASURE_SHARE, operated_net, settle_variant, time_left
-from hasten.engine.run_plan import RunPlan, augmentation_of, with_train
+from hasten.engine.autotune import STEPS_SHARE, operated_net, settle_variant
+from hasten.engine.experiments import Experiments
+from hasten.engine.run_plan import RunPlan, augmentation_of, network_size, with_train
 from hasten.engine.step import memory_format
 from hasten.engine.variant import variant_of
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import seconds_of
-from hasten.observe.clock import Clock
 from hasten.optim.build import build_optimizer
 
 FAST = "unet"
 LEAST_STEPS = 400
-"""Fewest steps of the planned network; below, `FAST` is used, which makes about three times as many (docs/engine.md).
-"""
+"""Fewest steps of the planned network; below, `FAST` may be used (docs/engine.md)."""
+FASTER = 2.0
+"""Times the planned network's steps that `FAST` has to make, to be used: in as many it reaches a lower Dice."""
 WIDTHS = (1.5, 2.0, 3.0)
 """Factors of the planned channels that are tried, one after the other."""
 LEAST_WIDE_STEPS = 3500
@@ -35,14 +37,13 @@ STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7,
 SMALL_FIRST = ((0.3, 0.5), (0.6, 0.75))
 """`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps whose patches hold a case: they then reach a higher
 Dice, and runs on crops a lower one (docs/engine.md)."""
-_STEPS_SHARE = 0.85
-"""Share of the remaining time for steps; the rest is for batches, compiling, validations and the report."""
-_MORE = 1.25
-"""Steps that are planned over those that should fit. A run with a time limit shortens its schedule, and never stretches
-it."""
-_WIDTH_SHARE = 0.02
-"""Share of the time that measuring one width may take. The planned network and `FAST` get the share of the run's own
-measurement, which then uses their results: in less time precision would stay open, and float32 has the fewest steps."""
+MORE = 4
+"""Times the steps that should fit, which are planned: the time ends the run, also where steps become faster than they
+were here."""
+_PASSES = 7
+"""Passes, and what a network's building takes in passes, of timing its step."""
+_OFF = 2.0
+"""Factor by which steps may be off that are predicted from another network's by the numbers of operations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,36 +58,81 @@ class Scale:
     reason: str
 
 
-def choose_scale(planned: RunPlan, clock: Clock) -> Scale | None:
-    """Time a step of the planned network, and of `FAST` if too few fit, or of wider ones while enough do.
+def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
+    """The network that makes the most of the time: the planned one, `FAST` if too few of its steps fit, or a wider one.
 
-    None without a budget, and where both channels and steps are set.
+    The network of the fewest operations is timed first. What that predicts of the others decides which of them are
+    worth timing, within what experiments may take. None without a time limit, and where steps are set: then the run has
+    these, as long as there is time.
     """
-    if planned.config.train.budget is None or not (_open(planned, "network.channels") or _open(planned, "train.steps")):
+    if planned.config.train.max_seconds is None or not _open(planned, "train.steps"):
         return None
-    remaining_s, name = time_left(planned, clock), planned.config.network.name
-    timed: list[str] = []
-
-    def steps_of(candidate: RunPlan, share: float = MEASURE_SHARE) -> int:
-        steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, share * remaining_s)))
-        network = candidate.config.network
-        timed.append(f"{' '.join(map(str, (network.name, *network.channels[:1])))} {steps}")
-        return steps
-
-    network, width, steps = name, 1.0, steps_of(planned)
-    if steps < LEAST_STEPS:
-        fast = _with_network(planned, FAST, 1.0) if _open(planned, "network.name") else None
-        if fast is not None:
-            network, steps = FAST, steps_of(fast)
-    elif _open(planned, "network.channels"):
+    estimate, why = _Estimate(experiments), ""
+    fast = _with_network(planned, FAST, 1.0) if _open(planned, "network.name") else None
+    if fast is None or fast is planned or _operations(fast) >= _operations(planned):
+        fast = None
+    chosen, width, steps = planned, 1.0, 0
+    if fast is not None:
+        fast_steps = estimate.timed(fast)
+        steps = estimate.of(planned, enough=min(LEAST_STEPS, fast_steps / FASTER))
+        if steps < LEAST_STEPS and fast_steps >= FASTER * steps:
+            chosen, steps, why = fast, fast_steps, f"; the planned network should make {LEAST_STEPS}"
+        elif steps < LEAST_STEPS:
+            why = f"; {FAST} is used where it makes {FASTER:g} times the steps"
+    else:
+        steps = estimate.timed(planned)
+    if chosen is planned and _open(planned, "network.channels"):
         for each in WIDTHS:
-            wider = _with_network(planned, name, each)
-            fewer = steps_of(wider, _WIDTH_SHARE) if wider is not None else 0
+            wider = _with_network(planned, planned.config.network.name, each)
+            fewer = estimate.of(wider, enough=LEAST_WIDE_STEPS) if wider is not None else 0
             if fewer < LEAST_WIDE_STEPS:
+                why += f"; more channels should make {LEAST_WIDE_STEPS}"
                 break
             width, steps = each, fewer
-    reason = f"steps that fit into {duration_text(remaining_s)}: {', '.join(timed)}"
-    return Scale(network=network, width=width, steps=steps, reason=reason)
+    return Scale(network=chosen.config.network.name, width=width, steps=steps, reason=f"{estimate.text()}{why}")
+
+
+class _Estimate:
+    """How many steps of each network fit into the time."""
+
+    def __init__(self, experiments: Experiments) -> None:
+        self.experiments, self.run_s = experiments, experiments.run_s
+        self._seconds: list[tuple[float, float]] = []
+        """Operations of a forward pass and seconds of a step, of the networks that were timed."""
+        self._texts: list[str] = []
+
+    def timed(self, planned: RunPlan) -> int:
+        """By the seconds of its step, which is timed."""
+        seconds = _step_seconds(planned, self.experiments)
+        self._seconds.append((_operations(planned), seconds))
+        return self._steps(planned, seconds, "")
+
+    def of(self, planned: RunPlan, *, enough: float) -> int:
+        """By its operations, or timed where that may show that it makes `enough` steps, and there is time for it."""
+        operations, seconds = self._seconds[-1]
+        predicted = seconds * _operations(planned) / operations
+        near = STEPS_SHARE * self.run_s / predicted > enough / _OFF
+        if near and not self.experiments.refusal(_PASSES * predicted, self.run_s):
+            return self.timed(planned)
+        return self._steps(planned, predicted, "about ")
+
+    def _steps(self, planned: RunPlan, seconds: float, about: str) -> int:
+        steps, network = max(1, int(STEPS_SHARE * self.run_s / seconds)), planned.config.network
+        width = f", {network.channels[0]} channels" if network.channels else ""
+        self._texts.append(f"{network.name}{width}: {about}{steps} steps of {seconds:.2g} s")
+        return steps
+
+    def text(self) -> str:
+        """What fits, for the plan: `unet, 16 channels: 97 steps of 0.21 s fit into 40 s`."""
+        first, *others = self._texts
+        return "; ".join([f"{first} fit into {duration_text(self.run_s)}", *others])
+
+
+def _operations(planned: RunPlan) -> float:
+    """Operations of a forward pass; 1 where they can't be counted, as of a network of the user's own."""
+    if is_own(planned.config.network):
+        return 1.0
+    return network_size(planned)["forward_flops"] or 1.0
 
 
 def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
@@ -98,19 +144,18 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     planned, decisions = larger, dict(larger.decisions)
     for name in ("network.name", "network.channels"):
         if _open(planned, name) and not is_own(planned.config.network):
-            why = f"{scale.reason}; {LEAST_STEPS} are enough, {LEAST_WIDE_STEPS} for more channels"
-            decisions[name] = dataclasses.replace(decisions[name], reason=why)
-    if _open(planned, "train.steps"):
-        steps = round(_MORE * scale.steps)
-        planned = with_train(planned, steps=steps)
-        decisions["train.steps"] = Decision(
-            steps, f"about {scale.steps} fit into train.budget; the schedule is shortened to what does"
-        )
-    every = {name for name in ("validate_every", "checkpoint_every") if _open(planned, f"train.{name}")}
-    value = validation_steps(planned.config.train.steps, planned.config.train.budget)
-    planned = with_train(planned, **dict.fromkeys(every, value))
-    for name in every:
-        decisions[f"train.{name}"] = dataclasses.replace(decisions[f"train.{name}"], value=value)
+            decisions[name] = dataclasses.replace(decisions[name], reason=scale.reason)
+    steps = MORE * scale.steps
+    decisions["train.steps"] = Decision(
+        steps, f"about {scale.steps} fit into the time, which alone ends the run; the schedule is shortened to it"
+    )
+    every = validation_steps(steps, limited=True)
+    settled: dict[str, int] = {"steps": steps}
+    for name in ("validate_every", "checkpoint_every"):
+        if _open(planned, f"train.{name}"):
+            settled[name] = every
+            decisions[f"train.{name}"] = Decision(every, f"at most {math.ceil(steps / every)} in the run, for its time")
+    planned = with_train(planned, **settled)
     if scale.steps >= STRONG_STEPS:
         planned = _with_strong_augmentation(planned, decisions)
     else:
@@ -167,23 +212,23 @@ def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> Run
     return dataclasses.replace(planned, config=config)
 
 
-def _step_seconds(planned: RunPlan, budget_s: float) -> float:
+def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
     """Forward and backward passes, and the update.
 
     A short run finds its variant chosen; a long one compares it with others.
     """
     # So few steps that the default variant is used, without a comparison for each width.
     brief = with_train(planned, steps=1)
-    with random_state_kept(planned.device):
+    with experiments.running(), random_state_kept(planned.device):
         network, _ = operated_net(brief)
-        settled, _, passes = settle_variant(brief, network, budget_s)
-    train, dims = settled.config.train, planned.case_set.spatial_dims
-    network.to(memory_format=memory_format(dims, variant_of(train).channels_last))  # type: ignore[call-overload]
-    optimizer = build_optimizer(network, dataclasses.replace(train, head_steps=0))
-    times: list[float] = []
-    for _ in range(4):
-        for parameter in network.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.ones_like(parameter)
-        times.append(seconds_of(optimizer.step, planned.device))
+        settled, _, passes = settle_variant(brief, network, experiments)
+        train, dims = settled.config.train, planned.case_set.spatial_dims
+        network.to(memory_format=memory_format(dims, variant_of(train).channels_last))  # type: ignore[call-overload]
+        optimizer = build_optimizer(network, dataclasses.replace(train, head_steps=0))
+        times: list[float] = []
+        for _ in range(3):
+            for parameter in network.parameters():
+                if parameter.requires_grad:
+                    parameter.grad = torch.ones_like(parameter)
+            times.append(seconds_of(optimizer.step, planned.device))
     return passes + min(times)

@@ -15,7 +15,7 @@ from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
 from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
-from hasten.engine.run_plan import RunPlan, left_out
+from hasten.engine.run_plan import RunPlan, source_warnings
 from hasten.observe.clock import Clock
 from hasten.observe.progress import PLAIN_EVERY
 
@@ -80,7 +80,10 @@ def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
     whole, dims = case_set.ignore is None, case_set.spatial_dims
     return replace(
         planned,
-        warnings=(*left_out(case_set, planned.config.data.split, *parts), *check_labelled(case_set, arena, *parts)),
+        warnings=(
+            *source_warnings(case_set, planned.config.data.split, planned.fingerprint, *parts),
+            *check_labelled(case_set, arena, *parts),
+        ),
         foreground=training_range(arena, planned.train, dims) if whole else {},
     )
 

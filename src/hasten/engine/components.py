@@ -82,14 +82,14 @@ class Evaluator(Protocol):
     def repeated(self) -> float:
         """Time of the inference that follows the last validation, such as the report's examples, in validations."""
 
-    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = ...) -> ValidationScore | None:
-        """network: as it is trained, but not compiled. None where `expired` became true before the end."""
+    def __call__(self, network: nn.Module, *, room: Callable[[], float] = ...) -> ValidationScore:
+        """network: as it is trained, but not compiled. room: seconds that are left; the score is then of what fits."""
 
-    def expected_seconds(self, network: nn.Module) -> float:
-        """Estimated duration of a validation."""
+    def fit(self, network: nn.Module, seconds: float) -> float:
+        """Shorten all validations to these seconds as far as possible; returns what one is expected to take."""
 
     def content(self, network: nn.Module, score: Any, step: int) -> dict[str, Any]:
-        """What best.pt holds. score: of these weights; None where their validation was given up."""
+        """What best.pt holds. score: of these weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,11 +27,14 @@ from hasten.engine.autotune import (
     settle_capture,
     settle_network,
     settle_variant_on_all,
-    time_left,
+    steps_to_come,
+    with_fitted_stages,
 )
 from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
+from hasten.engine.core_follower import keep_threads
+from hasten.engine.experiments import Experiments
 from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.measure import Switch
 from hasten.engine.precision import scaler_for
@@ -89,7 +92,8 @@ def prepare_run(
             if world.size > 1:
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
-            scale = None if resume else run_on_rank0(world, lambda: choose_scale(planned, clock), group=group)
+            experiments = Experiments(clock, planned.config.train.max_seconds)
+            scale = None if resume else run_on_rank0(world, lambda: choose_scale(planned, experiments), group=group)
             planned = with_scale(planned, scale)
             start = None if resume else run_on_all_ranks(world, lambda: start_of(planned), group=group)
         if start is not None and world.first:
@@ -99,12 +103,23 @@ def prepare_run(
         planned, arena, rank_cases = prepared
         for warning in planned.warnings if world.first else ():
             log.warning("%s", warning)
-        return compose_run(planned, arena, clock, strategy, group=group, rank_cases=rank_cases, start=start)
+        return compose_run(
+            planned,
+            arena,
+            clock,
+            strategy,
+            group=group,
+            rank_cases=rank_cases,
+            start=start,
+            experiments=experiments,
+            resume=resume,
+        )
 
 
 def compose_run(
     planned: RunPlan, arena: Arena, clock: Clock, strategy: Strategy | None = None, *, group: Group = None,
     rank_cases: RankCases | None = None, network: nn.Module | None = None, start: Start | None = None,
+    experiments: Experiments | None = None, resume: bool = False,
 ) -> RunComponents:  # fmt: skip
     """Build network, measured settings and batch program on prepared cases. `Loop` adds the feed and runs the steps.
 
@@ -112,7 +127,9 @@ def compose_run(
 
     rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
     `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
+    experiments: the account of those before. resume: the stages of patches are those of the run that goes on.
     """
+    experiments = experiments or Experiments(clock, planned.config.train.max_seconds)
     strategy, engaged, surgery = strategy or alone(), dict[str, Switch](), None
     if not strategy.whole_network:
         # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
@@ -124,7 +141,10 @@ def compose_run(
             network, surgery = operated_net(planned, start.fit.values if start is not None else None)
         # 2. Precision and memory format, which surgery and kept memory change.
         freed_memory = keep_freed_memory() if planned.device.type == "cpu" else None
-        planned, step_seconds = settle_variant_on_all(planned, network, clock, strategy, group, engaged)
+        planned, step_seconds = settle_variant_on_all(planned, network, experiments, strategy, group, engaged)
+        steps = run_on_rank0(strategy.world, lambda: steps_to_come(planned, experiments, step_seconds), group=group)
+        if not resume:
+            planned = with_fitted_stages(planned, steps)
         if freed_memory is not None:
             engaged["kept host memory"] = freed_memory
         if surgery is not None:
@@ -142,8 +162,10 @@ def compose_run(
     clock.tell("building   the batch program and the step")
     with clock.span("compile"):
         # 4. The batch program.
-        time = {"seconds": time_left(planned, clock), "step_seconds": step_seconds}
-        planned, program = settle_program(planned, arena, share_of(planned, strategy), rank_cases, engaged, **time)
+        share = share_of(planned, strategy)
+        planned, program = settle_program(
+            planned, arena, share, rank_cases, engaged, experiments=experiments, step_seconds=step_seconds
+        )
         # 5. The strategy places the weights; then the optimizer takes them up, for the step.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)
@@ -151,16 +173,18 @@ def compose_run(
         loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
         step = make_step(train, network, loss, paced, average, strategy, dims, device)
         # 6. cuDNN's algorithms, then compilation, if the steps take long enough; the strategy wraps what is compiled.
-        seconds = min(step_seconds * train.steps, time_left(planned, clock))
+        seconds = step_seconds * steps
         settle_autotuning(step, seconds, engaged)
-        planned, compiled = settle_network(planned, network, seconds, engaged, strategy.world)
+        planned, compiled = settle_network(planned, network, seconds, engaged, experiments, strategy.world)
+        if planned.config.train.compile:
+            keep_threads()
         step.network = strategy.wrap(compiled)
         step.fused_kernels = not planned.config.train.compile and variant_of(train).fused_kernels
     engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}
     if start is not None:
         engaged["weights to start from"] = Switch(True, start.summary())
     # 7. The finished step with its batch as a CUDA graph; whether it is used is decided some steps into the run.
-    planned, captured = settle_capture(planned, step, program, engaged)
+    planned, captured = settle_capture(planned, step, program, engaged, steps)
     return RunComponents(
         settings=to_dict(planned.config), train=planned.config.train, observe=planned.config.observe,
         timeout_s=planned.config.distribute.timeout_s, planned=planned, arena=arena, step=step, program=program,

@@ -79,6 +79,7 @@ class CrossValidation:
                 for fold in self.folds
             },
             "unfinished": list(self.unfinished),
+            "unit": whole.unit,
             "mean_over": list(whole.main),
             "over_folds": {measure: _pair(self.over_folds(None, measure)) for measure in measures},
             "over_cases": {measure: whole.mean(measure) for measure in measures},

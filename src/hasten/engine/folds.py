@@ -13,18 +13,19 @@ from typing import Any, Literal
 
 from torch import nn
 
-from hasten.cases.split import nnunet_folds, split_cases
+from hasten.cases.split import fold_numbers, split_cases
 from hasten.cases.types import CaseSet
 from hasten.config.load import dump_run, load_run
+from hasten.config.patterns import first_few
 from hasten.config.resume_rules import flat, text_of
-from hasten.config.schema import RunConfig, SplitConfig
+from hasten.config.schema import RunConfig
 from hasten.distribute.world import detect_world
 from hasten.engine.crossval import score_fold, summarise
 from hasten.engine.custom_network import with_code
 from hasten.engine.ensemble import changed_settings
 from hasten.engine.recorded_split import require_same_cases
 from hasten.engine.run import train
-from hasten.engine.run_plan import read_cases
+from hasten.engine.run_plan import read_case_set
 from hasten.engine.stop import Stopped
 from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
 from hasten.observe.progress import Progress
@@ -49,7 +50,8 @@ def train_folds(
 ) -> dict[str, Any]:
     """Train folds of a cross-validation one after another, each in `out`/foldN, and score each on its validation cases.
 
-    The folds are those of data.split.by, `fold` or `nnunet`; `fold` is taken for its default. A fold that is finished
+    The folds are those of data.split.by, `fold` or `nnunet`; left open it is `fold`, with the source's own folds if it
+    gives any. A fold that is finished
     is left as it is, and one that was stopped is resumed, so the same call continues what it began; other processes
     may train other folds of the same `out` meanwhile. Scores are those on the images' own voxels.
 
@@ -73,7 +75,7 @@ def train_folds(
     """
     out, world = Path(out), detect_world()
     config = with_folds(with_code(config, network=network, weights=weights, loss=loss, augment=augment))
-    case_set, _, _ = read_cases(at_fold(config, 0))
+    case_set = read_case_set(config)
     chosen = _chosen(config, case_set, folds)
     if world.size > 1 and len(chosen) > 1:
         raise ValueError(f"--folds: {world.size} processes train one fold at a time; name one, as --folds {chosen[0]}")
@@ -100,8 +102,8 @@ def train_folds(
 
 
 def _first_plan(config: RunConfig, out: Path) -> Path | None:
-    """The plan of a started fold, with train.budget: a new measurement might give another fold a wider network."""
-    if config.train.budget is None:
+    """The plan of a started fold, with a time limit: a new measurement might give another fold a wider network."""
+    if config.train.budget is None and config.train.max_seconds is None:
         return None
     plans = (run / PLAN_JSON for run in fold_runs(out).values())
     return next((plan for plan in plans if plan.is_file()), None)
@@ -118,9 +120,9 @@ def with_folds(config: RunConfig) -> RunConfig:
     split = config.data.split
     if split.by in ("fold", "nnunet"):
         return config
-    if split.by == "list" or split.fraction != SplitConfig().fraction:
-        what = "by=list" if split.by == "list" else f"fraction={split.fraction:g}"
-        raise ValueError(f"data.split.{what}: splits the cases once; leave it out to have folds, or set {_REMEDY}")
+    if split.by is not None or split.fraction is not None or split.validation:
+        once = f"by={split.by}" if split.by else "validation" if split.validation else f"fraction={split.fraction:g}"
+        raise ValueError(f"data.split.{once}: splits the cases once; leave it out to have folds, or set {_REMEDY}")
     return dataclasses.replace(
         config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
     )
@@ -129,26 +131,21 @@ def with_folds(config: RunConfig) -> RunConfig:
 _REMEDY = "data.split.by=fold (or nnunet)"
 
 
-def at_fold(config: RunConfig, fold: int) -> RunConfig:
+def at_fold(config: RunConfig, fold: int | None) -> RunConfig:
     split = dataclasses.replace(config.data.split, fold=fold)
     return dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
 
 
-def num_folds(config: RunConfig, case_set: CaseSet) -> int:
-    """Raises ValueError for folds that the cases do not make."""
-    return config.data.split.num_folds if config.data.split.by == "fold" else len(nnunet_folds(case_set)[1])
-
-
 def _chosen(config: RunConfig, case_set: CaseSet, folds: Folds) -> list[int]:
-    """Raises ValueError for a fold that there is none of."""
-    count = num_folds(config, case_set)
-    chosen = list(range(count)) if folds == "all" else sorted(set(map(int, folds)))
-    unknown = [fold for fold in chosen if not 0 <= fold < count]
+    """Raises ValueError for a fold that there is none of, and for folds that the cases do not make."""
+    numbers = fold_numbers(case_set, config.data.split)
+    chosen = numbers if folds == "all" else sorted(set(map(int, folds)))
+    unknown = [fold for fold in chosen if fold not in numbers]
     if unknown or not chosen:
         shown = ",".join(map(str, unknown)) or "none"
         raise ValueError(
-            f"--folds {shown}: there are {count} folds, 0 to {count - 1}; name some of these, or all, or set "
-            "data.split.num_folds"
+            f"--folds {shown}: there are {len(numbers)} folds, {first_few(numbers, 8)}; name some of these, or all, or "
+            "set data.split.num_folds"
         )
     for fold in chosen:
         split_cases(case_set, at_fold(config, fold).data.split)
@@ -165,12 +162,12 @@ def check_folder(out: Path) -> None:
         names = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
         others = [name for name in names if name not in (LOGS, RANKS)]
         if others:
-            raise ValueError(f"{out}: is not empty (it holds {', '.join(others[:3])}); choose another --out")
+            raise ValueError(f"{out}: is not empty (it holds {first_few(others)}); choose another --out")
 
 
 def _settle(config: RunConfig, out: Path) -> None:
     """Write the settings of all folds into cv.yaml, or compare them with existing ones. Raises ValueError."""
-    config, path = at_fold(config, 0), out / CV_YAML
+    config, path = at_fold(config, None), out / CV_YAML
     temporary = out / f".{CV_YAML}.{token_hex(4)}"
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from hasten.engine.allocator import kept_memory
 from hasten.engine.bands import Box, available_bytes, bands, widened
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import HOST, Decided, Scores, score_room
+from hasten.engine.core_follower import follow_cores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.regrid import Planes, Regridded
 from hasten.engine.scores import Average, above_zero, averaged, confidence, first_output, highest
@@ -279,6 +280,7 @@ def network_scores(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
         are_probabilities = how.probabilities or how.average == "softmax"
         return confidence(scores, overlapping=how.overlapping, probabilities=are_probabilities) < how.flip_below
 
+    follow_cores()
     return averaged(once, how.flip_axes, how.average, unsure if how.flip_below < 1 else None)(image)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,12 @@ from typing import NamedTuple
 
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import is_picture, list_files, read_file_header, stem
+from hasten.cases.read import misplaced_files
 from hasten.cases.section import read_section_header
-from hasten.cases.types import Case
+from hasten.cases.types import Case, is_flat
+from hasten.config.patterns import first_few, listing
+
+log = logging.getLogger(__name__)
 
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 
@@ -31,7 +36,7 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     channels or dimensions than the network was trained on.
     """
     files: list[_File] = []
-    problems: list[str] = []
+    unreadable: list[str] = []
     named = {path: _listed(path) for path in inputs}
     names = _names([path for path, listed in named.items() if listed == [path]])
     for path, listed in named.items():
@@ -42,22 +47,30 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
                 shape, num_channels = section or read_file_header(file)[:2]
                 files.append(_File(file, shape, num_channels))
             except ValueError as error:
-                problems.append(str(error))
+                unreadable.append(str(error))
     groups: dict[tuple[Path, str], list[_File]] = {}
     for image in {image.path: image for image in files}.values():
         groups.setdefault(_case_of(image, len(channels), names), []).append(image)
-    for (_, name), group in groups.items():
-        problem = _mismatch(name, group, channels, spatial_dims)
-        if problem:
-            problems.append(problem)
-    if problems:
-        raise ValueError(listing(problems, f"{len(problems)} inputs can't be predicted, so nothing was written"))
-    return [Case(id=name, image=tuple(sorted(image.path for image in group))) for (_, name), group in groups.items()]
+    unfit = [_mismatch(name, group, channels, spatial_dims) for (_, name), group in groups.items()]
+    problems = [unreadable, [problem for problem in unfit if problem]]
+    count = sum(map(len, problems))
+    if count:
+        raise ValueError(listing(problems, f"{count} inputs can't be predicted, so nothing was written"))
+    cases = [Case(id=name, image=_paths(group)) for (_, name), group in groups.items()]
+    told: dict[Path, float] = {}
+    for case in cases:
+        if len(case.image) > 1:
+            told |= misplaced_files(case, read_file_header(case.image[0]))
+    if told:
+        log.warning(
+            "the corners of %d files lie beside those of the first image of their case, by up to %.2g voxels: %s",
+            len(told), max(told.values()), first_few(told),
+        )  # fmt: skip
+    return cases
 
 
-def listing(problems: Sequence[str], heading: str) -> str:
-    """One problem as it is; several below a heading."""
-    return problems[0] if len(problems) == 1 else "\n  ".join([f"{heading}:", *problems])
+def _paths(group: Sequence[_File]) -> tuple[Path, ...]:
+    return tuple(sorted(image.path for image in group))
 
 
 def _listed(path: Path) -> list[Path]:
@@ -100,10 +113,11 @@ def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_di
             f"{first.path}: the files of case {name} end in {', '.join(numbers)}, but channels are counted from 0 "
             f"({', '.join(wanted)}); rename them in the order {', '.join(channels)}"
         )
-    depth = first.shape[0]
-    # A volume of one slice may go through a 3-D network; a picture lies nowhere in space.
-    if (spatial_dims == 2 and depth > 1) or (spatial_dims == 3 and is_picture(first.path)):
-        kind = "3-D image" if depth > 1 else "2-D picture"
+    flat = is_flat(first.shape)
+    # A volume of one slice (D) may go through a 3-D network; a picture lies nowhere in space.
+    deep = not is_picture(first.path) and (not flat or first.shape[0] == 1)
+    if not (flat if spatial_dims == 2 else deep):
+        kind = "2-D picture" if flat else "3-D image"
         return (
             f"{first.path}: a {kind} of shape {first.shape} (D, H, W), but the network was trained on "
             f"{spatial_dims}-D images; leave it out"

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
 from hasten.engine.time_limit import TimeLimit
 from hasten.feed.feed import Feed
-from hasten.observe.clock import Clock
+from hasten.observe.clock import Clock, Spent
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
+from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, RANKS, SUMMARY_JSON, read_jsonl, write_jsonl
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +69,16 @@ class Loop:
         progress: Progress | None,
         *,
         first: int,
-        elapsed: float,
+        earlier: Spent,
         reserve_s: float = 0.0,
     ) -> None:
-        """reserve_s: seconds within train.max_seconds that the caller needs after the run."""
+        """earlier: of the processes that trained up to `first`.
+
+        reserve_s: seconds within train.max_seconds that the caller needs after the run.
+        """
         self.components, self.evaluator, self.out = components, evaluator, out
         self.clock, self.progress = clock, progress
-        self.first, self.elapsed, self.train, self.device = first, elapsed, components.train, components.step.device
+        self.first, self.earlier, self.train, self.device = first, earlier, components.train, components.step.device
         self.steps = self.train.steps
         self.feed = Feed(components.program, first=first, last=self.steps)
         self.done = first
@@ -86,9 +90,7 @@ class Loop:
         self.records = Records(out, components, steps=lambda: self.done, time_s=self.time_s, first=first)
         self.log = TrainLog(
             self.records.record if self.world.first else None,
-            lambda: self.feed.wait_seconds,
-            components.program.samples,
-            first=first,
+            self._spent_now,
             shared=partial(mean_over_ranks, strategy=self.strategy),
         )
         self.saver = Saver()
@@ -112,7 +114,7 @@ class Loop:
 
     def time_s(self) -> float:
         """Seconds of the run, those of earlier processes of it included."""
-        return self.elapsed + self.clock.elapsed
+        return self.earlier.total_s + self.clock.elapsed
 
     def run(self) -> None:
         """Train to the last step, the target, the time limit or a stop signal; `status` then says which."""
@@ -127,7 +129,6 @@ class Loop:
                 self.async_validation or nullcontext(),
                 collected_between_steps() as self._collect,
             ):
-                self.log.begin()
                 if self.components.paced.done(self.first) or self.status != "finished":
                     return
                 captured = self.components.captured  # makes its own batches
@@ -146,7 +147,7 @@ class Loop:
                 self.progress.stop()
 
     def _restore_records(self) -> None:
-        """Drop an earlier process's records after step `first`, and check whether it had reached the target."""
+        """Drop what an earlier process recorded after step `first`, and check whether it had reached the target."""
         path = self.out / METRICS_JSONL
         records: list[dict[str, Any]] | None = None
         if self.world.first:
@@ -155,6 +156,8 @@ class Loop:
             except TypeError:
                 raise ValueError(f"{path}: has a step that is no number; correct or delete that line") from None
             write_jsonl(path, records)
+            # Of the process before this one: a report of the run that goes on must not take it for the whole.
+            (self.out / SUMMARY_JSON).unlink(missing_ok=True)
         for record in broadcast_from_rank0(self.world, records):
             value = record.get(self.evaluator.metric)
             if self.train.target is not None and value is not None and value >= self.train.target:
@@ -193,7 +196,16 @@ class Loop:
 
     def trained_s(self) -> float:
         """Seconds of this process in steps, the wait for their batches included."""
-        return self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
+        return self._spent_now().trained_s
+
+    def spent(self) -> Spent:
+        """Of the whole run so far, its earlier processes included."""
+        return self.earlier + self._spent_now()
+
+    def _spent_now(self) -> Spent:
+        """Of this process."""
+        seconds = {"total": self.clock.elapsed, **self.clock.seconds, "wait_for_data": self.feed.wait_seconds}
+        return Spent(seconds=seconds, samples=self.components.program.samples(self.first, self.done))
 
     def _log(self, step: int) -> None:
         with self.clock.span("train"):
@@ -258,25 +270,10 @@ class Loop:
         begin = time.perf_counter()
         with self.clock.span("validate"):
             network = self.validated_network = self.strategy.whole(self.components.validated)
-            score = self.evaluator(network, expired=self.limit.expired)
-        seconds = time.perf_counter() - begin
-        if score is not None:
-            self._record(score, step, network, seconds=seconds)
-        else:
-            self._give_up_validation(step, network)
-        self.log.pause(time.perf_counter() - begin)
-
-    def _give_up_validation(self, step: int, network: nn.Module) -> None:
-        """End the run where the time limit cut a validation short; save the weights if none have been saved."""
-        log.warning(
-            "train.max_seconds=%g: the validation at step %d was given up, as it did not fit into the time; "
-            "validate on fewer cases (data.split) or give more time",
-            self.train.max_seconds, step,
-        )  # fmt: skip
-        self.limit.over, self.status = True, "time_up"
-        if self.best.step == 0:
-            self.best = Best(value=math.nan, step=step)
-            self._save_best(self.evaluator.content(network, None, step))
+            score = self.evaluator(network, room=self.limit.room)
+        self._record(score, step, network, seconds=time.perf_counter() - begin)
+        if self.limit.expired():  # by a validation that took longer than those before
+            self.limit.over, self.status = True, "time_up"
 
     def _save_best(self, content: dict[str, Any]) -> None:
         if self.world.first:
@@ -286,9 +283,7 @@ class Loop:
     def _deliver(self, validated: Validated[ValidationScore | None]) -> None:
         """Record an asynchronous validation, some steps after the step whose weights it validated."""
         assert validated.result is not None
-        begin = time.perf_counter()
         self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
-        self.log.pause(time.perf_counter() - begin)
 
     def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float) -> None:
         self.last, value = score, score.value(self.evaluator.metric)
@@ -325,7 +320,7 @@ class Loop:
             average=update.average,
             scaler=update.scaler,
             extra={
-                "elapsed": self.time_s(),
+                "spent": asdict(self.spent()),
                 "position": self.components.paced.position(step),
                 "losses": self.log.pending(),
                 "skipped": update.skipped,

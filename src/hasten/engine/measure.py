@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.engine.batch_size import release_memory
+from hasten.engine.core_follower import follow_cores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.side_stream import graph_of
@@ -31,6 +32,7 @@ from hasten.nets.random_state import random_state_kept
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.observe.compare import Comparison, compare
+from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.observe.env import cpu_model
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,9 @@ MEASURE_S = 30.0
 """Seconds after which a measurement starts no further round."""
 _LEAST = 0.03
 """Smallest gain that counts."""
-_LEAST_BUSY = 0.25
-"""Smallest gain that counts while other programs use the processor: smaller ones are lost in that noise."""
 _HOPELESS = 1.5
 """A variant that takes this many times the fastest one's seconds is not timed again."""
-_RULES = 10
+_RULES = 11
 """Version of the measurement: raised when it changes, so that older results are ignored."""
 
 Trace = tuple[Tensor, Tensor]
@@ -139,33 +139,39 @@ def _replay_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], 
     return replay
 
 
-def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant]) -> VariantTimes | None:
+def _usual_variant(network: nn.Module, probe: Probe, allowed: list[Variant], left_s: float) -> VariantTimes | None:
     """The last allowed variant, if it computes what the first one does, and memory is not short.
 
-    On a CPU it must be no slower, too. On a GPU the first one, float32, takes several times as long wherever the last
-    one is allowed, and a batch of it up to a second.
+    On an idle CPU it must be no slower, too. On a GPU the first one, float32, takes several times as long wherever the
+    last one is allowed, and a batch of it up to a second. left_s: after so many seconds no further pass is timed, once
+    there is one.
     """
-    whole = _whole_batch(probe)
+    on_cpu, meter, begun = probe.device.type == "cpu", LoadMeter(), time.perf_counter()
+    # On a CPU a pass of a few patches takes their share of a batch.
+    timed = probe if on_cpu else _whole_batch(probe)
     seconds: list[float] = []
     traces: list[Trace] = []
     try:
         with random_state_kept(probe.device):
-            # A plan for a budget relies on the shortest of the last one's passes.
-            for variant, passes in ((allowed[0], int(probe.device.type == "cpu")), (allowed[-1], 3)):
+            # A plan for a time limit relies on the shortest of the last one's passes.
+            for variant, passes in {allowed[0]: int(on_cpu), allowed[-1]: 3}.items():
                 copied = _copy(network, probe, variant)
                 traces.append(_pass(copied, probe, variant)())  # libraries prepare themselves in the first pass
                 float(traces[-1][0])
-                call, times = _pass(copied, whole, variant), []
-                for _ in range(passes):
+                call, times = _pass(copied, timed, variant), list[float]()
+                while len(times) < passes and (not times or time.perf_counter() - begun < left_s):
                     begin = time.perf_counter()
                     float(call()[0])
                     times.append(time.perf_counter() - begin)
-                seconds.append(min(times, default=math.inf) * probe.shape[0] / whole.shape[0])
+                seconds.append(min(times, default=math.inf) * probe.shape[0] / timed.shape[0])
     except torch.OutOfMemoryError:
         release_memory()
         return None
-    sound = seconds[1] <= seconds[0] and agrees(traces[1], traces[0])
-    return VariantTimes({str(allowed[-1]): seconds[1]}, allowed[-1], rounds=0) if sound else None
+    others = meter.others() if on_cpu else 0.0
+    busy = others > BUSY
+    if not agrees(traces[-1], traces[0]) or (seconds[-1] > seconds[0] and not busy):
+        return None
+    return VariantTimes({str(allowed[-1]): seconds[-1]}, allowed[-1], others=others if busy else 0.0, rounds=0)
 
 
 def _whole_batch(probe: Probe) -> Probe:
@@ -191,19 +197,23 @@ def _build_kernels(network: nn.Module, probe: Probe, allowed: list[Variant]) -> 
 def fastest_variant(
     network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S,
     passes: float = math.inf, is_short: Callable[[float], bool] | None = None,
+    timed: dict[str, VariantTimes] | None = None,
 ) -> VariantTimes:  # fmt: skip
     """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
 
     Where two rounds would take longer than that, the first variant is taken. passes: how many of them the run will
     make, in the size of the probe; a short run is measured in fewer rounds. is_short: whether a run of which a pass
     takes so many seconds is too short to compare; it takes the last variant, if that is sound (`_usual_variant`).
+    timed: what this run has timed before, which is taken as it is; gets the result.
 
     A variant is excluded if, in any pass, its loss differs from that of the first one, the reference, by more than
     2 %, or its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain
-    says that it is faster, on a busy machine by a quarter at least. The result is cached in `memory` under the machine,
-    the network and the shape, so that the next run measures nothing, unless other programs made it doubtful. The
-    network and torch's random state are left as they were.
+    says that it is faster. Times that were taken while other programs used the processor decide nothing: the last
+    variant is taken then, if it is sound, or the first one. Others are cached in `memory` under the machine, the
+    network and the shape, so that the next run measures nothing. The network and torch's random state are left as they
+    were.
     """
+    follow_cores()
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
     # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.
@@ -211,15 +221,34 @@ def fastest_variant(
     compiled = probe.device.type == "cpu" and cpu_kernels().functions is not None
     key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names, compiled]
     path = memory / f"variant-{digest(key)}.json"
-    earlier = read_kept(path, allowed)
-    if earlier is not None and (earlier.rounds >= rounds[1] or (is_short and is_short(earlier.pass_s))):
+    timed = {} if timed is None else timed
+    earlier = timed.get(path.name) or read_kept(path, allowed)
+    if earlier is not None and (
+        earlier.others or earlier.rounds >= rounds[1] or (is_short and is_short(earlier.pass_s))
+    ):
         return earlier
+    measured = timed[path.name] = _measured(network, probe, allowed, seconds=seconds, rounds=rounds, is_short=is_short)
+    if not measured.others and measured.rounds != 1:
+        keep(measured, path, machine(probe.device))
+    return measured
+
+
+def _measured(
+    network: nn.Module,
+    probe: Probe,
+    allowed: list[Variant],
+    *,
+    seconds: float,
+    rounds: tuple[int, int],
+    is_short: Callable[[float], bool] | None,
+) -> VariantTimes:
+    """`fastest_variant` without what was measured before."""
+    begun, names = time.perf_counter(), [str(variant) for variant in allowed]
     if probe.build_together and allowed[-1].fused_kernels and triton_works(probe.device):
         _build_kernels(network, probe, allowed)
     if is_short is not None:
-        usual = _usual_variant(network, probe, allowed)
-        if usual is not None and is_short(usual.pass_s):
-            keep(usual, path, machine(probe.device))
+        usual = _usual_variant(network, probe, allowed, seconds)
+        if usual is not None and (is_short(usual.pass_s) or time.perf_counter() - begun > seconds):
             return usual
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
@@ -236,25 +265,23 @@ def fastest_variant(
         once = time.perf_counter() - begin
         if 2 * len(calls) * once > seconds:
             return VariantTimes({names[0]: once}, allowed[0])
-    timed = {name: lambda call=call, name=name: traces[name].append(call()) for name, call in calls.items()}
+    arms = {name: lambda call=call, name=name: traces[name].append(call()) for name, call in calls.items()}
     with random_state_kept(probe.device):
         comparison = compared(
-            timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS, best_only=True, rounds=rounds
+            arms, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS, best_only=True, rounds=rounds
         )
     reference = traces[names[0]][0]
     sound = [name for name in names if name == names[0] or all(agrees(trace, reference) for trace in traces[name])]
     medians = dict(sorted(((name, comparison.median(name)) for name in sound), key=lambda item: item[1]))
-    busy = doubtful(comparison, probe.device)
-    least = _LEAST_BUSY if busy else _LEAST
-    faster = [arm for arm in comparison.arms.values() if arm.arm in sound and arm.low > 1 + least]
+    excluded = tuple(name for name in names if name not in sound)
+    if doubtful(comparison, probe.device):
+        variant = allowed[-1] if names[-1] in sound else allowed[0]
+        return VariantTimes(medians, variant, excluded, comparison.others, rounds[1])
+    faster = [arm for arm in comparison.arms.values() if arm.arm in sound and arm.low > 1 + _LEAST]
     best = max(faster, key=lambda arm: arm.gain).arm if faster else names[0]
     variant = next(variant for variant in allowed if str(variant) == best)
-    others = comparison.others if busy else 0.0
-    excluded = tuple(name for name in names if name not in sound)
-    measured = VariantTimes(medians, variant, excluded, others, rounds[1])
-    if not busy and len(comparison.seconds[best]) >= _ROUNDS[0]:
-        keep(measured, path, machine(probe.device))
-    return measured
+    enough = len(comparison.seconds[best]) >= _ROUNDS[0]
+    return VariantTimes(medians, variant, excluded, rounds=rounds[1] if enough else 1)
 
 
 def compared(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -33,8 +32,6 @@ from hasten.nets.surgery.operate import operate_built
 from hasten.prepare.case import restore_label
 from hasten.prepare.orient import orient
 from hasten.prepare.types import Geometry, PreparedCase
-
-log = logging.getLogger(__name__)
 
 _SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "train.precision", "train.channels_last")
 """Further settings of a trained model that a plan or a measurement has decided."""
@@ -144,12 +141,12 @@ def _on_device(config: RunConfig) -> RunConfig:
 
 
 def labelled(
-    prepared: PreparedCase, model: Model, *, where: str, probabilities: np.ndarray | None = None
-) -> tuple[np.ndarray, list[np.ndarray]]:
+    prepared: PreparedCase, model: Model, *, probabilities: np.ndarray | None = None
+) -> tuple[np.ndarray, list[np.ndarray], tuple[str | None, str | None]]:
     """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
 
-    probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. An image or a prediction unlike
-    the training cases causes a warning that begins with `where`.
+    probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. Last come warnings on a spacing
+    and on a predicted foreground that are unlike those of the training cases.
     """
     geometry = prepared.geometry
     spacing = geometry.spacing
@@ -163,11 +160,9 @@ def labelled(
     label = paint(labels, model.regions) if model.regions else labels
     dims = model.inference.spatial_dims
     size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
-    for warning in (spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)):
-        if warning is not None:
-            log.warning("%s: %s", where, warning)
+    warnings = spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)
     masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in labels] if model.regions else []
-    return restore_label(label, geometry, model.values), masks
+    return restore_label(label, geometry, model.values), masks, warnings
 
 
 def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:

@@ -182,7 +182,7 @@ def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> fl
     Infinity without such a file. Where it holds other settings, infinity with `overwrite`, else a ValueError.
     """
     path = out / PREDICTION_JSON
-    before = _read_settings(path)
+    before = read_settings(path)
     differences = _differences(before, settings) if before is not None else []
     if before is None or (differences and overwrite):
         return float("inf")
@@ -197,25 +197,37 @@ def written_since(out: Path, settings: dict[str, Any], *, overwrite: bool) -> fl
 
 def image_sizes(out: Path) -> dict[str, int]:
     """Name of each label map in `out` to the bytes of the image that it was predicted from, by prediction.json."""
-    return (_read_settings(out / PREDICTION_JSON) or {}).get("images", {})
+    return (read_settings(out / PREDICTION_JSON) or {}).get("images", {})
 
 
-def write_settings(out: Path, settings: dict[str, Any], sizes: Mapping[str, int]) -> None:
-    """Write `out`/prediction.json. One with the same settings keeps its time and its images. Raises ValueError."""
+def training_cases(out: Path) -> dict[str, list[str]]:
+    """Label maps in `out` of cases that the networks were trained on, with the runs of these, by prediction.json."""
+    return (read_settings(out / PREDICTION_JSON) or {}).get("training_cases", {})
+
+
+def write_settings(
+    out: Path, settings: dict[str, Any], sizes: Mapping[str, int], trained: Mapping[str, Sequence[str]]
+) -> None:
+    """Write `out`/prediction.json. One with the same settings keeps its time and what it says of other label maps.
+
+    trained: as `training_cases` gives them. Raises ValueError.
+    """
     path = out / PREDICTION_JSON
-    before = _read_settings(path)
+    before, time = read_settings(path), None
+    content = {**settings, "images": dict(sizes), "training_cases": dict(trained)}
     if before is not None and not _differences(before, settings):
-        time, settings, sizes = path.stat().st_mtime_ns, before, {**before.get("images", {}), **sizes}
-        if sizes == before.get("images"):
+        time = path.stat().st_mtime_ns
+        others = {name: runs for name, runs in before.get("training_cases", {}).items() if name not in sizes}
+        images = {**before.get("images", {}), **sizes}
+        content = {**before, "images": images, "training_cases": {**others, **trained}}
+        if content == before:
             return
-    else:
-        time = None
-    write_file(path, f"{json.dumps({**settings, 'images': dict(sizes)}, indent=2)}\n".encode())
+    write_file(path, f"{json.dumps(content, indent=2)}\n".encode())
     if time is not None:
         os.utime(path, ns=(time, time))
 
 
-def _read_settings(path: Path) -> dict[str, Any] | None:
+def read_settings(path: Path) -> dict[str, Any] | None:
     """None for a file that is missing, or that Hasten did not write."""
     try:
         content = json.loads(path.read_bytes())

@@ -31,16 +31,18 @@ class Cleaning:
     name: str = ""
     """Name of the class, for readers of the file."""
     min_volume_mm3: float = 0.0
-    """Components that are smaller are removed; 0 removes none. Voxels that share a face, an edge or a corner belong to
-    one component."""
+    """Components that are smaller are removed; 0 removes none. In px of images without a spacing. Voxels that share a
+    face, an edge or a corner belong to one component."""
     keep_largest: bool = False
     """Whether all components but the largest are removed."""
     fill_holes: bool = False
     """Whether background that the class encloses becomes the class."""
 
-    def __str__(self) -> str:
+    def text(self, unit: str) -> str:
+        """What is done, for readers. unit: of lengths in these images, mm or px."""
+        volume = {"mm": "mm³"}.get(unit, unit)
         steps = {
-            f"components below {self.min_volume_mm3:g} mm³ removed": self.min_volume_mm3 > 0,
+            f"components below {self.min_volume_mm3:g} {volume} removed": self.min_volume_mm3 > 0,
             "largest component only": self.keep_largest,
             "holes filled": self.fill_holes,
         }

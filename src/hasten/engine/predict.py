@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -12,9 +13,11 @@ from pathlib import Path
 from hasten.cases.read import read_image
 from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
+from hasten.config.patterns import SHOWN, listing
 from hasten.config.schema import PrepareConfig
+from hasten.engine.core_follower import cores_followed
 from hasten.engine.ensemble import Member, read_members, with_infer
-from hasten.engine.inputs import find_cases, listing
+from hasten.engine.inputs import find_cases
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import (
@@ -31,10 +34,14 @@ from hasten.engine.outputs import (
     written_since,
 )
 from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
+from hasten.engine.recorded_split import trained_on
 from hasten.engine.section import segment_section
+from hasten.engine.weights import run_of
 from hasten.files import size_of
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import PreparedCase
+
+log = logging.getLogger(__name__)
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
@@ -85,8 +92,8 @@ def predict(
     Raises:
         ValueError: for everything that names and headers can show (a missing file, other channels, an output that
             exists without `overwrite`, that is an input or that two inputs share), before anything is predicted or
-            written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
-            ValueError lists those that failed.
+            written. An input whose voxels then prove unreadable, or whose label map can't be written, does not stop
+            the others: once they are written, one ValueError lists those that failed.
 
     Example:
         >>> paths = hasten.predict("runs/first", "path/to/dataset/imagesTr", "predictions")
@@ -132,20 +139,23 @@ def predict_cases(
     model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     is_new = make_folder(out)
     wanted = [(target, case) for target, case, each in zip(targets, cases, to_write, strict=True) if each]
-    write_settings(out, settings, {target.name: size_of(case.image) for target, case in wanted})
+    images = {target.name: case.image for target, case in wanted}
+    trained = trained_on([run_of(member.where) for member in members], images, "image")
+    write_settings(out, settings, {name: size_of(image) for name, image in images.items()}, trained)
     for folder in folders:
         make_folder(folder)
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     ordinary = [job for job in jobs if job[0].id not in sections]
     written, failures = 0, list[str]()
-    for error, target in chain(
-        _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
-        _segmented([job for job in jobs if job[0].id in sections], model),
-    ):
-        written += error is None
-        failures += [error] if error is not None else []
-        if tick and error is None:
-            tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
+    with cores_followed(model.inference.device):
+        for error, target in chain(
+            _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
+            _segmented([job for job in jobs if job[0].id in sections], model),
+        ):
+            written += error is None
+            failures += [error] if error is not None else []
+            if tick and error is None:
+                tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
     if is_new and not written:
         (out / PREDICTION_JSON).unlink(missing_ok=True)
         for folder in (*folders, out):
@@ -154,7 +164,7 @@ def predict_cases(
     if failures:
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
-        raise ValueError(f"{listing(failures, heading)}{others}")
+        raise ValueError(f"{listing([failures], heading)}{others}")
     return targets
 
 
@@ -171,31 +181,38 @@ def _predicted(
     jobs: cases, and the files of each: its label map, the masks of `regions`, its `probabilities`. The next input is
     read and prepared, and the last label map written, while the network works.
     """
+    unlike: tuple[list[Path], list[Path]] = ([], [])  # the images that caused each kind of warning
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
         writing: list[tuple[Future[None], Path]] = []
 
-        def written() -> Iterator[tuple[None, Path]]:
+        def written() -> Iterator[tuple[str | None, Path]]:
             for future, target in writing:
-                future.result()
-                yield None, target
+                error = future.exception()
+                if error is not None and not isinstance(error, (ValueError, OSError)):
+                    raise error
+                yield None if error is None else str(error), target
             writing.clear()
 
         for number, (case, (target, *others)) in enumerate(jobs):
             assert following is not None
-            try:
-                volume, prepared = following.result()
-            except (ValueError, OSError) as error:
-                volume, reason = None, str(error)
+            this = following
             following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
-            if volume is None:
-                yield from written()  # what came before is reported before
-                yield reason if str(case.image[0].parent) in reason else f"{case.image[0]}: {reason}", target
-                continue
             chances = None
-            if probabilities:
-                chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
-            label, masks = labelled(prepared, model, where=str(case.image[0]), probabilities=chances)
+            try:
+                volume, prepared = this.result()
+                if probabilities:
+                    chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
+                label, masks, warnings = labelled(prepared, model, probabilities=chances)
+            except (ValueError, OSError) as error:
+                yield from written()  # what came before is reported before
+                yield _naming(case.image[0], error), target
+                continue
+            for images, warning in zip(unlike, warnings, strict=True):
+                if warning is not None:
+                    images.append(case.image[0])
+                    if len(images) <= SHOWN:
+                        log.warning("%s: %s", case.image[0], warning)
             yield from written()
             cleaned = postprocessed(label, cleanings, volume.spacing)
             maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
@@ -206,6 +223,9 @@ def _predicted(
                 writes.append(partial(write_probabilities, array=chances, classes=model.classes))
             writing.append((writer.submit(_write, list(zip([target, *others], writes, strict=True))), target))
         yield from written()
+    for images in unlike:
+        if len(images) > SHOWN:
+            log.warning("%d more images are unlike the training cases as %s is", len(images) - SHOWN, images[SHOWN - 1])
 
 
 def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:
@@ -230,8 +250,13 @@ def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Ite
         try:
             _write([(target, partial(segment_section, path, model=model))])
         except ValueError as reason:
-            error = str(reason) if str(path.parent) in str(reason) else f"{path}: {reason}"
+            error = _naming(path, reason)
         yield error, target
+
+
+def _naming(path: Path, error: Exception) -> str:
+    """The text of an error, with the image in front unless it names a file beside it."""
+    return str(error) if str(path.parent) in str(error) else f"{path}: {error}"
 
 
 def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, PreparedCase]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from hasten.engine.ensemble import read_members, with_infer
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.prepare.case import prepare_case
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +65,9 @@ class Predictor:
         chances = None
         if probabilities:
             chances = np.zeros((len(self.model.classes), *image.shape[1:]), np.float32)
-        label, _ = labelled(prepared, self.model, where="array", probabilities=chances)
+        label, _, warnings = labelled(prepared, self.model, probabilities=chances)
+        for warning in filter(None, warnings):
+            log.warning("array: %s", warning)
         result = postprocessed(label, self.cleanings, volume.spacing) if chances is None else chances
         return result.squeeze(-3) if flat else result
 

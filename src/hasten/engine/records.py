@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from hasten.distribute.world import World
 from hasten.engine.components import LoopComponents
+from hasten.observe.clock import Spent
 from hasten.observe.monitor import Monitor
 from hasten.observe.rundir import METRICS_JSONL, RANKS, append_jsonl
 from hasten.observe.trackers import Tracking
@@ -96,25 +96,17 @@ class TrainLog:
     def __init__(
         self,
         record: Callable[[dict[str, Any]], None] | None,
-        waited: Callable[[], float],
-        samples: Callable[[int, int], int],
+        spent: Callable[[], Spent],
         *,
-        first: int,
         shared: Callable[[Tensor], Tensor] = lambda losses: losses,
     ) -> None:
-        """record: receives each line; None on a rank that writes none. shared: the mean over the ranks."""
-        self.record, self.waited, self.samples, self.shared = record, waited, samples, shared
+        """record: receives each line; None on a rank that writes none. spent: of this process so far.
+
+        shared: the mean over the ranks.
+        """
+        self.record, self.spent, self.shared = record, spent, shared
         self.losses: list[Tensor] = []
-        self._logged = first
-        self._mark = (time.perf_counter(), 0.0)
-
-    def begin(self) -> None:
-        """The clock of the first line starts."""
-        self._mark = (time.perf_counter(), self.waited())
-
-    def pause(self, seconds: float) -> None:
-        """Exclude the time of other work from the next line's throughput."""
-        self._mark = (self._mark[0] + seconds, self._mark[1])
+        self._logged = Spent()
 
     def pending(self) -> Tensor:
         """(n,) losses after the last line, so that a resumed run's next line is the same."""
@@ -130,20 +122,18 @@ class TrainLog:
         finite = losses.isfinite()
         count_finite = int(finite.sum())
         loss = float(torch.where(finite, losses, 0).sum()) / count_finite if count_finite else math.nan
-        # Throughput of this process alone: the losses of a resumed run begin with those of the process before it.
-        count, self._logged = self.samples(self._logged, step), step
         self.losses.clear()
-        now, waited = time.perf_counter(), self.waited()
-        elapsed = now - self._mark[0]
+        # After the losses were read, as a device may still have been at work on the steps.
+        now = self.spent()
+        since, self._logged = now - self._logged, now
         line = {
             "step": step,
             "time_s": time_s,
             "loss": loss,
             "lr": rate,
-            "samples_per_s": count / elapsed if elapsed > 0 else 0.0,
-            "wait_share": (waited - self._mark[1]) / elapsed if elapsed > 0 else 0.0,
+            "samples_per_s": since.samples_per_s,
+            "wait_share": since.wait_share,
         }
-        self._mark = (now, waited)
         extra = {"skipped": skipped} if skipped else {}
         if math.isfinite(loss) and self.record is not None:
             self.record({"kind": "train", **line, **extra})

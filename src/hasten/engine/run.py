@@ -27,6 +27,7 @@ from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoint_folder import Checkpoint, Checkpoints
 from hasten.engine.components import Evaluator, LoopComponents, RunComponents
 from hasten.engine.compose import prepare_run
+from hasten.engine.core_follower import cores_followed
 from hasten.engine.custom_network import with_code
 from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.loop import Loop
@@ -41,9 +42,10 @@ from hasten.engine.validate import CaseEvaluator
 from hasten.kernels.use import try_triton_ahead
 from hasten.nets.cpu.build import build_ahead
 from hasten.nets.random_state import all_random_states_kept
-from hasten.observe.clock import Clock
+from hasten.observe.clock import Clock, Spent
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
+from hasten.observe.notebook import Summary, cell_progress
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
@@ -84,7 +86,7 @@ def train(
         plan: plan.json with decisions to take where `config` leaves a field open.
         resume: continue from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a
             CPU bit for bit as a run that was never stopped.
-        progress: what to call with the run's progress; None draws nothing.
+        progress: what to call with the run's progress; None shows it in the cell of a notebook, and nowhere else.
         started: value of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the
             imports); None is now.
         reserve_s: seconds of `train.max_seconds` that the caller needs after this returns, for a report say.
@@ -108,6 +110,7 @@ def train(
         >>> summary = hasten.train(config, "runs/first")
         >>> best = summary["best"]
     """
+    progress = progress or cell_progress()
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
@@ -116,7 +119,7 @@ def train(
     device = pick_device(config.train.device, world)
     build_ahead()
     try_triton_ahead(device)
-    with process_group(world, config.distribute, device), all_random_states_kept(device):
+    with process_group(world, config.distribute, device), all_random_states_kept(device), cores_followed(device):
         strategy = build_strategy(config.distribute, world)
         try:
             with ExitStack() as stack:
@@ -127,7 +130,7 @@ def train(
         finally:
             strategy.close()
     # After the ranks have parted: none waits for another, and the training's memory is free.
-    return with_own_grid(summary, Path(out), clock, reserve_s, world=world, device=str(device))
+    return Summary(with_own_grid(summary, Path(out), clock, reserve_s, world=world, device=str(device)))
 
 
 def _train(
@@ -143,7 +146,7 @@ def _train(
 ) -> dict[str, Any]:
     """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
     world = strategy.world
-    imported = clock.elapsed
+    clock.span("import").add(clock.elapsed)
     before, changes = config, Changes()
     if resume:
         before = run_on_rank0(world, lambda: load_run(out / RUN_YAML))
@@ -157,9 +160,8 @@ def _train(
         if resume:
             _keep_reasons(out, components)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
-        loop = make_loop(
-            out, components, CaseEvaluator(components), clock, progress, resume=resume, reserve_s=reserve_s
-        )
+        evaluator = CaseEvaluator(components)
+        loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
         loop.limit.require(clock)
         if loop.first:
             clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
@@ -168,7 +170,7 @@ def _train(
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
                 tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
-    conclude = partial(_conclude, out, loop, components, import_seconds=imported)
+    conclude = partial(_conclude, out, loop, components, evaluator)
     return run_loop(out, loop, conclude, mapped=components.arena.files)
 
 
@@ -208,14 +210,14 @@ def run_loop(
     return summary
 
 
-def _conclude(out: Path, loop: Loop, components: RunComponents, *, import_seconds: float) -> dict[str, Any]:
+def _conclude(out: Path, loop: Loop, components: RunComponents, evaluator: CaseEvaluator) -> dict[str, Any]:
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
         if loop.limit.allows_examples():
-            write_examples(out, components, loop)
+            write_examples(out, components, loop, evaluator.covers.inference)
         metric = f"mean_{loop.evaluator.metric}"
-        summary = write_summary(out, loop, about_cases(components), metric=metric, import_seconds=import_seconds)
+        summary = write_summary(out, loop, about_cases(components), metric=metric)
         loop.records.end(summary)
     return broadcast_from_rank0(loop.world, summary)
 
@@ -238,7 +240,7 @@ def make_loop(
     make = partial(Loop, components, evaluator, out, clock, progress, reserve_s=reserve_s)
     checkpoint = run_on_rank0(world, lambda: _newest(out) if resume else None)
     if checkpoint is None:
-        return make(first=0, elapsed=0.0)
+        return make(first=0, earlier=Spent())
     state, steps = checkpoint.content, components.train.steps
 
     def restored() -> Loop:
@@ -247,7 +249,7 @@ def make_loop(
                 f"train.steps={steps}: the run in {out} has done {checkpoint.step} steps; give as many or more"
             )
         try:
-            loop = make(first=checkpoint.step, elapsed=state["extra"]["elapsed"])
+            loop = make(first=checkpoint.step, earlier=Spent.of_checkpoint(state["extra"]))
             loop.restore(state, str(checkpoint.path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{checkpoint.path}: ")

@@ -22,8 +22,8 @@ from hasten.cache.fingerprint import CachedSource, find_cached_source, get_case_
 from hasten.cache.key import Files, cache_dir
 from hasten.cases.labels import IGNORED
 from hasten.cases.regions import Region, regions_of, with_regions
-from hasten.cases.sources import find_listing, with_ignore
-from hasten.cases.split import split_cases
+from hasten.cases.sources import find_listing, with_classes, with_ignore
+from hasten.cases.split import settle_split, split_cases, split_warnings
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
 from hasten.config.decision import Decision
@@ -33,6 +33,7 @@ from hasten.config.load import from_dict, to_dict
 from hasten.config.networks import NETWORKS, is_own, network_mistake
 from hasten.config.patterns import first_few
 from hasten.config.plan import make_plan as decided
+from hasten.config.resume_rules import flat
 from hasten.config.schema import RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import is_user_code
@@ -47,6 +48,7 @@ from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_conv_flops, count_flops, count_parameters
 from hasten.observe.clock import Clock
+from hasten.observe.notebook import Plan
 
 log = logging.getLogger(__name__)
 
@@ -137,17 +139,21 @@ def tell_network(planned: RunPlan, clock: Clock) -> None:
 def make_plan(config: RunConfig) -> dict[str, Any]:
     """The plan for `config`: fingerprint, each decision with its reason, and how large the network is.
 
-    Nothing is trained or written. With `train.budget`, steps of the network are timed.
+    Nothing is trained or written. With a time limit, steps of the network are timed.
 
     Example:
         >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
     """
-    from hasten.engine.budget import choose_scale, with_scale  # which builds networks by this module
+    # They build networks by this module.
+    from hasten.engine.budget import choose_scale, with_scale
+    from hasten.engine.experiments import Experiments
 
-    planned = with_scale(planned := plan_run(config), choose_scale(planned, Clock()))
+    planned = plan_run(config)
+    experiments = Experiments(Clock(), planned.config.train.max_seconds)
+    planned = with_scale(planned, choose_scale(planned, experiments))
     for warning in planned.warnings:
         log.warning("%s", warning)
-    return plan_to_dict(planned) | {"network": network_size(planned)}
+    return Plan(plan_to_dict(planned) | {"network": network_size(planned)})
 
 
 def network_size(planned: RunPlan) -> dict[str, int | None]:
@@ -180,7 +186,9 @@ def plan_run(
             "loss.include_background: regions have no background, as each is separated from everything else; "
             "set it to false, or set data.regions={} to learn the plain classes"
         )
-    train, validation = split_cases(case_set, config.data.split)
+    split, split_decision = settle_split(case_set, config.data.split)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+    train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
@@ -202,7 +210,7 @@ def plan_run(
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
     return RunPlan(
         config=full,
-        decisions=decisions,
+        decisions={"data.split.by": split_decision, **decisions},
         fingerprint=fingerprint,
         case_set=case_set,
         train=train,
@@ -211,7 +219,7 @@ def plan_run(
         augmentation=augmentation,
         files=cached.files,
         source=custom.code.source if custom is not None else b"",
-        warnings=(*left_out(case_set, config.data.split, train, validation), *sampled_warnings(fingerprint)),
+        warnings=(*source_warnings(case_set, split, fingerprint, train, validation), *sampled_warnings(fingerprint)),
     )
 
 
@@ -224,18 +232,24 @@ def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | 
     return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
 
 
+def read_case_set(config: RunConfig) -> CaseSet:
+    """The cases that a configuration names. Raises ValueError for anything wrong with the source."""
+    return _cached_case_set(config)[1]
+
+
 def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case, ...]]:
     """The cases that a configuration names, those that are trained on, and those that are validated on.
 
     Raises ValueError for anything wrong with the source or the split.
     """
-    _, case_set = _cached_case_set(config)
+    case_set = read_case_set(config)
     return case_set, *split_cases(case_set, config.data.split)
 
 
 def _cached_case_set(config: RunConfig) -> tuple[CachedSource, CaseSet]:
     remote_dir = cache_dir(config.cache) / "remote"
-    listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
+    declared = with_classes(find_listing(config.data.source, remote_dir=remote_dir), config.data.classes)
+    listing = with_ignore(declared, config.data.ignore)
     cached = find_cached_source(listing, config.cache)
     return cached, with_regions(get_case_set(listing, config.data.spatial_dims, cached), config.data)
 
@@ -256,18 +270,20 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: 
     )  # fmt: skip
 
 
-def left_out(
-    case_set: CaseSet, split: SplitConfig, train: Sequence[Case], validation: Sequence[Case]
+def source_warnings(
+    case_set: CaseSet, split: SplitConfig, fingerprint: Fingerprint, train: Sequence[Case], validation: Sequence[Case]
 ) -> tuple[str, ...]:
-    """A warning where a split leaves cases out, other than by `train_range`."""
-    if split.train_range != (0, 1):
-        return ()
-    used = {case.id for case in (*train, *validation)}
-    rest = [case.id for case in case_set.cases if case.id not in used]
-    if not rest:
-        return ()
-    where = f"{case_set.source}: data.split leaves out {len(rest)} of {len(case_set.cases)} cases ({first_few(rest)})"
-    return (f"{where}; add them to a part of splits_final.json, or use another data.split.by",)
+    """Warnings about what the source declares: its split, and files that lie beside the image of their case."""
+    warnings = split_warnings(case_set, split, train, validation)
+    beside = fingerprint.misplaced
+    if not beside:
+        return warnings
+    return (
+        *warnings,
+        f"{case_set.source}: the corners of {len(beside)} file{'' if len(beside) == 1 else 's'} lie up to "
+        f"{max(beside.values()):.2g} voxels beside those of the first image of the case: {first_few(beside)}; "
+        "check the affines if that is more than rounding",
+    )
 
 
 def _raise(mistakes: list[str]) -> None:
@@ -276,7 +292,10 @@ def _raise(mistakes: list[str]) -> None:
 
 
 def with_plan(config: RunConfig, path: Path) -> RunConfig:
-    """`config` with a plan's decisions in every field that it leaves open, without its network's if it has another."""
+    """`config` with a plan's decisions in every field that it leaves open.
+
+    Those on the network are left out if it has another, those on the split if it sets something of that.
+    """
     try:
         decisions = json.loads(path.read_text())["decisions"]
         values = {name: decision["value"] for name, decision in decisions.items()}
@@ -285,22 +304,26 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     tree, defaults = to_dict(config), to_dict(RunConfig())
     if config.network.name not in (None, values.get("network.name")):
         values = {name: value for name, value in values.items() if not name.startswith("network.")}
+    if config.data.split != SplitConfig():
+        values = {name: value for name, value in values.items() if not name.startswith("data.split.")}
     patch = tree["sample"]["patch"]
     if patch is not None and list(patch) != values.get("sample.patch") == values.get("infer.patch"):
         values.pop("infer.patch", None)  # it follows the training patch
     for name, value in values.items():
-        section, _, key = name.partition(".")
-        if section not in tree or key not in tree[section]:
-            fields = [f"{part}.{field}" for part, content in tree.items() for field in content]
-            near = difflib.get_close_matches(name, fields, n=1)
+        *sections, key = name.split(".")
+        part, default = tree, defaults
+        for section in sections:
+            part, default = part.get(section, {}), default.get(section, {})
+        if not sections or key not in part:
+            near = difflib.get_close_matches(name, flat(config), n=1)
             hint = f"did you mean {near[0]}?" if near else "remove it"
             raise ValueError(f"{path}: decisions name {name}, which is no field of a run; {hint}")
-        if defaults[section][key] is not None:
+        if default[key] is not None:
             raise ValueError(
                 f"{path}: decisions name {name}, which no plan decides; set it in the run's YAML or as {name}=VALUE"
             )
-        if tree[section][key] is None:
-            tree[section][key] = value
+        if part[key] is None:
+            part[key] = value
     return from_dict(tree, where=str(path))
 
 

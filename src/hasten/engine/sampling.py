@@ -25,6 +25,7 @@ from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
 from hasten.config.decision import GIVEN
 from hasten.distribute.case_assignment import RankCases
+from hasten.engine.experiments import Experiments
 from hasten.engine.measure import Switch, certainly_faster, compared
 from hasten.engine.run_plan import RunPlan
 from hasten.files import first_line
@@ -32,6 +33,8 @@ from hasten.kernels.build import built_together
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.measure import seconds_of
+from hasten.observe.clock import Clock
+from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.sample.order import Dealt
 from hasten.sample.patch_stages import DealingRounds, PatchStage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -40,12 +43,14 @@ log = logging.getLogger(__name__)
 
 _COMPARE_SECONDS = 10.0
 """Time limit, in seconds, of comparing an eager and a compiled program."""
+_LOAD_SECONDS = 0.2
+"""For which the load by other programs is measured before something is compiled."""
 _CHECKED_BATCHES = 8
 """Batches that fused kernels must make as torch's operations do, before they are timed."""
 _FEW = 1e-3
 """Share of voxels that may differ in them."""
 _COMPILE_SECONDS = {"cuda": 10.0}
-"""Seconds that compiling a batch program costs; 40 on a CPU, on a slow machine."""
+"""Seconds that compiling a batch program and comparing it costs; 60 on a CPU with two cores."""
 _SAVED = {"cpu": 0.5}
 """Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
 
@@ -57,19 +62,20 @@ def settle_program(
     rank_cases: RankCases | None = None,
     engaged: dict[str, Switch] | None = None,
     *,
-    seconds: float = math.inf,
+    experiments: Experiments | None = None,
     step_seconds: float = 0.0,
 ) -> tuple[RunPlan, Program]:
     """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
 
     rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. engaged: gets the
-    outcome. seconds: the time that is left for the run, of which a step takes `step_seconds` without its batch. Raises
-    ValueError for an augmentation that these cases don't allow.
+    outcome. experiments: of the run; None limits nothing. step_seconds: of a step without its batch. Raises ValueError
+    for an augmentation that these cases don't allow.
     """
+    experiments = experiments or Experiments(Clock())
     config = planned.config
     requested, why = config.sample.compile, GIVEN
     marker = _kernel_marker(planned)
-    pays = partial(_compile_pays, steps=config.train.steps, seconds=seconds, step_seconds=step_seconds)
+    pays = partial(_compile_pays, steps=config.train.steps, step_seconds=step_seconds, experiments=experiments)
     if requested is None and share.size > 1 and planned.device.type == "cpu":
         # Each rank would measure separately, and the results might differ.
         requested, why = False, "not tried where several processes share the step; set sample.compile"
@@ -82,7 +88,9 @@ def settle_program(
         program = _program(planned, arena, share, rank_cases, compile=False)
         requested, why = pays(program.latest, known=marker.is_file())
         if requested:
-            program, why = _faster(program, _program(planned, arena, share, rank_cases, compile=True), "compiled", why)
+            with experiments.running():
+                compiled = _program(planned, arena, share, rank_cases, compile=True)
+                program, why = _faster(program, compiled, "compiled", why, experiments.left_s)
     if program.compiled:
         # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
@@ -94,17 +102,17 @@ def settle_program(
     engaged = {} if engaged is None else engaged
     engaged["compiled batch program"] = Switch(program.compiled, reason)
     make = partial(_program, planned, arena, share, rank_cases, compile=False)
-    program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged)
-    _note_per_sample(planned, program, engaged)
+    program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged, experiments)
+    _note_per_sample(planned, program, engaged, experiments)
     return settled, program
 
 
-def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Program, str]:
+def _faster(eager: Program, other: Program, name: str, why: str, left_s: float) -> tuple[Program, str]:
     """The other program if it is certainly faster, and why."""
     if name == "compiled" and not other.compiled:
         return other, why
     arms = {key: partial(next, map(each.latest, count())) for key, each in (("eager", eager), (name, other))}
-    comparison = compared(arms, eager.device, base="eager", seconds=_COMPARE_SECONDS)
+    comparison = compared(arms, eager.device, base="eager", seconds=min(_COMPARE_SECONDS, left_s))
     gain = comparison.arms[name]
     if certainly_faster(comparison, name, eager.device):
         return other, f"{why}; measured {gain}"
@@ -113,7 +121,7 @@ def _faster(eager: Program, other: Program, name: str, why: str) -> tuple[Progra
 
 def _in_few_kernels(
     planned: RunPlan, program: Program, make: Callable[..., Program], pays: Callable[[Segment], tuple[bool, str]],
-    engaged: dict[str, Switch],
+    engaged: dict[str, Switch], experiments: Experiments,
 ) -> Program:  # fmt: skip
     """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; other chains stay."""
     segment, device = program.latest, planned.device
@@ -123,12 +131,13 @@ def _in_few_kernels(
     worth_it, why = pays(segment)
     if worth_it:
         try:
-            fused = make(fuse=True)
-            _build_kernels(fused.latest)
-            if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
-                chosen, why = _faster(program, fused, "fused", why)
-            else:
-                why = "its batches are not those of the operations one by one"
+            with experiments.running():
+                fused = make(fuse=True)
+                _build_kernels(fused.latest)
+                if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
+                    chosen, why = _faster(program, fused, "fused", why, experiments.left_s)
+                else:
+                    why = "its batches are not those of the operations one by one"
         except Exception as error:
             why = f"it failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
         if chosen is program:
@@ -159,17 +168,18 @@ def _alike(batch: Batch, other: Batch) -> bool:
     return True
 
 
-def _note_per_sample(planned: RunPlan, program: Program, engaged: dict[str, Switch]) -> None:
-    """Reports the augmentation steps that run sample by sample, and their cost, if there are any."""
+def _note_per_sample(planned: RunPlan, program: Program, engaged: dict[str, Switch], experiments: Experiments) -> None:
+    """Reports the augmentation steps that run sample by sample, and where time has no limit their cost."""
     slow = planned.augmentation.per_sample
     if not slow:
         return
-    seconds = per_sample_seconds(program.latest)
+    seconds = per_sample_seconds(program.latest) if math.isinf(experiments.left_s) else None
     names = "; ".join(f"{step.name} ({step.why})" for step in slow)
     summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
-    cost = f"{1e3 * seconds:.0f} ms of a batch"
-    log.warning("augment.chain: %s, %s", summary, cost)
-    engaged["fused augmentation"] = Switch(False, f"{summary}; {cost}")
+    if seconds is not None:
+        summary += f"; {1e3 * seconds:.0f} ms of a batch"
+    log.warning("augment.chain: %s", summary)
+    engaged["fused augmentation"] = Switch(False, summary)
 
 
 def per_sample_seconds(segment: Segment) -> float:
@@ -236,19 +246,26 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     )
 
 
-def _compile_pays(eager: Segment, *, steps: int, seconds: float, step_seconds: float, known: bool) -> tuple[bool, str]:
-    """Compare what compiling saves over the run, or over its steps that fit into `seconds`, with what it costs."""
+def _compile_pays(
+    eager: Segment, *, steps: int, step_seconds: float, experiments: Experiments, known: bool
+) -> tuple[bool, str]:
+    """Compare what compiling saves over the run, or over its steps that fit into its time, with what it costs."""
     device = eager.device
-    _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
+    with experiments.running():
+        _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
     batch_s = min(later)
-    steps = int(min(steps, max(0.0, seconds) / (batch_s + step_seconds)))
-    saved = _SAVED.get(device.type, 0.8) * batch_s * steps
-    cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)
+    text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
+    steps = int(min(steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
+    saves = _SAVED.get(device.type, 0.8) * batch_s * steps
+    cost = _COMPILE_SECONDS.get(device.type, 60.0) / (10 if known else 1)
     kernel = "a kernel compiled by an earlier run" if known else "compiling"
-    text = (
-        f"an eager batch takes {1e3 * batch_s:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
-    )
-    return saved > cost, f"{text} in {steps} steps"
+    refusal = experiments.refusal(cost, saves)
+    if refusal:
+        return False, f"{text} in {steps} steps; {kernel} is not tried: {refusal}"
+    others = other_cores(_LOAD_SECONDS) if device.type == "cpu" else 0.0
+    if others > BUSY:
+        return False, f"{text}; other programs use {others:.1f} cores, so that nothing can be compared"
+    return True, f"{text}, so {kernel} (about {cost:.0f} s) would save about {saves:.0f} s in {steps} steps"
 
 
 def _kernel_marker(planned: RunPlan) -> Path:

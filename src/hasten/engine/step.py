@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import FusedKernels
 from hasten.distribute.strategy import Strategy, alone
+from hasten.engine.core_follower import follow_cores
 from hasten.engine.precision import autocast, autotuned, tensor_cores
 from hasten.engine.update import Update
 from hasten.nets.build import Loss
@@ -59,6 +60,7 @@ class TrainStep:
 
         Returns () float32 on the device: the mean over the pieces, each weighted by its samples.
         """
+        follow_cores()
         losses: list[Tensor] = []
         with tensor_cores(self.device, self.precision), autotuned(self.device, self.autotune):
             for image_piece, label_piece, share, last in self._pieces(image, label):

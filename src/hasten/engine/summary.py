@@ -9,42 +9,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import RunComponents
+from hasten.engine.components import LoopComponents, RunComponents
 from hasten.engine.dice import counts_of, dice_of, without_ignored
-from hasten.engine.infer import infer_labels
+from hasten.engine.examples import EXAMPLES, chosen_cases, example_of
+from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Switch
 from hasten.observe.env import environment
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
 
-EXAMPLES = "examples.npz"
-EXAMPLE_CASES = 3
+_PARTS = (
+    "total",
+    "import",
+    "read_plan",
+    "prepare",
+    "tune",
+    "compile",
+    "train",
+    "wait_for_data",
+    "validate",
+    "checkpoint",
+)
+"""Entries that the seconds of every summary have, in this order."""
+_FEW_STEPS = 50
+"""A run of fewer steps has hardly begun to learn."""
+_NEAR_0 = 0.05
+"""A Dice or IoU below this says that nothing was learned."""
 
 
-def write_summary(
-    out: Path, loop: Loop, about: Mapping[str, Any], *, metric: str, import_seconds: float
-) -> dict[str, Any]:
-    """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it.
+def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: str) -> dict[str, Any]:
+    """Write summary.json. Its seconds do not overlap, and include those of the run's earlier processes.
 
     loop: one that has run. about: what a run of this kind says more; metric: the name of what `train.target` and the
     best weights go by.
     """
-    components, spans = loop.components, loop.clock.seconds
-    seconds = {
-        "total": loop.clock.elapsed,
-        "import": import_seconds,
-        **{name: spans.get(name, 0.0) for name in ("read_plan", "prepare", "tune", "compile", "train")},
-        "wait_for_data": loop.feed.wait_seconds,
-        **{name: spans.get(name, 0.0) for name in ("validate", "checkpoint")},
-        **spans,
-    }
+    components, spent = loop.components, loop.spent()
+    seconds = {**dict.fromkeys(_PARTS, 0.0), **spent.seconds}
     if components.captured is not None:
         components.engaged["CUDA graph"] = Switch(components.captured.engaged, components.captured.why)
-    trained_s = loop.trained_s()
     best = None if math.isnan(loop.best.value) else loop.best.value
     summary = {
         "status": loop.status,
@@ -57,14 +62,15 @@ def write_summary(
         "best": {"metric": metric, "value": best, "step": loop.best.step},
         "time_to": _times(out, loop.evaluator.metric),
         "seconds": seconds,
-        "earlier_seconds": loop.elapsed,
+        "earlier_seconds": loop.earlier.total_s,
+        "doubts": _doubts(loop, components, best, metric),
         "steps": loop.done,
         # More than were made where the time limit paced the schedule.
         "position": components.paced.position(loop.done),
-        "samples_per_s": components.program.samples(loop.first, loop.done) / trained_s if trained_s > 0 else 0.0,
+        "samples_per_s": spent.samples_per_s,
         "skipped_updates": int(components.step.update.skipped),
         "validate_beside_seconds": loop.async_validation.seconds if loop.async_validation is not None else 0.0,
-        "wait_share": loop.feed.wait_seconds / trained_s if trained_s > 0 else 0.0,
+        "wait_share": spent.wait_share,
         "engaged": {name: asdict(engaged) for name, engaged in components.engaged.items()},
         **about,
         "world": {"size": loop.world.size, "strategy": components.step.strategy.name},
@@ -72,6 +78,24 @@ def write_summary(
     }
     write_json(out / SUMMARY_JSON, summary)
     return summary
+
+
+def _doubts(loop: Loop, components: LoopComponents, best: float | None, metric: str) -> list[str]:
+    """Why this run may be no good, and what to do, a sentence each."""
+    if loop.status == "interrupted":
+        return []
+    train, doubts = components.train, list[str]()
+    limit = "train.budget" if train.budget is not None else "train.max_seconds"
+    more = "more steps (train.steps)" if train.max_seconds is None else f"more time ({limit})"
+    if loop.done < _FEW_STEPS:
+        doubts.append(f"{loop.done} steps are too few to learn from: give the run {more}")
+    if best is not None and best < _NEAR_0 and metric != "mean_auc":
+        name = metric.removeprefix("mean_").replace("dice", "Dice").replace("iou", "IoU")
+        doubts.append(
+            f"the best {name} is {best:.2f}, so the network finds next to nothing: give the run {more}; where that "
+            "does not help, look at the report's slices for labels that do not lie on their images"
+        )
+    return doubts
 
 
 def about_cases(components: RunComponents) -> dict[str, Any]:
@@ -97,41 +121,37 @@ def _times(out: Path, metric: str) -> dict[str, float]:
     return times
 
 
-def write_examples(out: Path, components: RunComponents, loop: Loop) -> None:
+def write_examples(out: Path, components: RunComponents, loop: Loop, inference: Inference) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
     The network that was validated last is left with these weights. What the label ignores is background in both.
-
-    Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
-    planned, network, best = components.planned, loop.validated_network, out / CHECKPOINTS / BEST_PT
+    planned, arena, network = components.planned, components.arena, loop.validated_network
+    best, by_id = out / CHECKPOINTS / BEST_PT, {case.id: case for case in planned.validation}
     if loop.last is None or not best.exists():
+        return
+    chosen = chosen_cases(dict(zip(by_id, loop.last.per_case, strict=True)))
+    if not chosen:
         return
     network.load_state_dict(read_checkpoint(best)["weights"])
     network.eval()
-    order = sorted((dice, number) for number, dice in enumerate(loop.last.per_case) if not math.isnan(dice))
-    if not order:
-        return
-    chosen = list(dict.fromkeys([order[0][1], order[len(order) // 2][1], order[-1][1]]))
-    ids = [planned.validation[number].id for number in chosen]
-    cases = components.arena.index(tuple(ids))
-    content: dict[str, np.ndarray] = {}
-    images = [components.arena.image(case) for case in cases]
-    for number, prediction in infer_labels(network, images, components.inference):
-        label = components.arena.label(cases[number]).cpu()
+    cases = arena.index(tuple(chosen))
+    images = [arena.image(case) for case in cases]
+    content: dict[str, Any] = {}
+    for number, prediction in infer_labels(network, images, inference):
+        label = arena.label(cases[number]).cpu()
         prediction, label = without_ignored(prediction.cpu(), label, planned.ignore_index)
-        layer = int((label > 0).sum((1, 2)).argmax())
-        plane = images[number][0, layer].float().cpu()
-        low, high = np.percentile(plane.numpy(), (1, 99)).tolist()  # torch.quantile refuses planes of over 4000 x 4000
-        shown = ((plane - low) / max(high - low, 1e-6)).clamp(0, 1)
-        turn = (0, 1) if planned.case_set.spatial_dims == 3 else ()
-        content[f"image_{number}"] = torch.flip(shown, turn).numpy()
-        content[f"label_{number}"] = torch.flip(label[layer], turn).numpy()
-        predicted = prediction[..., layer, :, :]
-        if planned.regions:
-            predicted = torch.from_numpy(paint(predicted.numpy(), planned.regions))
-        content[f"prediction_{number}"] = torch.flip(predicted, turn).numpy()
-        content[f"name_{number}"] = np.array(ids[number])
-        counts = counts_of(prediction, label, num_classes=components.arena.num_classes, regions=planned.members)
-        content[f"dice_{number}"] = np.array(dice_of(counts[None], planned.class_names).mean)
-    np.savez_compressed(out / EXAMPLES, **content)  # type: ignore[arg-type]
+        counts = counts_of(prediction, label, num_classes=arena.num_classes, regions=planned.members)
+        painted = paint(prediction.numpy(), planned.regions) if planned.regions else prediction.numpy()
+        name = tuple(chosen)[number]
+        example = example_of(
+            by_id[name],
+            images[number].cpu().numpy(),
+            label.numpy(),
+            painted.astype(np.uint8),
+            arena.geometry[cases[number]],
+            which=chosen[name],
+            dice=dice_of(counts[None], planned.class_names).mean,
+        )
+        content |= {f"{field}_{number}": value for field, value in asdict(example).items()}
+    np.savez_compressed(out / EXAMPLES, **content)

@@ -16,13 +16,16 @@ from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import multiples_before
 
-_CLOSING_S = 1.0
+_CLOSING_S = 0.6
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
-_VALIDATION_SHARE = 0.2
-_TARGET_SHARE = 0.5
+_LONGEST, _TARGET_LONGEST = 0.06, 0.25
+"""Shares of the time at the first step that a validation may take, without and with a target; it is cut to that."""
+_VALIDATION_SHARE, _TARGET_SHARE = 0.04, 0.5
 """Shares of the time since the first step that validations before the last one may take, without and with a target."""
-_LAST_VALIDATION = 1.25
-"""Times the seconds of the previous validation, which are reserved for the last: it decides what the end was worth."""
+_LAST_VALIDATION = 1.1
+_FIRST_VALIDATION = 1.25
+"""Times the seconds of the previous validation, and where there was none of an expected one, that are reserved for the
+last: it decides what the end was worth."""
 _LOOK_S = 1.0
 """Seconds between two checks of the clock."""
 
@@ -40,19 +43,23 @@ class TimeLimit:
         train, strategy = components.train, components.step.strategy
         self.seconds, self.validate_every, self.paced = train.max_seconds, train.validate_every, components.paced
         self.budget, self.validate_from = train.budget, train.validate_from
-        self.time_s, self.reserve_s, self.repeated = time_s, reserve_s, evaluator.repeated
+        self.time_s, self.reserve_s = time_s, reserve_s
         self.captured = components.captured
         self.world, self.device = strategy.world, components.step.device
         self.validation_s = 0.0
         """Seconds of a validation: expected, then of the last one."""
+        self._evaluator, self._whole = evaluator, lambda: strategy.whole(components.validated)
         if self.seconds is not None:
-            self.validation_s = evaluator.expected_seconds(strategy.whole(components.validated))
+            longest = _LONGEST if train.target is None else _TARGET_LONGEST
+            self._longest = longest * max(0.0, self.left_s - reserve_s)
+            self.validation_s = evaluator.fit(self._whole(), self._longest)
+        self._half_s = self.left_s / 2
         self.over = False
         """Whether no further step fits."""
         self._all_fits = True
         """Whether the rest of the schedule and its validations fit as they are."""
         self._step_s = 0.0
-        self._validating_s = 0.0
+        self._validating_s, self._safety = 0.0, _FIRST_VALIDATION
         self._share = _VALIDATION_SHARE if train.target is None else _TARGET_SHARE
         self._due = self._looks = 0
         self._mark: tuple[int, float] | None = None
@@ -65,14 +72,19 @@ class TimeLimit:
     @property
     def closing_s(self) -> float:
         """Seconds needed after the last validation."""
-        return _CLOSING_S + self.reserve_s + self.repeated * self.validation_s
+        return _CLOSING_S + self.reserve_s + self._evaluator.repeated * self.validation_s
+
+    @property
+    def last_validation_s(self) -> float:
+        """Seconds that are reserved for the last validation."""
+        return self._safety * self.validation_s
 
     def require(self, clock: Clock) -> None:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
         if broadcast_from_rank0(self.world, self.expired()):
             assert self.seconds is not None
             setting = f"train.budget={self.budget}" if self.budget else f"train.max_seconds={self.seconds:g}"
-            least = self.time_s() + self.closing_s + _LAST_VALIDATION * self.validation_s + _LOOK_S
+            least = self.time_s() + self.closing_s + self.last_validation_s + _LOOK_S
             phases = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
             raise ValueError(
                 f"{setting}: no time is left to train. The run has taken {self.time_s():.0f} s, "
@@ -88,6 +100,9 @@ class TimeLimit:
         if self.device.type == "cuda":
             # Kernels that only wait in the queue have cost no time yet.
             torch.cuda.synchronize(self.device)
+        if self._safety == _FIRST_VALIDATION and broadcast_from_rank0(self.world, self.left_s < self._half_s):
+            # No validation has told how long it takes: a second look, at the speed that the machine has now.
+            self.validation_s, self._half_s = self._evaluator.fit(self._whole(), self._longest), -math.inf
         steps, self._due = broadcast_from_rank0(self.world, self._fitting(step, trained_s))
         if steps is None:
             return
@@ -108,7 +123,7 @@ class TimeLimit:
         self._looks += 1
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
-        remaining_s = self.left_s - self.closing_s - _LAST_VALIDATION * self.validation_s
+        remaining_s = self.left_s - self.closing_s - self.last_validation_s
         every = self.validate_every
         left_out = multiples_before(self.validate_from, self.paced.steps, every)
         passed = max(int(self.paced.position(step) // every), left_out)
@@ -133,12 +148,16 @@ class TimeLimit:
 
     def validated(self, seconds: float) -> None:
         """A validation took this long."""
-        self.validation_s = seconds
+        self.validation_s, self._safety = seconds, _LAST_VALIDATION
         self._validating_s += seconds
 
+    def room(self) -> float:
+        """Seconds that are left for a validation under way, beside what must follow."""
+        return self.left_s - _CLOSING_S - self.reserve_s
+
     def expired(self) -> bool:
-        """Whether only what must follow still fits: a validation under way is given up."""
-        return self.left_s <= _CLOSING_S + self.reserve_s
+        """Whether only what must follow still fits."""
+        return self.room() <= 0
 
     def allows_examples(self) -> bool:
         """Whether the inference for the report's examples fits, after the last validation."""

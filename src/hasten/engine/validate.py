@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,15 +18,22 @@ from torch import nn
 from hasten.config.load import to_dict
 from hasten.config.schema import Triple
 from hasten.distribute.balance import balance_sentence, case_costs, partition
+from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.engine.blend import window_starts
 from hasten.engine.components import RunComponents
 from hasten.engine.dice import Dice, counts_of, dice_of
+from hasten.engine.examples import EXAMPLE_CASES
 from hasten.engine.foreground import training_spacing
 from hasten.engine.infer import Inference, infer_labels, padded_size
 from hasten.engine.measure import Switch
 from hasten.engine.metrics.streamed import counts_over_ranks
-from hasten.engine.summary import EXAMPLE_CASES
+from hasten.engine.windows import volume_shape
 from hasten.observe.ranges import VALIDATION, Range
+
+log = logging.getLogger(__name__)
+
+_SMALL_OVERLAP = 0.25
+"""Overlap of windows in a shorter validation, before fewer cases are validated."""
 
 
 @Range(VALIDATION)
@@ -31,28 +42,33 @@ def validate(
     network: nn.Module,
     seconds: list[float] | None = None,
     *,
-    expired: Callable[[], bool] = lambda: False,
-) -> Dice | None:
+    shorter: Shorter | None = None,
+    room: Callable[[], float] = lambda: math.inf,
+) -> Dice:
     """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
 
-    expired: checked before each case; once it is true the validation ends, and the result is None.
+    shorter: fewer cases, or a faster inference, than the run's. room: seconds that are left, asked for after each case;
+    where a further one does not fit the validation ends, and the result is that of the cases before.
 
     Each rank validates its own cases, and the integer counts are summed over the ranks. seconds: duration of each case
     in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
     durations of this validation.
     """
     planned, arena, world = components.planned, components.arena, components.step.strategy.world
+    shorter = shorter or Shorter(cases=tuple(range(len(planned.validation))), inference=components.inference)
     cases = arena.index(tuple(case.id for case in planned.validation))
-    rank_positions = partition(validation_costs(components, seconds or ()), world.size)[world.rank]
+    costs = validation_costs(components, seconds or ())
+    shares = partition([costs[position] for position in shorter.cases], world.size)
+    rank_positions = [shorter.cases[number] for number in shares[world.rank]]
     rank_cases = [cases[position] for position in rank_positions]
     regions = planned.members
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
-    case_seconds, through = torch.zeros(len(cases), dtype=torch.float64), torch.zeros(len(cases), dtype=torch.int64)
+    case_seconds = torch.zeros(len(cases), dtype=torch.float64)
     training = network.training
     network.eval()
-    before = time.perf_counter()
-    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], components.inference)
-    while not expired() and (prediction_at := next(predictions, None)) is not None:
+    before, longest = time.perf_counter(), 0.0
+    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], shorter.inference)
+    while (longest == 0 or room() > longest) and (prediction_at := next(predictions, None)) is not None:
         position, prediction = prediction_at
         label = arena.label(rank_cases[position]).to(prediction.device)
         counts[rank_positions[position]] = counts_of(
@@ -60,17 +76,23 @@ def validate(
         )
         now = time.perf_counter()
         case_seconds[rank_positions[position]], before = now - before, now
-        through[rank_positions[position]] = 1
+        longest = max(longest, float(case_seconds[rank_positions[position]]))
     network.train(training)
-    total, all_seconds, all_through = (counts_over_ranks(each) for each in (counts, case_seconds, through))
+    total, all_seconds = (counts_over_ranks(each) for each in (counts, case_seconds))
     assert total is not None
     assert all_seconds is not None
-    assert all_through is not None
-    if not bool(all_through.all()):
-        return None
-    if seconds is not None:
+    if seconds is not None and bool((all_seconds[list(shorter.cases)] > 0).all()):
         seconds[:] = all_seconds.tolist()
     return dice_of(total, planned.class_names)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shorter:
+    """What a validation covers, and by which inference."""
+
+    cases: tuple[int, ...]
+    """Positions among the validation cases."""
+    inference: Inference
 
 
 class CaseEvaluator:
@@ -80,34 +102,81 @@ class CaseEvaluator:
         world, cases = components.step.strategy.world, len(components.planned.validation)
         self.components = components
         self.metric: str = components.train.metric
-        self.repeated = min(1.0, EXAMPLE_CASES / cases)
+        self._whole = Shorter(cases=tuple(range(cases)), inference=components.inference)
+        self.covers = self._whole
+        """What a validation covers."""
         self._case_seconds: list[float] = []
         if world.size > 1:
             costs = validation_costs(components)
             text = balance_sentence(costs, partition(costs, world.size))
             components.engaged["validation cases"] = Switch(True, text)
 
-    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> Dice | None:
-        """Run `validate` on the components of the run."""
-        return validate(self.components, network, self._case_seconds, expired=expired)
+    @property
+    def repeated(self) -> float:
+        return min(1.0, EXAMPLE_CASES / len(self.covers.cases))
 
-    def expected_seconds(self, network: nn.Module) -> float:
-        """Estimated duration of a validation, from the time of its smallest case."""
-        arena, inference, world = self.components.arena, self.components.inference, self.components.step.strategy.world
-        cases = arena.index(tuple(case.id for case in self.components.planned.validation))
-        voxels = [_voxels(inference, tuple(arena.label(case).shape)) for case in cases]  # type: ignore[arg-type]
-        smallest = voxels.index(min(voxels))
+    def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> Dice:
+        """Run `validate` on the components of the run."""
+        return validate(self.components, network, self._case_seconds, shorter=self.covers, room=room)
+
+    def fit(self, network: nn.Module, seconds: float) -> float:
+        """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit."""
+        world, whole = self.components.step.strategy.world, self._whole
+        voxel_s = broadcast_from_rank0(world, self._voxel_seconds(network)) / world.size
+        self.covers, expected = whole, voxel_s * sum(self._voxels(whole))
+        whole_s, before = expected, self.components.engaged.pop("shorter validation", None)
+        for covers in self._shorter(whole, seconds / voxel_s):
+            if expected <= seconds:
+                break
+            self.covers, expected = covers, voxel_s * sum(self._voxels(covers))
+        if self.covers != whole:
+            how, usual = self.covers.inference, whole.inference
+            mirrored = ", no mirror images" if how.flip_axes != usual.flip_axes else ""
+            overlap = f", windows that overlap by {how.overlap:g}" if how.overlap != usual.overlap else ""
+            text = (
+                f"{len(self.covers.cases)} of {len(whole.cases)} cases{mirrored}{overlap}: about {expected:.1f} s, "
+                f"where a validation of all would take {whole_s:.1f} s of the time for the run"
+            )
+            self.components.engaged["shorter validation"] = Switch(True, text)
+            if world.first and before is None:
+                log.warning("the validation is shortened to %s", text)
+        return expected
+
+    def _shorter(self, whole: Shorter, voxels: float) -> Iterator[Shorter]:
+        """Shorter and shorter validations. voxels: those that there is time for."""
+        inference = dataclasses.replace(whole.inference, flip_axes=())
+        yield dataclasses.replace(whole, inference=inference)
+        for overlap in (min(_SMALL_OVERLAP, inference.overlap), 0.0):
+            inference = dataclasses.replace(inference, overlap=overlap)
+            faster = dataclasses.replace(whole, inference=inference)
+            yield faster
+            yield dataclasses.replace(faster, cases=_within(self._voxels(faster), voxels))
+
+    def _voxel_seconds(self, network: nn.Module) -> float:
+        """Seconds of inference for a voxel that goes through the network, by a part of a case as large as a window."""
+        arena, inference = self.components.arena, dataclasses.replace(self._whole.inference, flip_axes=())
+        image = arena.image(arena.index((self.components.planned.validation[0].id,))[0])
+        depth, height, width = inference.patch
+        part = image[:, :depth, :height, :width]
         training = network.training
         network.eval()
-        for _ in range(2):  # kernels are chosen in the first
+        passes: list[float] = []
+        for _ in range(3):  # kernels are chosen in the first
             begin = time.perf_counter()
-            for _, labels in infer_labels(network, [arena.image(cases[smallest])], inference):
+            for _, labels in infer_labels(network, [part], inference):
                 labels.cpu()
-            elapsed = time.perf_counter() - begin
+            passes.append(time.perf_counter() - begin)
         network.train(training)
-        return elapsed * sum(voxels) / voxels[smallest] / world.size
+        return min(passes) / prod(padded_size(volume_shape(part), inference))
 
-    def content(self, network: nn.Module, score: Dice | None, step: int) -> dict[str, Any]:
+    def _voxels(self, covers: Shorter) -> list[float]:
+        """Voxels that go through the network for each case, those in several windows or mirror images as often."""
+        arena, mirrored = self.components.arena, 2 ** len(covers.inference.flip_axes)
+        ids = tuple(self.components.planned.validation[position].id for position in covers.cases)
+        shapes = [volume_shape(arena.label(case)[None]) for case in arena.index(ids)]
+        return [float(mirrored * _voxels(covers.inference, shape)) for shape in shapes]
+
+    def content(self, network: nn.Module, score: Dice, step: int) -> dict[str, Any]:
         """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
         planned = self.components.planned
         case_set = planned.case_set
@@ -122,9 +191,19 @@ class CaseEvaluator:
             "foreground": dict(planned.foreground),
             "spacing": training_spacing(planned.fingerprint.spacings),
             "step": step,
-            "dice": score.mean if score is not None else math.nan,
-            "iou": score.iou if score is not None else math.nan,
+            "dice": score.mean,
+            "iou": score.iou,
         }
+
+
+def _within(costs: Sequence[float], most: float) -> tuple[int, ...]:
+    """Positions of cases whose costs together are at most this, the same ones at each call; at least the cheapest."""
+    chosen, total = [costs.index(min(costs))], min(costs)
+    for position in random.Random(0).sample(range(len(costs)), len(costs)):
+        if position not in chosen and total + costs[position] <= most:
+            chosen.append(position)
+            total += costs[position]
+    return tuple(sorted(chosen))
 
 
 def _voxels(how: Inference, shape: Triple) -> int:

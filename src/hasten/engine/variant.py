@@ -93,7 +93,8 @@ class VariantTimes:
     others: float = 0.0
     """Cores that other programs used meanwhile, where that makes the times doubtful."""
     rounds: int = 1
-    """Maximum number of rounds; 0 where the variant was only checked, and not compared with others."""
+    """Maximum number of rounds; 0 where the variant was only checked, and not compared with others, and 1 where there
+    was no time for enough rounds."""
 
     @property
     def pass_s(self) -> float:
@@ -135,8 +136,10 @@ def explain(measured: VariantTimes) -> str:
         return _USUAL
     chosen, first = str(measured.variant), next(iter(measured.seconds))
     what = f"{chosen} was fastest" if chosen == first else f"nothing was certainly faster than {chosen}"
+    if measured.others:
+        what = (
+            f"{chosen} is usually the fastest; other programs used {measured.others:.1f} cores, so times decide nothing"
+        )
     ranked = ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in measured.seconds.items())
-    busy = f"; other programs used {measured.others:.1f} cores meanwhile, so that this holds for this run alone"
-    ranked += busy if measured.others else ""
     out = f"; out for another loss or gradient: {', '.join(measured.excluded)}" if measured.excluded else ""
     return f"{what}; measured here, forward and backward of a small batch: {ranked}{out}"

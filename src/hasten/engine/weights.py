@@ -35,6 +35,11 @@ def model_file(run: str | Path) -> Path:
     return run / CHECKPOINTS / "best.pt" if run.is_dir() else run
 
 
+def run_of(model: Path) -> Path:
+    """The run directory of a best.pt; of one elsewhere, its folder."""
+    return model.parent.parent if model.parent.name == CHECKPOINTS else model.parent
+
+
 def read_model(run: str | Path) -> dict[str, Any]:
     """What best.pt holds, as `model_content` makes it: `weights`, `config`, `labels`, `channels`, `step`, `dice` ...
 

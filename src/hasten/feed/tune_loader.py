@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hasten.feed.loader import ThreadDataLoader
 from hasten.observe.compare import compare
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from hasten.observe.cores import usable_cores
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def built_together() -> Iterator[None]:
         yield
         return
     launch = JITFunction.run
-    with _Builders(len(os.sched_getaffinity(0))) as pool:
+    with _Builders(usable_cores()) as pool:
         building = AsyncCompileMode(pool, ignore_errors=True)
 
         def build(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:

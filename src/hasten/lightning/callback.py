@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hasten.engine.records import TrainLog
 from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of
-from hasten.observe.clock import process_start_seconds
+from hasten.observe.clock import Spent, process_start_seconds
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.monitor import Monitor
 from hasten.study.script import report
@@ -24,6 +25,9 @@ from hasten.study.script.doctor import judge
 from hasten.study.script.launch import ScriptRun
 
 log = logging.getLogger(__name__)
+
+_SPANS = {"wait_for_data": "wait", "validate": "validation", "checkpoint": "checkpoint"}
+"""Entries of summary.json's seconds, and the part of a step of each; the rest of the steps is `train`."""
 
 
 class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
@@ -58,12 +62,12 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self.out, self.dice, self.monitor_every = Path(out), dice, monitor_every
         self._log_every, self._tell = log_every, tell
         self._folder = RunFolder(self.out)
-        self._elapsed = 0.0
+        self._earlier = Spent()
         self._clear()
 
     def _clear(self) -> None:
         self._steps, self._stats = Steps(), TrainerStats()
-        self._step = self._logged_samples = 0
+        self._step = 0
         self._new_epoch = False
         self._monitor: Monitor | None = None
         self._lines: TrainLog | None = None
@@ -73,7 +77,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
 
     def time_s(self) -> float:
         """Seconds since the run's process began, those of the processes before it included."""
-        return self._elapsed + process_start_seconds()
+        return self._earlier.total_s + process_start_seconds()
 
     # Lightning's hooks, in their order
 
@@ -82,10 +86,10 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             trainer.profiler = TimedProfiler(trainer.profiler, self._steps)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"time_s": self.time_s()}
+        return {"spent": asdict(self._spent())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._elapsed = float(state_dict["time_s"])
+        self._earlier = Spent.of_checkpoint(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The clock of the first step starts. Raises ValueError where the folder holds another run."""
@@ -97,10 +101,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._folder.make(resumed=self._step > 0)
             source = trainer.datamodule._source if isinstance(trainer.datamodule, HastenDataModule) else None
             self._folder.begin(source, steps=trainer.estimated_stepping_batches, done=self._step)
-            self._lines = TrainLog(
-                self._folder.record, lambda: self._steps.totals.get("wait", 0.0), self._samples, first=self._step
-            )
-            self._lines.begin()
+            self._lines = TrainLog(self._folder.record, self._spent_now)
         if self.monitor_every > 0:
             self.out.mkdir(parents=True, exist_ok=True)
             self._monitor = Monitor(
@@ -154,7 +155,6 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._stats.validations.append({"step": self._steps.count, "seconds": seconds})
         if self._lines is None:
             return
-        self._lines.pause(seconds)
         scores = trainer.callback_metrics
         if self.dice in scores:
             prefix = f"{self.dice}/"
@@ -185,10 +185,15 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else 0.0
         self._lines.write(self._step, rate=float(rate), time_s=self.time_s(), skipped=0)
 
-    def _samples(self, first: int, last: int) -> int:
-        """Samples since the last call; with accumulated batches they do not follow from the step numbers."""
-        before, self._logged_samples = self._logged_samples, self._stats.samples
-        return self._stats.samples - before
+    def _spent(self) -> Spent:
+        """Of the whole training so far, its earlier processes included."""
+        return self._earlier + self._spent_now()
+
+    def _spent_now(self) -> Spent:
+        """Of this process."""
+        parts = dict(self._steps.totals)
+        seconds = {name: parts.pop(part, 0.0) for name, part in _SPANS.items()}
+        return Spent({"total": process_start_seconds(), "train": sum(parts.values()), **seconds}, self._stats.samples)
 
     def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
         """Write summary and diagnosis once, however the training ended."""
@@ -208,10 +213,9 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             seconds, others = time.perf_counter() - self._began, self._load.others()
             self._folder.end(
                 status,
-                self._steps,
+                self._spent(),
                 steps=self._step,
-                samples=self._stats.samples,
-                total_s=self.time_s(),
+                earlier_seconds=self._earlier.total_s,
                 world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
             )
             record = record_of(trainer, pl_module, self._steps, self._stats, timed.inner)

@@ -14,7 +14,7 @@ import yaml
 from hasten.config.load import dump_run
 from hasten.engine.run_plan import with_train
 from hasten.lightning.sources import PlannedSource, Source
-from hasten.lightning.timed import Steps
+from hasten.observe.clock import Spent
 from hasten.observe.env import environment
 from hasten.observe.rundir import (
     ENV_JSON,
@@ -30,9 +30,6 @@ from hasten.observe.rundir import (
 from hasten.report.page import write_report
 
 log = logging.getLogger(__name__)
-
-_SPANS = {"wait_for_data": "wait", "validate": "validation", "checkpoint": "checkpoint"}
-"""Entries of summary.json's seconds, and the part of a step of each; the rest of the steps is `train`."""
 
 
 class RunFolder:
@@ -75,20 +72,17 @@ class RunFolder:
         with self._warn_once():
             append_jsonl(self.path / METRICS_JSONL, dict(line))
 
-    def end(self, status: str, timed: Steps, **facts: Any) -> None:
+    def end(self, status: str, spent: Spent, **facts: Any) -> None:
         """summary.json and the page. facts: what only the Trainer knows."""
         best, step = self._best or (None, 0)
-        part_seconds = dict(timed.totals)
-        seconds = {name: part_seconds.pop(part, 0.0) for name, part in _SPANS.items()} | {"total": facts.pop("total_s")}
-        loop_s = sum(part_seconds.values()) + seconds["wait_for_data"]
         summary = {
             "status": status,
             "name": self.path.resolve().name,
             "target": {"metric": "mean_dice", "value": None, "reached": False, "time_s": None},
             "best": {"metric": "mean_dice", "value": best, "step": step},
-            "seconds": {"train": sum(part_seconds.values()), **seconds},
-            "samples_per_s": facts.pop("samples") / loop_s if loop_s > 0 else 0.0,
-            "wait_share": seconds["wait_for_data"] / loop_s if loop_s > 0 else 0.0,
+            "seconds": spent.seconds,
+            "samples_per_s": spent.samples_per_s,
+            "wait_share": spent.wait_share,
             "engaged": {},
             "environment": environment(),
             **facts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from hasten.feed.feed import Feed
 from hasten.nets.losses.deep_supervision import nearest
 from hasten.nets.losses.regions import region_masks
 from hasten.nnunet.cascade import FirstStage, with_masks
+from hasten.observe.cores import usable_cores
 
 _FOREVER = 2**40
 
@@ -66,7 +66,7 @@ class Batches:
         self._batches: Iterator[Batch] = iter(self.feed)
         if self.first_stage is not None:
             self._batches = with_masks(
-                self._batches, self.first_stage, first=self.first, threads=max(1, (os.cpu_count() or 1) // 2)
+                self._batches, self.first_stage, first=self.first, threads=max(1, usable_cores() // 2)
             )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -30,6 +32,9 @@ class _Span:
         self._depth -= 1
         if self._depth == 0:
             self._total += time.perf_counter_ns() - self._start
+
+    def add(self, seconds: float) -> None:
+        self._total += round(seconds * 1e9)
 
     def seconds(self) -> float:
         open_for = time.perf_counter_ns() - self._start if self._depth else 0
@@ -58,7 +63,7 @@ class Clock:
         return math.inf if limit is None else limit - self.elapsed
 
     def span(self, name: str) -> _Span:
-        """A context manager whose time is added to `name`."""
+        """A context manager whose time is added to `name`; its `add` adds seconds that were measured otherwise."""
         existing = self._spans.get(name)
         if existing is None:
             existing = self._spans[name] = _Span()
@@ -73,6 +78,53 @@ class Clock:
     def seconds(self) -> dict[str, float]:
         """Seconds by name so far, open spans included, in the order of first use."""
         return {name: span.seconds() for name, span in self._spans.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a training has cost: of one process, of all processes of a run, or between two lines of metrics.jsonl."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By part, without overlap, and "total", which includes the rest."""
+    samples: int = 0
+
+    @classmethod
+    def of_checkpoint(cls, extra: Mapping[str, Any]) -> Spent:
+        """What a checkpoint says of the processes before it; older ones know the total alone."""
+        return cls(**extra["spent"]) if "spent" in extra else cls({"total": extra["elapsed"]})
+
+    @property
+    def total_s(self) -> float:
+        return self.seconds.get("total", 0.0)
+
+    @property
+    def trained_s(self) -> float:
+        """Seconds in steps, the wait for their batches included."""
+        return self.seconds.get("train", 0.0) + self.waited_s
+
+    @property
+    def waited_s(self) -> float:
+        return self.seconds.get("wait_for_data", 0.0)
+
+    @property
+    def wait_share(self) -> float:
+        """The part of `trained_s` that waited for data, 0..1."""
+        return self.waited_s / self.trained_s if self.trained_s > 0 else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.trained_s if self.trained_s > 0 else 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Spent) -> Spent:
+        return self._with(other, -1)
+
+    def _with(self, other: Spent, sign: int) -> Spent:
+        names = {**self.seconds, **other.seconds}
+        seconds = {name: self.seconds.get(name, 0.0) + sign * other.seconds.get(name, 0.0) for name in names}
+        return Spent(seconds, self.samples + sign * other.samples)
 
 
 def process_start() -> float:

@@ -19,14 +19,20 @@ class Compared:
     """What one arm gained over the base."""
 
     arm: str
-    gain: float
-    """Median over the rounds of base time / arm time: 1.2 means that the arm does 1.2 times the work in a time."""
+    base_s: float
+    """Median seconds of the base, in the rounds in which the arm was timed."""
+    arm_s: float
     low: float
-    """Lower end of the interval that holds the median gain at about 95 % (order statistics of the rounds)."""
+    """Lower end of the interval that holds the gain of a round at about 95 % (order statistics), and `gain` itself."""
     high: float
     verdict: Verdict
     why: str
     """Why the verdict is unclear; empty otherwise."""
+
+    @property
+    def gain(self) -> float:
+        """1.2 means that the arm does 1.2 times the work in a time."""
+        return self.base_s / max(self.arm_s, 1e-9)
 
     def __str__(self) -> str:
         text = f"{self.verdict}: {self.gain:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
@@ -123,24 +129,36 @@ def _verdicts(times: dict[str, list[float]], base: str, least: float, others: fl
     for name in times:
         if name == base:
             continue
-        gain, low, high, verdict = judge(times[base], times[name], least)
-        why = ""
+        _, low, high, verdict = judge(times[base], times[name], least)
+        why, shared = "", min(len(times[base]), len(times[name]))
         if others > BUSY:
             verdict, why = "unclear", f"other programs used {others:.1f} cores meanwhile"
         elif verdict == "unclear":
             why = f"the runs spread too much, after {len(times[name])} rounds"
-        results[name] = Compared(arm=name, gain=gain, low=low, high=high, verdict=verdict, why=why)
+        results[name] = Compared(
+            arm=name,
+            base_s=statistics.median(times[base][:shared]),
+            arm_s=statistics.median(times[name][:shared]),
+            low=low,
+            high=high,
+            verdict=verdict,
+            why=why,
+        )
     return results
 
 
 def judge(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:
-    """Median gain of the paired rounds, the ends of its interval, and the verdict: unclear for fewer than 5 rounds.
+    """Ratio of the medians, the ends of its interval, and the verdict: unclear for fewer than 5 rounds.
 
-    An arm that was given up has fewer rounds than the base.
+    The interval is that of the paired rounds' ratios, which drift of the machine does not widen, and it includes the
+    ratio of the medians: where the two disagree, as with times of two kinds, the verdict stays open. An arm that was
+    given up has fewer rounds than the base.
     """
-    ratios = [one / max(other, 1e-9) for one, other in zip(base, arm, strict=False)]
-    low, high, enough = _interval(ratios)
-    return statistics.median(ratios), low, high, _verdict_of(low, high, least) if enough else "unclear"
+    rounds = min(len(base), len(arm))
+    gain = statistics.median(base[:rounds]) / max(statistics.median(arm[:rounds]), 1e-9)
+    low, high, enough = _interval([one / max(other, 1e-9) for one, other in zip(base, arm, strict=False)])
+    low, high = min(low, gain), max(high, gain)
+    return gain, low, high, _verdict_of(low, high, least) if enough else "unclear"
 
 
 def judge_unpaired(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 import hasten
+from hasten.observe.cores import usable_cores
 
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -54,11 +55,6 @@ def environment() -> dict[str, Any]:
         "gxx": _first_line("g++", "--version"),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on, which a batch system often makes fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _torch() -> dict[str, Any] | None:

@@ -112,8 +112,8 @@ class Schedule:
 class PacedSchedule:
     """A schedule that can end in fewer steps than it has, and still passes through its whole shape.
 
-    `paced(index)` is the learning rate of 0-based step `index`. It is the schedule's own until `finish_in` makes the
-    rest of it go faster, so that a run with a time limit ends with an annealed learning rate.
+    `paced(index)` is the learning rate of 0-based step `index`. It is the schedule's own until `finish_in` changes the
+    pace of the rest, so that a run with a time limit ends with an annealed learning rate.
     """
 
     schedule: Callable[[float], float]
@@ -145,9 +145,10 @@ class PacedSchedule:
         self._step, self._position, self.pace = index, position, 1.0
 
     def finish_in(self, steps: int, *, index: int) -> None:
-        """Finish the schedule within `steps` steps from step `index` on, but never more slowly than at its own pace."""
+        """Finish the schedule in `steps` steps from step `index` on, or as soon as the run has made `self.steps`."""
         self.start_at(index, self.position(index))
-        self.pace = max(1.0, (self.steps - self._position) / max(1, steps))
+        if self.steps > index:
+            self.pace = (self.steps - self._position) / max(1, min(steps, self.steps - index))
 
     def reaches(self, step: int, every: int, start: float = 0.0) -> bool:
         """Whether the `step`-th step (1-based) reaches a multiple of `every` steps of the schedule, or its end.

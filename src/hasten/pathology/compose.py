@@ -15,9 +15,9 @@ from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import DistributeConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
-from hasten.engine.autotune import MEASURE_SHARE
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
+from hasten.engine.experiments import SHARE
 from hasten.engine.measure import Switch
 from hasten.engine.run_plan import pick_device
 from hasten.engine.step import memory_format
@@ -43,7 +43,7 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     device = pick_device(config.train.device)
     torch.manual_seed(config.train.seed)
     network = build_classifier(config.network).to(device)
-    variant, engaged = settle(network, config, device, MEASURE_SHARE * seconds)
+    variant, engaged = settle(network, config, device, SHARE * seconds)
     network.to(memory_format=memory_format(2, variant.channels_last))  # type: ignore[call-overload]
     resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
     batches = make_batches(
@@ -98,8 +98,8 @@ class TileEvaluator:
         """Time of those heat maps, in validations."""
         return _READING * self.cells / len(self.tiles.label)
 
-    def __call__(self, network: nn.Module, *, expired: Callable[[], bool] = lambda: False) -> TileResult:
-        """`expired` is not asked: all tiles are scored in one go."""
+    def __call__(self, network: nn.Module, *, room: Callable[[], float] = lambda: math.inf) -> TileResult:
+        """`room` is not asked: all tiles are scored in one go."""
         training = network.training
         result = evaluate_tiles(self.scorer(network.eval()), self.tiles)
         network.train(training)
@@ -109,21 +109,21 @@ class TileEvaluator:
         """network: in evaluation mode."""
         return scorer_of(network, self.config, self.variant, self.device)
 
-    def expected_seconds(self, network: nn.Module) -> float:
-        """Estimated duration of a validation, from the time of some of its tiles."""
+    def fit(self, network: nn.Module, seconds: float) -> float:
+        """Estimated duration of a validation, from the time of some of its tiles; it is not shortened."""
         training = network.training
         scorer, image = self.scorer(network.eval()), self.tiles.image
         some = image[: scorer.batch_size]
         for _ in range(2):  # the first pass selects kernels
             begin = time.perf_counter()
             scorer(some)
-            seconds = time.perf_counter() - begin
+            elapsed = time.perf_counter() - begin
         network.train(training)
-        return seconds * len(image) / len(some)
+        return elapsed * len(image) / len(some)
 
-    def content(self, network: nn.Module, score: TileResult | None, step: int) -> dict[str, Any]:
+    def content(self, network: nn.Module, score: TileResult, step: int) -> dict[str, Any]:
         """What best.pt holds."""
         return {
             "weights": network.state_dict(), "config": dump_run(self.config), "variant": asdict(self.variant),
-            "step": step, "auc": score.auc if score is not None else math.nan,
+            "step": step, "auc": score.auc,
         }  # fmt: skip

@@ -62,7 +62,8 @@ def train_detection(
     if mistakes:
         raise ValueError("\n".join(mistakes))
     clock = Clock(started, progress.tell if progress else None)
-    imported, changes = clock.elapsed, Changes()
+    clock.span("import").add(clock.elapsed)
+    changes = Changes()
     lock = run_lock(out, resume=resume, patient=world.restarts > 0)
     with lock, all_random_states_kept(pick_device(config.train.device)):
         if resume:
@@ -84,7 +85,7 @@ def train_detection(
                 write_json(out / PLAN_JSON, {"cases": split_record(*map(_as_cases, slides))})
             if changes:
                 tell_changes(out, loop.first, changes, DETECTION_RULES)
-        return run_loop(out, loop, partial(_conclude, out, loop, evaluator, slides, import_seconds=imported))
+        return run_loop(out, loop, partial(_conclude, out, loop, evaluator, slides))
 
 
 def _slides(config: DetectionConfig) -> Slides:
@@ -119,9 +120,7 @@ def _prepare(config: DetectionConfig, slides: Slides, clock: Clock) -> tuple[Loo
     return components, evaluator
 
 
-def _conclude(
-    out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides, *, import_seconds: float
-) -> dict[str, Any]:
+def _conclude(out: Path, loop: Loop, evaluator: TileEvaluator, slides: Slides) -> dict[str, Any]:
     """Heat maps and FROC by the best weights, the summary and the page; nothing of an interrupted run."""
     if loop.status == "interrupted":
         return {}
@@ -140,7 +139,7 @@ def _conclude(
         "slides": {"train": len(slides[0]), "validation": len(slides[1])},
         "tiles": {"train": len(loop.components.program.latest.store.ids), "validation": len(evaluator.tiles.label)},
     }
-    summary = write_summary(out, loop, about, metric=evaluator.metric, import_seconds=import_seconds)
+    summary = write_summary(out, loop, about, metric=evaluator.metric)
     loop.records.end(summary)
     write_page(out, summary, content, results)
     return summary

@@ -22,7 +22,7 @@ from hasten.cases.slide.listing import SlideCase
 from hasten.cases.slide.tissue import tissue_of
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size, size_text
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.pathology.config import DetectionConfig, SlidesConfig, TilesConfig
 
 _CHUNK = 16

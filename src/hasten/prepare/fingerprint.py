@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ import numpy as np
 from hasten.cases.entries import batched
 from hasten.cases.formats import read_file_header
 from hasten.cases.labels import IGNORED
-from hasten.cases.read import check_num_channels, read_image, read_label
-from hasten.cases.types import Case, CaseSet, Volume
+from hasten.cases.read import check_num_channels, misplaced_files, read_image, read_label, refuse_misplaced
+from hasten.cases.types import Case, CaseSet, Volume, is_flat
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.patterns import first_few
 from hasten.config.schema import Spacing, Triple
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orientation_of
 from hasten.prepare.resample import nearest_index
@@ -59,15 +60,23 @@ def take_fingerprint(
     its size. Without any labelled voxel the foreground's figures repeat the image's. `crop_fraction` is for the box
     above each channel's own minimum, and for CT (by its name, or `case_set.modality` of the only channel), where air is
     not the minimum, above the foreground's 0.5th percentile.
-    Raises ValueError for an empty set and for a case with other channels than the set's, and what reading raises.
+    Raises ValueError for an empty set, for a case with other channels than the set's, for files that do not lie where
+    their case's image does, and what reading raises.
     """
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     cases = case_set.cases
     workers = num_threads or usable_cores()
     with ThreadPoolExecutor(workers) as pool:
-        headers = [header for some in pool.map(_oriented_headers, batched(cases, workers)) for header in some]
+        headers: list[_Header] = []
+        beside: dict[Path, float] = {}
+        for some, misplaced in pool.map(
+            lambda some: _oriented_headers(some, case_set.spatial_dims), batched(cases, workers)
+        ):
+            headers += some
+            beside |= misplaced
         _check_channels(case_set, [channels for _, _, channels in headers])
+        refuse_misplaced(beside, case_set.source)
         if max_sampled is None:
             voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
             max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
@@ -108,6 +117,7 @@ def take_fingerprint(
             value: sum(s.class_shares.get(index, 0.0) > 0 for s in with_label) for index, value in enumerate(values)
         },
         crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
+        misplaced={str(path): distance for path, distance in beside.items()},
     )
 
 
@@ -146,20 +156,27 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
 _Header = tuple[Triple, Spacing, int]
 
 
-def _oriented_headers(cases: Sequence[Case]) -> list[_Header]:
-    """Shape and spacing of each case, turned to RAS, and channels of its first file.
+def _oriented_headers(cases: Sequence[Case], spatial_dims: int) -> tuple[list[_Header], dict[Path, float]]:
+    """Shape and spacing of each case, turned to RAS, and channels of its first file; and the `misplaced_files`.
 
-    Equal headers, as tiles have, give the same objects.
+    Equal headers, as tiles have, give the same objects. Raises ValueError for a slice across H or W among 3-D images.
     """
     known: dict[tuple[Triple, int, bytes], _Header] = {}
-    headers = []
+    headers: list[_Header] = []
+    beside: dict[Path, float] = {}
     for case in cases:
-        shape, channels, affine = read_file_header(case.image[0])
+        header = shape, channels, affine = read_file_header(case.image[0])
+        beside |= misplaced_files(case, header)
         key = shape, channels, affine.tobytes()
         if key not in known:
+            if spatial_dims == 3 and is_flat(shape) and shape[0] > 1:
+                raise ValueError(
+                    f"{case.image[0]}: is one slice, of shape {shape} (D, H, W), among 3-D images; "
+                    "keep 2-D and 3-D cases in separate sources"
+                )
             known[key] = *_oriented(case, shape, affine), channels
         headers.append(known[key])
-    return headers
+    return headers, beside
 
 
 def _check_channels(case_set: CaseSet, channels: Sequence[int]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
+from hasten.cases.types import is_flat
+
 Permute = tuple[int, int, int]
 Flip = tuple[bool, bool, bool]
 
@@ -33,9 +35,16 @@ def orientation_of(
     increase, as in MONAI's Orientationd ("RAS"); None leaves the volume as it is. Returns `permute`, the source axis
     in (D, H, W) numbering that each oriented axis comes from, and `flip`, whether each oriented axis runs against its
     source axis. `shape` (D, H, W) is that of the source: where D is 1, the slice stays the plane H, W whatever
-    its orientation, because 2-D is D = 1 everywhere. Raises ValueError for unknown codes and for an affine without
+    its orientation, because 2-D is D = 1 everywhere; a slice across H or W is taken for one whose axes lie in that
+    order, its own in front. Raises ValueError for unknown codes and for an affine without
     three independent axes.
     """
+    if shape is not None and is_flat(shape) and shape[0] > 1:
+        across = shape.index(1)
+        order = [across, *(axis for axis in range(3) if axis != across)]
+        columns = [*(2 - axis for axis in reversed(order)), 3]
+        permute, flip = orientation_of(affine[:, columns], codes, (1, shape[order[1]], shape[order[2]]))
+        return (order[permute[0]], order[permute[1]], order[permute[2]]), flip
     if codes is None:
         return UNCHANGED
     check_codes(codes)
@@ -46,14 +55,14 @@ def orientation_of(
             f"set prepare.orientation to null"
         )
     change = ornt_transform(source, axcodes2ornt(tuple(codes)))
-    permute, flip = [0, 0, 0], [False, False, False]
+    sources, turns = [0, 0, 0], [False, False, False]
     for axis, (target, sign) in enumerate(change):
         # nibabel numbers axes x, y, z; arrays here are z, y, x.
-        permute[2 - int(target)] = 2 - axis
-        flip[2 - int(target)] = bool(sign < 0)
-    if shape is not None and shape[0] == 1 and permute[0] != 0:
+        sources[2 - int(target)] = 2 - axis
+        turns[2 - int(target)] = bool(sign < 0)
+    if shape is not None and shape[0] == 1 and sources[0] != 0:
         return UNCHANGED
-    return (permute[0], permute[1], permute[2]), (flip[0], flip[1], flip[2])
+    return (sources[0], sources[1], sources[2]), (turns[0], turns[1], turns[2])
 
 
 def orient(array: np.ndarray, permute: Permute, flip: Flip) -> np.ndarray:

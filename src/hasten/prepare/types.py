@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cases.types import spacing_of
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
@@ -34,6 +36,36 @@ class Geometry:
         """The inverse of `dataclasses.asdict`, also after a trip through JSON, which keeps float64 exactly."""
         rows = tuple(map(tuple, values["source_affine"]))
         return cls(**{**{key: tuple(value) for key, value in values.items()}, "source_affine": rows})
+
+    @classmethod
+    def of_file(cls, shape: tuple[int, int, int], affine: np.ndarray) -> Geometry:
+        """Of an array that holds the voxels of its file as they are. shape: (D, H, W)."""
+        rows = tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in affine)
+        return cls(
+            source_shape=shape,
+            source_affine=rows,
+            permute=(0, 1, 2),
+            flip=(False, False, False),
+            crop_start=(0, 0, 0),
+            crop_shape=shape,
+            spacing=spacing_of(affine),
+            shape=shape,
+        )
+
+    def directions(self) -> np.ndarray:
+        """The affine (4, 4) of the prepared array without its translation: (x, y, z) index to mm."""
+        source, affine = np.array(self.source_affine), np.eye(4)
+        for axis, (from_axis, reverse) in enumerate(zip(self.permute, self.flip, strict=True)):
+            scale = self.crop_shape[axis] / self.shape[axis]
+            affine[:3, 2 - axis] = source[:3, 2 - from_axis] * (-scale if reverse else scale)
+        return affine
+
+    def source_slice(self, axis: int, index: int) -> tuple[int, int]:
+        """The slice of the file, from 0, that slice `index` across an axis (D, H, W) shows, and how many there are."""
+        count = self.source_shape[self.permute[axis]]
+        centre = (index + 0.5) * self.crop_shape[axis] / self.shape[axis]
+        oriented = self.crop_start[axis] + min(int(centre), self.crop_shape[axis] - 1)
+        return count - 1 - oriented if self.flip[axis] else oriented, count
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hasten.report.read import Run
 KIND = "training report"
 _NOTE = (
     "Speed-ups are against the first run. An epoch is as many samples as there are training cases. Times count from "
-    "the start of each process."
+    "the start of a run; where it was resumed, those of all its processes add up, without the pauses between them."
 )
 
 
@@ -77,8 +77,8 @@ def _chart(runs: list[Run], metric: str, threshold: float | None) -> Chart:
 
 
 def step_seconds(run: Run) -> float | None:
-    """Seconds of a step with its wait for data; None where the times cover only the last of several processes."""
-    if not run.steps or "train" not in run.seconds or run.num_processes > 1:
+    """Seconds of a step with its wait for data."""
+    if not run.steps or "train" not in run.seconds:
         return None
     return (run.seconds["train"] + run.seconds.get("wait_for_data", 0.0)) / run.steps
 

@@ -1,58 +1,234 @@
-"""The scores of predicted label maps, and the folds of a cross-validation, each as one self-contained HTML page."""
+"""Scores of predicted label maps as one self-contained HTML page."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from hasten.cases.formats import read_file
-from hasten.cases.labels import IGNORED, to_class_index
-from hasten.cases.read import read_image
-from hasten.cases.types import Case
-from hasten.config.load import load_run
-from hasten.engine.crossval import CrossValidation
 from hasten.engine.evaluation.evaluate import Evaluation
-from hasten.engine.evaluation.pairs import Pair
-from hasten.engine.run_plan import read_cases
-from hasten.observe.progress import SHOWN
-from hasten.observe.rundir import RUN_YAML
-from hasten.observe.values import mapping, number
-from hasten.prepare.orient import orient, orientation_of
+from hasten.engine.evaluation.settings import SettingsTrial, Trials
+from hasten.engine.examples import Example
+from hasten.engine.outputs import PREDICTION_JSON, read_settings
+from hasten.observe.values import mapping
 from hasten.report import words
+from hasten.report.figures import color, strip_chart
 from hasten.report.html import write_page
-from hasten.report.model import Page, Section, Table
-from hasten.report.read import Example
-from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of
+from hasten.report.model import Card, Chart, Key, Page, Section, Table
+from hasten.report.slices import DIFFERENCE_KEYS, SLICE_NOTE, class_keys, slice_of
 
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "nsd": "NSD"}
 _MOST_ROWS = 500
-WORST = 6
-"""Cases that are shown as pictures."""
+_KIND = "evaluation"
 
 
-def write_evaluation_page(evaluation: Evaluation, out: Path) -> Path:
-    """Write the page to the file `out` and return it. Raises ValueError if it cannot be written."""
-    cards = tuple(
-        (f"Mean {measure_title(evaluation, measure)}", text_of(evaluation.mean(measure), measure), "over cases")
-        for measure in evaluation.measures
-    )
-    count, others = len(evaluation.cases), evaluation.num_labelled - len(evaluation.cases)
-    rest = f"; {others} further labelled cases have no prediction" if others else ""
+def write_evaluation_page(
+    evaluation: Evaluation, out: Path, *, classes: Sequence[str] = (), examples: Sequence[Example] = ()
+) -> Path:
+    """Write the page to the file `out` and return it. Raises ValueError if it cannot be written.
+
+    examples: slices to show. classes: names of their classes, in the order of the label values.
+    """
+    others = evaluation.num_labelled - len(evaluation.cases)
+    rest = f"; {others} further labelled {'case has' if others == 1 else 'cases have'} no prediction" if others else ""
+    made = read_settings(evaluation.predictions / PREDICTION_JSON) or {}
+    by = f" by {_networks(made)}" if made else ""
     page = Page(
-        title=f"{evaluation.predictions.name} against {evaluation.labels.name}",
-        verdict=f"{count} case{'' if count == 1 else 's'}, mean Dice {text_of(evaluation.mean(), 'dice')}{rest}.",
-        cards=cards,
-        sections=(classes_section(evaluation), cases_section(evaluation)),
+        title=f"{evaluation.predictions.resolve().name} against {_data_set(evaluation)}",
+        kind=_KIND,
+        verdict=f"{_count(evaluation)}, mean Dice {text_of(evaluation.mean(), 'dice')}{by}{rest}."
+        + (f" {evaluation.training_note}." if evaluation.training_note else ""),
+        cards=mean_cards(evaluation),
+        sections=(
+            *([_predicted_by(made)] if made else []),
+            classes_section(evaluation),
+            distribution(evaluation, "dice"),
+            pictures(examples, classes),
+            cases_section(evaluation),
+        ),
     )
     return write_page(page, out)
 
 
+def write_trials_page(trials: Trials, out: Path) -> Path:
+    """Write the page about a run's validation cases, with its own settings and with others, to the file `out`.
+
+    Raises ValueError if `out` cannot be written.
+    """
+    own, other, classes = trials.own, trials.other, trials.classes
+    evaluation = own.evaluation
+    title, data_set = f"Validation cases of the run {trials.run.resolve().name}", _data_set(evaluation)
+    dice = text_of(evaluation.mean(), "dice")
+    if other is None:
+        page = Page(
+            title=title,
+            kind=_KIND,
+            verdict=f"{_count(evaluation)} of {data_set}, mean Dice {dice} with the run's own settings.",
+            cards=mean_cards(evaluation),
+            sections=(
+                classes_section(evaluation),
+                distribution(evaluation, "dice"),
+                pictures(own.examples, classes),
+                cases_section(evaluation),
+            ),
+        )
+        return write_page(page, out)
+    better, cases = trials.better()
+    gain = other.evaluation.mean() - evaluation.mean()
+    page = Page(
+        title=f"{title}, with other settings",
+        kind=_KIND,
+        verdict=(
+            f"{_count(evaluation)} of {data_set}: mean Dice {dice} with the run's own settings, "
+            f"{text_of(other.evaluation.mean(), 'dice')} with {' '.join(other.overrides)} ({gain:+.4f}); higher in "
+            f"{better} of {cases} cases."
+        ),
+        cards=(
+            Card("Mean Dice, own settings", dice, "over cases"),
+            Card("Mean Dice, tried settings", text_of(other.evaluation.mean(), "dice"), "over cases"),
+            Card("Gain in mean Dice", f"{gain:+.4f}", f"higher in {better} of {cases} cases"),
+            Card("Cost", f"{other.passes / own.passes:.2f}×", "the windows through the network"),
+        ),
+        sections=(
+            _settings(trials),
+            _classes_of_both(own, other),
+            distribution(evaluation, "dice", "own settings", bounds=_bounds(own, other)),
+            distribution(other.evaluation, "dice", "tried settings", bounds=_bounds(own, other)),
+            pictures(own.examples, classes, "own settings"),
+            pictures(other.examples, classes, "tried settings"),
+            _cases_of_both(own, other),
+        ),
+    )
+    return write_page(page, out)
+
+
+def _count(evaluation: Evaluation) -> str:
+    count = len(evaluation.cases)
+    return f"{count} case{'' if count == 1 else 's'}"
+
+
+def _data_set(evaluation: Evaluation) -> str:
+    """The name of what has the label maps: that of its folder, where it is a dataset.json or another file."""
+    path = evaluation.labels.resolve()
+    return path.parent.name if path.is_file() else path.name
+
+
+def mean_cards(evaluation: Evaluation) -> tuple[Card, ...]:
+    return tuple(
+        Card(f"Mean {measure_title(evaluation, measure)}", text_of(evaluation.mean(measure), measure), "over cases")
+        for measure in evaluation.measures
+    )
+
+
+def _networks(made: Mapping[str, Any]) -> str:
+    """Which networks made the label maps. made: the content of prediction.json."""
+    count = len(mapping(made["networks"]))
+    return "one network" if count == 1 else f"the mean of {count} networks"
+
+
+def _predicted_by(made: Mapping[str, Any]) -> Section:
+    """The networks that made the label maps, and their settings. made: the content of prediction.json."""
+    networks = list(mapping(made["networks"]))
+    rows = [("Network" if len(networks) == 1 else f"Network {k}", path) for k, path in enumerate(networks, 1)]
+    rows += [(words.title(name), words.plain(value)) for name, value in mapping(made["infer"]).items()]
+    rows.append(("Post-processing", words.plain(made["postprocessing"])))
+    table = Table(("What", "Value"), tuple(rows))
+    text = f"By {_networks(made)}, with hasten predict."
+    return Section("How they were predicted", text=text, table=table, folded="Networks and settings")
+
+
+def _settings(trials: Trials) -> Section:
+    assert trials.other is not None
+    rows = [
+        (f"infer.{name}", words.plain(before), words.plain(after)) for name, (before, after) in trials.changes().items()
+    ]
+    rows.append(("Windows through the network", f"{trials.own.passes:,}", f"{trials.other.passes:,}"))
+    return Section("Settings that differ", table=Table(("Setting", "Own", "Tried"), tuple(rows)))
+
+
+def _classes_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
+    """Three rows for each class and region: the means with either choice of settings, and their difference."""
+    evaluations, rows = {"own": own.evaluation, "tried": other.evaluation}, []
+    measures = own.evaluation.measures
+    for name in own.evaluation.names:
+        means = {
+            which: {measure: each.summary(name, measure) for measure in measures} for which, each in evaluations.items()
+        }
+        rows += [
+            (name, which, *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items()))
+            for which, summaries in means.items()
+        ]
+        differences = (means["tried"][measure].mean - means["own"][measure].mean for measure in measures)
+        rows.append(
+            (name, "difference", *(f"{each:+.4f}" if math.isfinite(each) else words.DASH for each in differences))
+        )
+    titles = [measure_title(own.evaluation, measure) for measure in measures]
+    table = Table(("Class", "Settings", *titles), tuple(rows), numeric=tuple(range(2, 2 + len(titles))))
+    return Section("Classes", table=table, note="Mean ± standard deviation over cases. Of HD95, less is better.")
+
+
+def _cases_of_both(own: SettingsTrial, other: SettingsTrial) -> Section:
+    before, after = own.evaluation.case_means(), other.evaluation.case_means()
+    rows = tuple(
+        (case, text_of(before[case], "dice"), text_of(after[case], "dice"), f"{after[case] - before[case]:+.4f}")
+        for case in by_dice(own.evaluation)
+        if not math.isnan(before[case])
+    )
+    table = Table(("Case", "Dice, own", "Dice, tried", "Gain"), rows, numeric=(1, 2, 3))
+    return Section("Cases, lowest Dice first", table=table, folded=f"{len(rows)} cases")
+
+
+def pictures(examples: Sequence[Example], classes: Sequence[str], of: str = "") -> Section:
+    """Slices of chosen cases. of: which of several predictions they show."""
+    title = f"Cases, {of}" if of else "Cases"
+    if not examples:
+        return Section(title, note="No case has a Dice, so none is shown.")
+    keys = (*class_keys(classes), *DIFFERENCE_KEYS)
+    return Section(title, slices=tuple(map(slice_of, examples)), keys=keys, note=SLICE_NOTE)
+
+
+def _bounds(*trials: SettingsTrial) -> tuple[float, float] | None:
+    """Lowest and highest Dice of all, so that their distributions have one axis."""
+    every = [score.dice for trial in trials for score in trial.evaluation.scores if math.isfinite(score.dice)]
+    return (min(every), max(every)) if every else None
+
+
+def distribution(
+    evaluation: Evaluation, measure: str, of: str = "", *, bounds: tuple[float, float] | None = None
+) -> Section:
+    """How the scores of each class and region are spread over the cases.
+
+    of: which of several predictions. bounds: lowest and highest value of the axis, else those of the scores.
+    """
+    groups, keys = [], []
+    for number, name in enumerate(evaluation.names):
+        values = sorted(value for value in evaluation.values(name, measure) if math.isfinite(value))
+        if values:
+            middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+            low, mid, high = (text_of(value, measure) for value in (values[0], middle, values[-1]))
+            groups.append((number + 1, color(number), values))
+            keys.append(Key(f"{number + 1}. {name}", color(number), f"median {mid}, {low} to {high}"))
+    name = measure_title(evaluation, measure)
+    title = f"Distribution of {name}{f', {of}' if of else ''}"
+    if not groups:
+        return Section(title, note="No case has a score.")
+    svg = strip_chart(
+        groups,
+        bounds=bounds,
+        x_label=name,
+        id_prefix=f"{measure}-{of.replace(' ', '-')}",
+        describe=f"{name} of the cases, by class",
+    )
+    note = "A dot is a case, a bar the middle half of the cases, and its line the median."
+    return Section(title, charts=(Chart(svg, "", tuple(keys), note),))
+
+
 def measure_title(evaluation: Evaluation, measure: str) -> str:
     """Name and unit of a measure."""
-    unit = {"hd95": " (mm)", "nsd": f" at {evaluation.tolerance_mm:g} mm"}.get(measure, "")
-    return f"{TITLES[measure]}{unit}"
+    unit = evaluation.unit
+    suffix = {"hd95": f" ({unit})", "nsd": f" at {evaluation.tolerance:g} {unit}"}.get(measure, "")
+    return f"{TITLES[measure]}{suffix}"
 
 
 def text_of(value: float, measure: str) -> str:
@@ -89,11 +265,15 @@ def with_spread(mean: float, std: float, measure: str) -> str:
     return f"{text_of(mean, measure)} ± {text_of(std, measure)}" if math.isfinite(std) else text_of(mean, measure)
 
 
+def by_dice(evaluation: Evaluation) -> list[str]:
+    """The cases, that with the lowest mean Dice first, and those without one last."""
+    means = evaluation.case_means()
+    return sorted(means, key=lambda case: (math.isnan(means[case]), means[case]))
+
+
 def cases_section(evaluation: Evaluation) -> Section:
     """A row for each case and class, the case with the lowest mean Dice first."""
-    means = evaluation.case_means()
-    order = sorted(means, key=lambda case: (math.isnan(means[case]), means[case]))
-    place = {case: number for number, case in enumerate(order)}
+    place = {case: number for number, case in enumerate(by_dice(evaluation))}
     rows = []
     for score in sorted(evaluation.scores, key=lambda score: place[score.case]):
         texts = [text_of(getattr(score, measure), measure) for measure in evaluation.measures]
@@ -102,130 +282,4 @@ def cases_section(evaluation: Evaluation) -> Section:
     note = f"The {_MOST_ROWS} lowest of {len(rows)} rows; evaluation.csv has all." if len(rows) > _MOST_ROWS else ""
     columns = ("Case", "Class", *titles, "Labelled voxels", "Predicted voxels")
     table = Table(columns, rows=tuple(rows[:_MOST_ROWS]), numeric=tuple(range(2, len(columns))))
-    return Section(title="Cases, lowest Dice first", table=table, note=note)
-
-
-def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
-    """Write the page to the file `out` and return it. Raises ValueError for a case that cannot be read."""
-    whole = crossval.whole
-    cards = []
-    for measure in whole.measures:
-        over_folds = with_spread(*crossval.over_folds(None, measure), measure)
-        mean = text_of(whole.mean(measure), measure)
-        cards.append((f"Mean {measure_title(whole, measure)}", mean, f"over cases; over folds {over_folds}"))
-    folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
-    unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
-    page = Page(
-        title=f"Cross-validation {crossval.folder.resolve().name}",
-        verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{unfinished}.",
-        cards=cards,
-        sections=(_folds(crossval), _classes(crossval), _cleaning(crossval), _worst(crossval), cases_section(whole)),
-    )
-    return write_page(page, out)
-
-
-def _folds(crossval: CrossValidation) -> Section:
-    whole, rows = crossval.whole, []
-    for fold in crossval.folds:
-        best = mapping(fold.summary.get("best"))
-        metric = str(best.get("metric", "")).removeprefix("mean_")
-        in_training = f"{SHOWN.get(metric, metric)} {words.score(number(best.get('value')))}"
-        texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
-        rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", in_training, *texts))
-    columns = (
-        "Fold",
-        "Cases",
-        "Best step",
-        "In training",
-        *(measure_title(whole, measure) for measure in whole.measures),
-    )
-    table = Table(columns, rows=tuple(rows), numeric=tuple(range(1, len(columns))))
-    note = (
-        "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, on the "
-        "prepared voxels, which leaves out classes that a label map does not hold."
-    )
-    return Section(title="Folds", table=table, note=note)
-
-
-def _classes(crossval: CrossValidation) -> Section:
-    whole, rows = crossval.whole, []
-    for name in whole.names:
-        summaries = {measure: whole.summary(name, measure) for measure in whole.measures}
-        rows += [
-            (name, "cases", *(with_spread(each.mean, each.std, measure) for measure, each in summaries.items())),
-            (name, "folds", *(with_spread(*crossval.over_folds(name, measure), measure) for measure in summaries)),
-        ]
-    titles = [measure_title(whole, measure) for measure in whole.measures]
-    empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
-    skipped = ", ".join(f"{name} {count}" for name, count in empty if count)
-    note = "Mean ± standard deviation over all cases, and over the means of the folds."
-    if skipped:
-        note += f" Left out, as neither label map nor prediction holds the class: {skipped} cases."
-    return Section(
-        title="Classes",
-        table=Table(columns=("Class", "Over", *titles), rows=tuple(rows), numeric=tuple(range(2, 2 + len(titles)))),
-        note=note,
-    )
-
-
-def _cleaning(crossval: CrossValidation) -> Section:
-    chosen = crossval.chosen
-    if not chosen.cleanings:
-        return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
-    descriptions = {cleaning.name: str(cleaning) for cleaning in chosen.cleanings.values()}
-    rows = [
-        (name, descriptions.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
-        for name in crossval.whole.names
-    ]
-    return Section(
-        title="Post-processing",
-        table=Table(columns=("Class", "What is done", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
-        note="Chosen on the cases of this page, whose scores are without it. Predictions by all folds get it.",
-    )
-
-
-def _worst(crossval: CrossValidation) -> Section:
-    order = [
-        (dice, fold, case)
-        for fold in crossval.folds
-        for case, dice in fold.evaluation.case_means().items()
-        if math.isfinite(dice)
-    ]
-    pairs = {pair.case: pair for pair in crossval.pairs.pairs}
-    labels = crossval.pairs.labels
-    slices = []
-    for dice, fold, name in sorted(order, key=lambda entry: entry[0])[:WORST]:
-        _, _, validation = read_cases(load_run(fold.run / RUN_YAML))
-        case = next(case for case in validation if case.id == name)
-        title = f"{name} (fold {fold.number})"
-        example = _example(case, pairs[name], labels, crossval.pairs.ignore, title, dice)
-        slices.append(slice_of(example, list(range(1, len(labels)))))
-    names = [name for value, name in sorted(labels.items()) if value != 0]
-    keys = (*class_keys(names), *DIFFERENCE_KEYS)
-    return Section(title="Cases with the lowest Dice", slices=tuple(slices), keys=keys if slices else ())
-
-
-def _example(case: Case, pair: Pair, labels: dict[int, str], ignore: int | None, name: str, dice: float) -> Example:
-    """The slice on which label map and prediction disagree most, seen from the patient's feet, anterior at the top."""
-    image = read_image(case)
-    maps = [
-        to_class_index(read_file(path, label=True).array[0], labels, path, ignore)
-        for path in (pair.label, pair.prediction)
-    ]
-    ignored = maps[0] == IGNORED
-    maps = [np.where(ignored, 0, each) for each in maps]  # nothing is right or wrong there
-    depth, height, width = image.array.shape[1:]
-    permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
-    volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))
-    differing = (label != prediction).sum((1, 2))
-    layer = int((differing if differing.any() else (label > 0).sum((1, 2))).argmax())
-    plane = volume[layer].astype(np.float32)
-    low, high = np.percentile(plane, (1, 99)).tolist()
-    flip_axes = (0, 1) if depth > 1 else ()
-    return Example(
-        name=name,
-        dice=dice,
-        image=np.flip(((plane - low) / max(high - low, 1e-6)).clip(0, 1), flip_axes),
-        label=np.flip(label[layer], flip_axes),
-        prediction=np.flip(prediction[layer], flip_axes),
-    )
+    return Section("Cases, lowest Dice first", table=table, note=note, folded=_count(evaluation))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from statistics import fmean
+from statistics import fmean, quantiles
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -111,6 +111,39 @@ def line_chart(
     return _svg(figure, id_prefix=id_prefix, describe=describe)
 
 
+def strip_chart(
+    groups: Sequence[tuple[int, str, Sequence[float]]],
+    *,
+    x_label: str,
+    id_prefix: str,
+    describe: str,
+    bounds: tuple[float, float] | None = None,
+) -> str:
+    """Values in one row for each group: dots, with a bar from the first to the third quartile and the median.
+
+    groups: the number that its row is named by, a CSS variable of the page, and at least one value. The first is the
+    top row. bounds: lowest and highest value that the axis must hold. Returns an <svg> element as `line_chart` does.
+    """
+    height = min(_MARGINS[2] + _MARGINS[3] + 34 * len(groups), HEIGHT)
+    figure = Figure(figsize=(WIDTH / 72, height / 72))
+    axes = _axes(figure, height)
+    for row, (_, name, values) in enumerate(groups):
+        hue, shown = _VARIABLES[name], sorted(values)[:: -(-len(values) // MAX_POINTS)]
+        low, middle, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+        axes.plot(shown, [row] * len(shown), "o", color=hue, markersize=4, markeredgewidth=0, alpha=0.6)
+        axes.hlines(row, low, high, color=hue, linewidth=9, alpha=0.35)
+        axes.vlines(middle, row - 0.32, row + 0.32, color=hue, linewidth=2.4)
+    axes.set_ylim(len(groups) - 0.4, -0.6)
+    if bounds is not None:
+        margin = 0.03 * (bounds[1] - bounds[0]) or 0.5
+        axes.set_xlim(bounds[0] - margin, bounds[1] + margin)
+    axes.set_yticks(range(len(groups)), [str(number) for number, _, _ in groups])
+    axes.xaxis.set_major_locator(MaxNLocator(7))
+    axes.grid(True, axis="x", color=_VARIABLES["--line"], linewidth=0.8)
+    axes.set_xlabel(x_label)
+    return _svg(figure, id_prefix=id_prefix, describe=describe, height=height)
+
+
 def _apart(ticks: Sequence[float], *, log: bool) -> list[float]:
     """The ticks that lie far enough from the next larger one: of a logarithmic axis, 1/12 of its length."""
     places = {tick: math.log2(tick) if log else tick for tick in sorted(ticks)}
@@ -151,11 +184,11 @@ class _Plain(LogFormatter):
         return f"{value:g}" if super().__call__(value, position) else ""
 
 
-def _axes(figure: Figure) -> matplotlib.axes.Axes:
+def _axes(figure: Figure, height: int = HEIGHT) -> matplotlib.axes.Axes:
     left, right, bottom, top = _MARGINS
     FigureCanvasSVG(figure)
     axes = figure.add_axes(
-        (left / WIDTH, bottom / HEIGHT, (WIDTH - left - right) / WIDTH, (HEIGHT - bottom - top) / HEIGHT)
+        (left / WIDTH, bottom / height, (WIDTH - left - right) / WIDTH, (height - bottom - top) / height)
     )
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=_VARIABLES["--muted"], labelsize=13, length=0, pad=6)
@@ -182,7 +215,7 @@ def _thin(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float
     return [fmean(seconds[each]) for each in bins], [fmean(values[each]) for each in bins]
 
 
-def _svg(figure: Figure, *, id_prefix: str, describe: str) -> str:
+def _svg(figure: Figure, *, id_prefix: str, describe: str, height: int = HEIGHT) -> str:
     """The figure as an element that can be embedded in a page next to others.
 
     Ids are made unique by `id_prefix`, and the sheet that matplotlib embeds is left out, because inside HTML both
@@ -203,5 +236,5 @@ def _svg(figure: Figure, *, id_prefix: str, describe: str) -> str:
     for variable, stand_in in _VARIABLES.items():
         svg = svg.replace(stand_in, f"var({variable})")
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    box = f"0 0 {WIDTH} {HEIGHT}"
+    box = f"0 0 {WIDTH} {height}"
     return f'<svg class="figure" viewBox="{box}" role="img" aria-label="{escape(describe)}">{svg}'

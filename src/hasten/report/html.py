@@ -24,8 +24,13 @@ def write_page(page: Page, out: Path) -> Path:
 
     Raises ValueError if `out` cannot be written.
     """
+    return write_template("page.html.j2", out, page=page)
+
+
+def write_template(name: str, out: Path, **content: Any) -> Path:
+    """`write_page` for a template of this folder and its content."""
     out = Path(out)
-    html = _template().render(page=page)
+    html = _template(name).render(content)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out, out.with_name(f".{out.name}.{os.getpid()}")) as file:
@@ -35,7 +40,7 @@ def write_page(page: Page, out: Path) -> Path:
     return out
 
 
-def _template() -> Any:
+def _template(name: str) -> Any:
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -44,7 +49,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     templates.filters |= {"breaks": _breaks, "stack": _stack, "safe_svg": Markup}
-    return templates.get_template("page.html.j2")
+    return templates.get_template(name)
 
 
 def _breaks(text: str) -> Markup:

@@ -31,11 +31,8 @@ class ValidationRecord:
 
 def read_metrics(
     path: Path, notes: list[str], metric: str
-) -> tuple[tuple[TrainRecord, ...], tuple[ValidationRecord, ...], int]:
-    """All records with one running clock: a resumed process counts from zero again, so its times are shifted.
-
-    metric: `dice` or `iou`, what is taken of a validation.
-    """
+) -> tuple[tuple[TrainRecord, ...], tuple[ValidationRecord, ...]]:
+    """All records, of one clock. metric: `dice` or `iou`, what is taken of a validation."""
     if not path.is_file():
         notes.append("metrics.jsonl is missing: there are no curves.")
     file = Follower(path)
@@ -44,34 +41,24 @@ def read_metrics(
         notes.append(f"metrics.jsonl: {file.damaged} of {file.damaged + len(lines)} lines cannot be read.")
     train: list[TrainRecord] = []
     validations: list[ValidationRecord] = []
-    num_processes, offset, last = 1, 0.0, {"train": 0.0, "validation": 0.0}
     unusable = 0
     for line in lines:
         kind, step, time_s = line.get("kind"), integer(line.get("step")), number(line.get("time_s"))
         if kind == "resumed" and isinstance(line.get("changed"), dict):
             changed = ", ".join(f"{name} {json.dumps(values)}" for name, values in line["changed"].items())
             notes.append(f"From step {step} on, the run went on with other settings [before, after]: {changed}.")
-        if kind not in last:
+        if kind not in ("train", "validation"):
             continue
         score = number(line.get(metric))
         if step is None or time_s is None or (kind == "validation" and score is None):
             unusable += 1
             continue
-        # Compared within one kind only: a loss may be written after a validation that began later.
-        if time_s < last[kind]:
-            num_processes, offset, last = num_processes + 1, offset + max(last.values()), dict.fromkeys(last, 0.0)
-        last[kind] = time_s
         if score is not None and kind == "validation":
             per_class = numbers(line.get(f"{metric}_per_class"))
-            validations.append(ValidationRecord(step=step, time_s=time_s + offset, score=score, per_class=per_class))
+            validations.append(ValidationRecord(step=step, time_s=time_s, score=score, per_class=per_class))
         else:
             values = {name: number(line.get(name)) for name in ("loss", "samples_per_s", "wait_share")}
-            train.append(TrainRecord(step=step, time_s=time_s + offset, **values))
+            train.append(TrainRecord(step=step, time_s=time_s, **values))
     if unusable:
         notes.append(f"metrics.jsonl: {unusable} of {len(lines)} records lack a finite step, time_s or {metric}.")
-    if num_processes > 1:
-        notes.append(
-            f"The run was resumed: seconds add up over the {num_processes} processes in metrics.jsonl, "
-            "without the pauses between them."
-        )
-    return tuple(train), tuple(validations), num_processes
+    return tuple(train), tuple(validations)

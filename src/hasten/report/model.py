@@ -78,9 +78,9 @@ class Slice:
     """One slice of a case: a picture and three overlays, as data URIs."""
 
     name: str
-    dice: str
-    width: int
-    height: int
+    about: str
+    width: float
+    height: float
     image: str
     label: str
     prediction: str

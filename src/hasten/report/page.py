@@ -9,9 +9,10 @@ from pathlib import Path
 
 from hasten.engine.crossval import summarise
 from hasten.observe.folds import is_cross_validation
+from hasten.observe.notebook import PagePath
 from hasten.report import words
 from hasten.report.compare import KIND, comparison_page
-from hasten.report.evaluation_page import write_crossval_page
+from hasten.report.crossval_page import write_crossval_page
 from hasten.report.html import write_page
 from hasten.report.model import Note, Page, Section
 from hasten.report.read import Run, read_run
@@ -45,12 +46,12 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     if any(is_cross_validation(Path(folder)) for folder in runs):
         if len(runs) > 1:
             raise ValueError("write_report: a cross-validation has a separate page; name it alone, or name its folds")
-        return write_crossval_page(summarise(runs[0]), out / "report.html" if out.is_dir() else out)
+        return PagePath(write_crossval_page(summarise(runs[0]), out / "report.html" if out.is_dir() else out))
     loaded = _distinct([read_run(Path(folder)) for folder in runs])
     for run in loaded:
         for note in run.notes:
             log.warning("%s: %s", run.folder, note)
-    return write_page(_page(loaded), out / "report.html" if out.is_dir() else out)
+    return PagePath(write_page(_page(loaded), out / "report.html" if out.is_dir() else out))
 
 
 def _page(runs: list[Run]) -> Page:

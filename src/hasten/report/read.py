@@ -12,7 +12,9 @@ import re
 import statistics
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +22,16 @@ import numpy as np
 import yaml
 
 from hasten.config.yaml_file import load_yaml
+from hasten.engine.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import History, MonitorRecording, merged, recordings
 from hasten.observe.monitor.sample import Sample
 from hasten.observe.values import entries, integer, mapping, number, number_in, numbers
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
 
+_FIELDS = tuple(field.name for field in fields(Example))
 MAX_EXAMPLES = 6
 """More slices than this would make the page heavy without adding information."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """One validation slice: `image` (H, W) in 0..1, `label` and `prediction` (H, W) uint8."""
-
-    name: str
-    dice: float | None
-    image: np.ndarray
-    label: np.ndarray
-    prediction: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +53,12 @@ class Run:
     steps: int | None
     total_s: float | None
     seconds: dict[str, float]
-    """Part of the run to seconds; the parts do not overlap. The total is not among them."""
+    """Part of the run to seconds, of all its processes; they do not overlap. The total is not among them."""
     samples_per_s: float | None
     wait_share: float | None
-    """Mean share of the step time that waited for data, 0..1."""
-    num_processes: int
-    """1, and one more for every resume that metrics.jsonl covers."""
+    """Share of the step time that waited for data, 0..1."""
+    earlier_s: float
+    """The part of `total_s` that went by before the run was resumed for the last time; 0 if it never was."""
     cases: dict[str, int]
     time_to: dict[float, float]
     """Mean of the metric to the seconds after which it was first reached."""
@@ -99,13 +92,15 @@ def read_run(folder: Path) -> Run:
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
     config, planned = _read_config(folder / "run.yaml", notes)
+    doubts = summary.get("doubts")
+    notes += [f"{str(doubt)[:1].upper()}{str(doubt)[1:]}." for doubt in doubts] if isinstance(doubts, list) else []
     best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
     # A run in progress has no summary, but its configuration knows the target.
     goal = {"metric": f"mean_{planned.get('metric') or 'dice'}", "value": planned.get("target")}
     target = mapping(summary.get("target")) or goal
     metric = str(target.get("metric") or best.get("metric") or "mean_dice")
     key = metric.removeprefix("mean_")
-    train, validations, num_processes = read_metrics(folder / "metrics.jsonl", notes, key)
+    train, validations = read_metrics(folder / "metrics.jsonl", notes, key)
     best_score, best_step = number(best.get("value")), integer(best.get("step"))
     if best_score is None and validations:
         top = max(validations, key=lambda record: record.score)
@@ -113,12 +108,13 @@ def read_run(folder: Path) -> Run:
     records: tuple[TrainRecord | ValidationRecord, ...] = (*train, *validations)
     last_s = max((record.time_s for record in records), default=None)
     total_s = seconds.pop("total", None)
-    if last_s is not None and (total_s is None or num_processes > 1):
-        total_s = max(last_s, total_s or 0.0)
     last_step = max((record.step for record in records), default=None)
-    steps, samples_per_s = integer(summary.get("steps")), number(summary.get("samples_per_s"))
+    steps, samples_per_s, wait_share = (
+        integer(summary.get("steps")),
+        number(summary.get("samples_per_s")),
+        number(summary.get("wait_share")),
+    )
     speeds = [record.samples_per_s for record in train if record.samples_per_s is not None]
-    waits = [record.wait_share for record in train if record.wait_share is not None]
     time_to = {number_in(key): value for key, value in numbers(summary.get("time_to")).items()}
     return Run(
         folder=folder,
@@ -131,11 +127,11 @@ def read_run(folder: Path) -> Run:
         best_step=best_step,
         own_grid=number(mapping(summary.get("own_grid")).get(key)),
         steps=last_step if steps is None else steps,
-        total_s=total_s,
+        total_s=last_s if total_s is None else total_s,
         seconds=seconds,
         samples_per_s=statistics.median(speeds) if samples_per_s is None and speeds else samples_per_s,
-        wait_share=statistics.fmean(waits) if waits else _wait_share(seconds),
-        num_processes=num_processes,
+        wait_share=_wait_share(train) if wait_share is None else wait_share,
+        earlier_s=number(summary.get("earlier_seconds")) or 0.0,
         cases={name: int(count) for name, count in numbers(summary.get("cases")).items()},
         time_to={dice: value for dice, value in sorted(time_to.items()) if math.isfinite(dice)},
         train=train,
@@ -146,15 +142,20 @@ def read_run(folder: Path) -> Run:
         augmentation=entries(plan.get("augmentation")),
         environment=environment,
         config=config,
-        examples=_read_examples(folder / "examples.npz", notes),
+        examples=_read_examples(folder / EXAMPLES, notes),
         machine=read_monitor(folder, notes),
         notes=tuple(notes),
     )
 
 
-def _wait_share(seconds: dict[str, float]) -> float | None:
-    waited, trained = seconds.get("wait_for_data"), seconds.get("train")
-    return waited / (waited + trained) if waited is not None and trained else None
+def _wait_share(train: Sequence[TrainRecord]) -> float | None:
+    """The share over all lines: each counts by the seconds that its steps took."""
+    waited_s = trained_s = 0.0
+    for before, line in pairwise((None, *train)):
+        if line.samples_per_s and line.wait_share is not None:
+            seconds = (line.step - (before.step if before else 0)) / line.samples_per_s
+            waited_s, trained_s = waited_s + line.wait_share * seconds, trained_s + seconds
+    return waited_s / trained_s if trained_s > 0 else None
 
 
 def _read_json(path: Path, notes: list[str], *, why: str = "") -> dict[str, Any]:
@@ -194,20 +195,19 @@ def _read_examples(path: Path, notes: list[str]) -> tuple[Example, ...]:
         with np.load(path, allow_pickle=False) as arrays:
             indices = sorted(int(key[6:]) for key in arrays.files if re.fullmatch(r"image_[0-9]{1,9}", key))
             for index in indices[:MAX_EXAMPLES]:
-                image, label, prediction = (
-                    np.asarray(arrays[f"{key}_{index}"]) for key in ("image", "label", "prediction")
-                )
-                if image.ndim != 2 or image.size == 0 or not image.shape == label.shape == prediction.shape:
+                fields = {name: arrays[f"{name}_{index}"] for name in _FIELDS if f"{name}_{index}" in arrays.files}
+                image, label, prediction = (fields.pop(name) for name in ("image", "label", "prediction"))
+                plane, colours = image.shape[:2], image.shape[2:]
+                if not image.size or colours not in ((), (3,)) or not plane == label.shape == prediction.shape:
                     notes.append(f"examples.npz: example {index} is not three (H, W) arrays of one shape.")
                     continue
-                dice = arrays[f"dice_{index}"] if f"dice_{index}" in arrays.files else None
+                texts = {name: value.tolist() for name, value in fields.items()}
                 examples.append(
                     Example(
-                        name=str(arrays[f"name_{index}"]) if f"name_{index}" in arrays.files else f"case {index}",
-                        dice=None if dice is None else number(dice.item()),
                         image=image.astype(np.float32),
                         label=label.astype(np.uint8),
                         prediction=prediction.astype(np.uint8),
+                        **{"name": f"case {index}", **texts, "dice": number(texts.get("dice"))},
                     )
                 )
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:

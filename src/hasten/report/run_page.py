@@ -11,7 +11,7 @@ from hasten.report.figures import Line, color, line_chart
 from hasten.report.machine import machine_section
 from hasten.report.model import Bar, Card, Chart, Key, Note, Section, Table, badge
 from hasten.report.read import Run
-from hasten.report.slices import DIFFERENCE_KEYS, class_keys, slice_of
+from hasten.report.slices import DIFFERENCE_KEYS, SLICE_NOTE, class_keys, slice_of
 
 PARTS = {
     "import": ("import", "--c4"),
@@ -55,8 +55,11 @@ def run_cards(run: Run) -> tuple[Card, ...]:
         else:
             cards.append(Card(label, words.duration(reached), "from the start"))
     steps = words.DASH if run.steps is None else f"{run.steps:,}"
+    total = "so far" if run.status == "in_progress" else ""
+    if run.earlier_s:
+        total = f"{words.duration(run.earlier_s)} of it before the run was resumed"
     cards += [
-        Card("Total time", words.duration(run.total_s), "so far" if run.status == "in_progress" else ""),
+        Card("Total time", words.duration(run.total_s), total),
         Card("Steps", steps, f"{words.short_duration(per_step)} each" if per_step is not None else ""),
         Card("Throughput", words.number(run.samples_per_s), "samples per second"),
         Card("Waited for data", words.share(run.wait_share), "of the step time"),
@@ -135,28 +138,31 @@ def _time(run: Run, id_: str) -> Section:
     if run.total_s is not None and covered > 1.01 * run.total_s:
         both = f"{words.duration(covered)}, more than the {words.duration(run.total_s)} in all"
         warning = Note("", (f"The parts add up to {both}.",))
-    # A resumed run's parts are those of its last process, so what they leave is not "other" work of this one.
-    if total - covered > 0.001 * total and run.num_processes == 1:
+    if total - covered > 0.001 * total:
         rows.append(("other", "--rest", total - covered))
     total = sum(value for _, _, value in rows)
     return Section(
         title,
         bar=Bar(tuple((name, value) for name, _, value in rows), colors=tuple(hue for _, hue, _ in rows)),
-        note=f"{words.duration(total)} in all.",
+        note=f"Shares are of {words.duration(total)} in all. {_step_time(run)}".strip(),
         warning=warning,
         id=section_id,
     )
 
 
+def _step_time(run: Run) -> str:
+    """What of the bar is the step time, of which the page gives the share that waited for data."""
+    if run.wait_share is None or not run.seconds.get("wait_for_data"):
+        return ""
+    return f"Train and wait for data make up the step time, of which waiting is {words.share(run.wait_share)}."
+
+
 def _slices(run: Run, id_: str) -> Section:
-    values = list(run.class_names) or sorted(
-        {int(value) for example in run.examples for value in (*example.label.flat, *example.prediction.flat)} - {0}
-    )
     return Section(
         "Example slices",
-        slices=tuple(slice_of(example, values) for example in run.examples),
+        slices=tuple(map(slice_of, run.examples)),
         keys=(*class_keys(run.class_names.values()), *DIFFERENCE_KEYS),
-        note="" if run.examples else "No example slices were recorded.",
+        note=SLICE_NOTE if run.examples else "No example slices were recorded.",
         id=f"{id_}-slices",
     )
 
@@ -174,18 +180,25 @@ def _engaged(run: Run, id_: str) -> Section:
 def _augmentation(run: Run, id_: str) -> Section | None:
     steps = [mapping(entry) for entry in run.augmentation]
     rows = tuple(
-        (_text(step, "name"), _text(step, "how"), ", ".join(map(str, entries(step.get("ops")))), _text(step, "why"))
+        (
+            *words.operations(_text(step, "name"), [str(op) for op in entries(step.get("ops"))]),
+            _text(step, "how"),
+            _text(step, "why"),
+        )
         for step in steps
     )
-    columns = ("Step", "Runs", "Operation", "Why")
+    columns = ("Step", "What it does", "Runs", "Why")
     return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:
     details = {name: entry if isinstance(entry, dict) else {"value": entry} for name, entry in run.decisions.items()}
-    rows = tuple((name, words.plain(each.get("value")), _text(each, "reason")) for name, each in details.items())
+    rows = tuple(
+        (words.title(name.replace(".", ": ")), words.plain(each.get("value")), _text(each, "reason"), name)
+        for name, each in details.items()
+    )
     summary = f"{len(rows)} settings" if folded else ""
-    return _listing("Decided from the data", ("Setting", "Value", "Reason"), rows, f"{id_}-plan", summary)
+    return _listing("Decided from the data", ("What", "Value", "Reason", "Setting"), rows, f"{id_}-plan", summary)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
@@ -193,7 +206,8 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _environment(run: Run, id_: str) -> Section:
-    return _listing("Environment", ("Name", "Value"), tuple(words.flat(run.environment)), f"{id_}-environment")
+    rows = words.environment(run.environment)
+    return _listing("Environment", ("Name", "Value"), rows, f"{id_}-environment", "Versions and the machine")
 
 
 def _config(run: Run, id_: str) -> Section:

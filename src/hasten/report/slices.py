@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from PIL import Image
 
+from hasten.engine.examples import Example
 from hasten.report import words
 from hasten.report.model import Key, Slice
-from hasten.report.read import Example
 
 COLORS = ("#f0a62b", "#56b4e9", "#2bc796", "#f0e442", "#dd8fbb", "#ff7f50", "#a99cff", "#c9a27a")
 """One per class, in the order of the page's --c1 to --c8 and of their hues, bright enough to stand on a dark image."""
@@ -25,22 +25,28 @@ DIFFERENCE_KEYS = (
     Key("wrong class", CONFUSED),
 )
 
+SLICE_NOTE = (
+    "Each is the slice on which label map and prediction differ most, or where they agree the one with the most "
+    "foreground; Dice is that of the whole case."
+)
+
 LONG_SIDE = 320
 """Pixels of an overlay's longer side, nearly; a larger slice is reduced to it."""
 
 _FILL_ALPHA = 80
 
 
-def slice_of(example: Example, values: list[int]) -> Slice:
-    """The pictures of a slice. values: what its label map may hold besides 0, in the order of their colours."""
+def slice_of(example: Example) -> Slice:
+    """The pictures of a slice."""
+    (height, width), (pixel_height, pixel_width) = example.label.shape, example.pixel
     return Slice(
         name=example.name,
-        dice=words.score(example.dice),
-        width=example.image.shape[1],
-        height=example.image.shape[0],
+        about=", ".join(filter(None, (example.which, example.where, f"Dice of the case {words.score(example.dice)}"))),
+        width=width * pixel_width,
+        height=height * pixel_height,
         image=image_uri(example.image),
-        label=label_uri(example.label, values),
-        prediction=label_uri(example.prediction, values),
+        label=label_uri(example.label),
+        prediction=label_uri(example.prediction),
         difference=difference_uri(example.label, example.prediction),
     )
 
@@ -51,45 +57,37 @@ def class_keys(names: Iterable[str]) -> tuple[Key, ...]:
 
 
 def image_uri(image: np.ndarray) -> str:
-    """A slice (H, W) in 0..1 as an 8-bit greyscale PNG data URI, reduced to `LONG_SIDE` if it is larger."""
-    grey = Image.fromarray((np.nan_to_num(image).clip(0, 1) * 255).round().astype(np.uint8))
-    if max(grey.size) > LONG_SIDE:
-        grey.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS)
-    return _uri(grey)
+    """A slice (H, W) or (H, W, 3) in 0..1 as an 8-bit PNG data URI, reduced to `LONG_SIDE` if it is larger."""
+    picture = Image.fromarray((np.nan_to_num(image).clip(0, 1) * 255).round().astype(np.uint8))
+    if max(picture.size) > LONG_SIDE:
+        picture.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS)
+    return png_uri(picture)
 
 
-def label_uri(label: np.ndarray, values: list[int]) -> str:
-    """Classes of `label` (H, W) as tinted areas with an outline; `values[i]` gets `COLORS[i]`."""
-    colors = [COLORS[index % len(COLORS)] for index in range(len(values))]
-    return _overlay([label == value for value in values], colors, outline=True)
+def label_uri(label: np.ndarray) -> str:
+    """Class indices (H, W) as tinted areas with an outline; class k has `COLORS[k - 1]`, and 0 is clear."""
+    return _overlay(label, COLORS, outline=True)
 
 
 def difference_uri(label: np.ndarray, prediction: np.ndarray) -> str:
     """Voxels where `label` and `prediction` (H, W) disagree, by the kind of error."""
-    masks = [
-        (label > 0) & (prediction == 0),
-        (label == 0) & (prediction > 0),
-        (label > 0) & (prediction > 0) & (label != prediction),
-    ]
-    return _overlay(masks, [MISSED, EXTRA, CONFUSED], outline=False)
+    errors = np.select([label == prediction, prediction == 0, label == 0], [0, 1, 2], 3)
+    return _overlay(errors.astype(np.uint8), (MISSED, EXTRA, CONFUSED), outline=False)
 
 
-def _overlay(masks: list[np.ndarray], colors: list[str], *, outline: bool) -> str:
-    """A palette PNG: 0 is clear, then a tint and a full colour per mask."""
-    shape = masks[0].shape if masks else (1, 1)
-    classes = np.zeros(shape, np.uint8)
-    for index, mask in enumerate(masks[:120]):
-        classes[mask] = index + 1
+def _overlay(classes: np.ndarray, colors: Sequence[str], *, outline: bool) -> str:
+    """A palette PNG of (H, W) uint8: 0 is clear, then a tint and a full colour for each of `colors`, which repeat."""
     classes = _resize(classes)
     full = _outline(classes, width=max(1, max(classes.shape) // 130)) if outline else classes > 0
-    indices = np.where(full, 2 * classes, np.where(classes > 0, 2 * classes - 1, 0)).astype(np.uint8)
+    place = (classes - 1) % len(colors)
+    indices = np.where(classes == 0, 0, 2 * place + np.where(full, 2, 1)).astype(np.uint8)
     picture = Image.fromarray(indices)
     palette, alpha = [0, 0, 0], [0]
-    for color in colors[:120]:
+    for color in colors:
         palette += [int(color[start : start + 2], 16) for start in (1, 3, 5)] * 2
         alpha += [_FILL_ALPHA, 255]
     picture.putpalette(palette)
-    return _uri(picture, transparency=bytes(alpha))
+    return png_uri(picture, transparency=bytes(alpha))
 
 
 def _resize(classes: np.ndarray) -> np.ndarray:
@@ -113,7 +111,8 @@ def _outline(classes: np.ndarray, *, width: int) -> np.ndarray:
     return edge & (classes > 0)
 
 
-def _uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:
+def png_uri(picture: Image.Image, *, transparency: bytes | None = None) -> str:
+    """A picture as a PNG data URI; transparency: alpha of each entry of its palette."""
     stream = io.BytesIO()
     extra = {} if transparency is None else {"transparency": transparency}
     picture.save(stream, format="PNG", optimize=True, **extra)

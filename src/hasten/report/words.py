@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ STATUS = {
     "failed": "failed",
     "in_progress": "in progress",
 }
+
+_ABBREVIATIONS = {"cpu", "cuda", "ema", "gpu", "ram", "utc"}
 
 METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice", "mean_iou": "mean IoU"}
 
@@ -72,15 +76,15 @@ def common_metric(runs: Sequence[Run]) -> str:
 
 
 def plain(value: Any) -> str:
-    """A JSON value without its punctuation: [40, 56, 40] as `40, 56, 40`, null as `none`."""
-    if value is None:
+    """A JSON value without its punctuation: [40, 56, 40] as `40, 56, 40`, null and what is empty as `none`."""
+    if value is None or value in ([], {}, ""):
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, list):
-        return ", ".join(f"({plain(entry)})" if isinstance(entry, list) else plain(entry) for entry in value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"({plain(entry)})" if isinstance(entry, (list, tuple)) else plain(entry) for entry in value)
     if isinstance(value, dict):
         return ", ".join(f"{key}: {plain(entry)}" for key, entry in value.items())
     return str(value)
@@ -97,16 +101,70 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
+def title(name: str) -> str:
+    """A setting's, field's or class's name as words: `batch_size` and `BatchSize` as `Batch size`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
+    text = " ".join(word.upper() if word.lower() in _ABBREVIATIONS else word.lower() for word in words)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def operations(name: str, calls: Sequence[str]) -> tuple[str, str]:
+    """A step of the augmentation and what it does: Hasten's operations as words, the name of another as it is.
+
+    calls: as their repr shows them.
+    """
+    read = [_call(call) for call in calls]
+    own = any(called == name for called, _ in read)
+    does = [text if called == name else f"{title(called)}{f': {text}' if text else ''}" for called, text in read]
+    return title(name) if own else name, "; ".join(filter(None, does))
+
+
+def _call(text: str) -> tuple[str, str]:
+    """The name and the arguments of a repr such as `Flip(keys=('image',), prob=0.5)`, without `keys`."""
+    name, _, _ = text.partition("(")
+    try:
+        keywords = ast.parse(text, mode="eval").body.keywords  # type: ignore[attr-defined]
+        values = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg != "keys"}
+    except (SyntaxError, ValueError, AttributeError):
+        return name, text[len(name) :].strip("()")
+    return name, "; ".join(f"{_spaced(key)} {_plain_values(value)}" for key, value in values.items())
+
+
+def _spaced(name: str) -> str:
+    return {"prob": "probability"}.get(name, name.replace("_", " "))
+
+
+def _plain_values(value: Any) -> str:
+    return plain(list(value) if isinstance(value, tuple) else value)
+
+
+def environment(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Versions and the machine as rows of words; bytes as GiB."""
+    rows = []
+    for name, text in flat(values):
+        first, *rest = name.split(".")
+        words = ": ".join([title(first), *(each if each.isupper() else each.replace("_", " ") for each in rest)])
+        if name.endswith("_bytes") and text.isdecimal():
+            words, text = words.removesuffix(" bytes"), size(int(text))
+        rows.append((words, text))
+    return tuple(rows)
+
+
+def size(num_bytes: float) -> str:
+    """Bytes as `512 MiB` or `23.5 GiB`."""
+    gib = num_bytes / 2**30
+    return f"{gib:.1f}{NBSP}GiB" if gib >= 1 else f"{num_bytes / 2**20:.0f}{NBSP}MiB"
+
+
 def time_to(run: Run, level: float) -> float | None:
     """Seconds until a validation first reached `level`; None if none did."""
-    same_clock = run.num_processes == 1
-    if same_clock and run.target_time_s is not None and run.target is not None and abs(run.target - level) < 1e-9:
+    if run.target_time_s is not None and run.target is not None and abs(run.target - level) < 1e-9:
         return run.target_time_s
     for record in run.validations:
         if record.score >= level:
             return record.time_s
     recorded = [seconds for reached, seconds in run.time_to.items() if abs(reached - level) < 1e-9]
-    return recorded[0] if recorded and same_clock else None
+    return recorded[0] if recorded else None
 
 
 def verdict(run: Run) -> str:

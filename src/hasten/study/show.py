@@ -9,20 +9,37 @@ from hasten.report.words import NBSP
 from hasten.study.finding import Finding, ms
 from hasten.study.time_split import PARTS, Diagnosis, Split
 
+SMALL = 1.05
+"""Predicted gain below which a finding is told in one line, after the others."""
+
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
-    """Each finding with its place, what it costs now, and its cure."""
-    lines = []
-    for number, group in enumerate(_grouped(findings), start=1):
+    """Each finding with its place, what it costs now, and its cure; those of a small gain in a line each."""
+    lines, number = [], 0
+    for group in _grouped(findings):
         finding = group[0]
+        if _small(finding):
+            continue
+        number += finding.level == "finding"
         mark = f"{number:2d}." if finding.level == "finding" else "   note:"
-        where = ", ".join(dict.fromkeys(one.where for one in group if one.where))
-        lines.append(f"{mark} {where + ': ' if where else ''}{finding.title}  [{finding.name}]")
+        lines.append(f"{mark} {_place(group)}{finding.title}  [{finding.name}]")
         for evidence in dict.fromkeys(one.evidence for one in group):
             now = "; ".join(filter(None, (_amounts(finding), evidence)))
             lines += [f"      now   {now}"] if now else []
         lines.append(f"      cure  {finding.cure}")
+    for group in filter(lambda group: _small(group[0]), _grouped(findings)):
+        finding = group[0]
+        lines.append(f"   small: {_place(group)}{finding.title}; {finding.cure} ({finding.gain:.2f} times as fast)")
     return lines
+
+
+def _small(finding: Finding) -> bool:
+    return finding.level == "finding" and finding.gain is not None and finding.gain < SMALL
+
+
+def _place(group: Sequence[Finding]) -> str:
+    where = ", ".join(dict.fromkeys(one.where for one in group if one.where))
+    return f"{where}: " if where else ""
 
 
 def _amounts(finding: Finding) -> str:
@@ -47,18 +64,19 @@ def findings_section(findings: Sequence[Finding], none: str) -> Section:
     """none: the text where there are no findings."""
     if not findings:
         return Section("Findings", none)
-    rows = tuple(_row(group) for group in _grouped(findings))
-    columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
-    return Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4)))
+    groups = sorted(_grouped(findings), key=lambda group: _small(group[0]))
+    columns = ("What", "Measured", "Cure", "Cost a step", "Predicted")
+    text = f"Largest predicted gain first; those of less than {SMALL - 1:.0%} last."
+    return Section("Findings", text, table=Table(columns, tuple(_row(group) for group in groups), (3, 4)))
 
 
 def _row(group: Sequence[Finding]) -> tuple[str, ...]:
-    finding, lines = group[0], "\n".join(dict.fromkeys(one.where for one in group if one.where))
+    finding = group[0]
     note = "" if finding.level == "finding" else "Note: "
     gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
     cost = "" if finding.cost_s is None or note else whole(ms(finding.cost_s))
-    evidence = "\n".join(dict.fromkeys(one.evidence for one in group if one.evidence))
-    return (lines, note + finding.title, finding.cure, cost, gain, evidence)
+    evidence = () if _small(finding) else dict.fromkeys(one.evidence for one in group if one.evidence)
+    return (_place(group) + note + finding.title, "\n".join(evidence), finding.cure, cost, gain)
 
 
 def split_section(split: Split, diagnosis: Diagnosis, note: str = "") -> Section:

@@ -60,6 +60,13 @@ class Split:
     flops_share: float | None = None
     """Share of the measured matrix-multiply rate that they reach."""
 
+    @property
+    def floor_note(self) -> str:
+        """What a step on a fixed batch says. It is timed apart, so it may come out above the step itself."""
+        if self.fixed_batch_s is None or self.fixed_batch_s <= self.step_s:
+            return "the compute floor"
+        return "timed apart, when the machine was slower: compute takes all of a step"
+
     def share(self, bound: Bound) -> float:
         """Share of the wall time."""
         return sum(self.parts.get(name, 0.0) for name in GROUPS[bound]) / self.step_s if self.step_s > 0 else 0.0
@@ -69,6 +76,8 @@ class Split:
 class Diagnosis:
     bound: Bound
     sentence: str
+    measure: str
+    """What it is judged by, in a few words."""
     evidence: tuple[str, ...] = field(default=())
 
 
@@ -82,13 +91,15 @@ def diagnose(split: Split) -> Diagnosis:
     into = f"{PARTS[largest]}{' and what belongs to it' if len(GROUPS[worst]) > 1 else ''}"
     if shares[worst] >= rest:
         sentence = f"The training is {worst}-bound: {shares[worst]:.0%} of its time goes into {into}."
-        return Diagnosis(worst, sentence, evidence)
+        return Diagnosis(worst, sentence, f"{shares[worst]:.0%} of the time", evidence)
+    itself = f"the step itself is {rest:.0%} of the time"
     more = f"; {shares[worst]:.0%} goes into {into}" if shares[worst] >= _WORTH else ""
     if split.doubled is not None and split.doubled < (DOUBLED_ON_CPU if split.on_cpu else DOUBLED):
         return Diagnosis(
             "launch",
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "
             f"so fixed costs rule; the batch is too small{more}.",
+            f"twice the samples: {split.doubled:.2f} times as long; {itself}",
             evidence,
         )
     bandwidth, flops = split.bandwidth_share, split.flops_share
@@ -97,10 +108,11 @@ def diagnose(split: Split) -> Diagnosis:
             "memory",
             f"The training is memory-bound: its layers move data at {bandwidth:.0%} of the rate of a plain copy, "
             f"and multiply at {flops:.0%} of what the processor can{more}.",
+            itself,
             evidence,
         )
     sentence = f"The training is compute-bound: {rest:.0%} of its time is the step itself{more}."
-    return Diagnosis("compute", sentence, evidence)
+    return Diagnosis("compute", sentence, itself, evidence)
 
 
 def _evidence(split: Split) -> tuple[str, ...]:
@@ -108,7 +120,7 @@ def _evidence(split: Split) -> tuple[str, ...]:
     shares = [(name, split.parts[name]) for name in PARTS if split.parts.get(name, 0.0) >= 0.01 * split.step_s]
     texts.append(", ".join(f"{PARTS[name]} {value / split.step_s:.0%}" for name, value in shares))
     if split.fixed_batch_s is not None:
-        texts.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms")
+        texts.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms ({split.floor_note})")
     if split.feed_alone_s is not None:
         texts.append(f"with no step a batch takes {1e3 * split.feed_alone_s:.1f} ms")
     if split.doubled is not None:

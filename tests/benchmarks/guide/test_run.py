@@ -30,7 +30,7 @@ HELD = Outcome(verdict="holds", measured="2.00x (1.90 to 2.10), new")
 
 
 def comparison(rounds: int, others: float) -> Comparison:
-    arm = Compared(arm="new", gain=2.0, low=1.0, high=3.0, verdict="unclear", why="busy")
+    arm = Compared(arm="new", base_s=2.0, arm_s=1.0, low=1.0, high=3.0, verdict="unclear", why="busy")
     return Comparison(
         base="old", seconds={"old": [1.0] * rounds, "new": [1.0] * rounds}, others=others, arms={"new": arm}
     )

@@ -18,10 +18,10 @@ def folder(tmp_path: Path, slides: list[str], masks: list[str]) -> Path:
 
 def test_the_list_of_phantoms_is_read(slides: Path) -> None:
     result = find_slides(slides)
-    assert [(case.id, case.split) for case in result] == [
+    assert [(case.id, case.part) for case in result] == [
         ("phantom_000", "train"),
         ("phantom_001", "train"),
-        ("phantom_002", "validation"),
+        ("phantom_002", "val"),
     ]
     assert all(case.mask is not None and case.mask.is_file() for case in result)
     assert find_slides(slides / "slides.csv") == result
@@ -35,9 +35,36 @@ def test_a_json_list_is_the_same(slides: Path, tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(json.dumps(rows))
     first, second = find_slides(tmp_path / "all.json")
     assert first.mask == slides / "masks" / "phantom_000.tif"
-    assert (second.mask, second.split) == (None, "validation")
-    with pytest.raises(ValueError, match="phantom_000: has no split, and other slides have"):
-        split_slides((first, second), 0.25)
+    assert (second.mask, first.part, second.part) == (None, None, "val")
+    assert split_slides((first, second), 0.25) == ((first,), (second,))
+
+
+@pytest.mark.parametrize(
+    ("parts", "validated"),
+    [
+        (["train", "train", "val", "train"], ["s2"]),
+        (["", "", "valid", ""], ["s2"]),
+        (["Training", "Validation", "test", "train"], ["s1"]),
+        (["train", "train", "train", "testing"], ["s1"]),
+        (["", "", "", ""], ["s1", "s3"]),
+    ],
+    ids=["words", "only-validation", "with-test", "none", "empty"],
+)
+def test_parts_have_the_words_of_other_lists(tmp_path: Path, parts: list[str], validated: list[str]) -> None:
+    rows = [f"s{number}.tif,,{part}" for number, part in enumerate(parts)]
+    for number in range(len(parts)):
+        (tmp_path / f"s{number}.tif").touch()
+    (tmp_path / "slides.csv").write_text("\n".join(["slide,mask,split", *rows]))
+    train, validation = split_slides(find_slides(tmp_path), 0.5)
+    assert [each.id for each in validation] == validated
+    assert len(train) + len(validation) == 4 - sum(part.startswith("test") for part in parts)
+
+
+def test_folds_of_slides_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.tif").touch()
+    (tmp_path / "slides.csv").write_text("slide,mask,fold\na.tif,,0\n")
+    find_slides(tmp_path)
+    assert '"fold" is not used' in caplog.text
 
 
 def test_a_folder_pairs_by_name(tmp_path: Path) -> None:
@@ -64,17 +91,19 @@ def test_a_folder_without_slides(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("slide,mask\n", "names no slides"),
-        ("mask\nx\n", "row 1 names no slide"),
-        ("slide\ngone.tif\n", "row 1 has no column mask"),
-        ("slide,mask\ngone.tif,\n", r"row 1: the slide .*gone.tif is not there"),
-        ("slide,mask,split\nhere.tif,,test\n", "row 1: split is 'test'"),
-        ("slide,mask\nhere.tif,gone.xml\n", r"row 1: the mask .*gone.xml is not there"),
+        ("slide,mask\n,x\n", "line 2: names no slide"),
+        ("slide\ngone.tif\n", 'no column "mask"'),
+        ("slide,mask\ngone.tif,\n", r"line 2: the slide .*gone.tif is not there"),
+        ("slide,mask,split\nhere.tif,,tset\n", "line 2: \"split\" is 'tset'"),
+        ("slide,mask\nhere.tif,gone.xml\n", r"line 2: the mask .*gone.xml is not there"),
         ("slide,mask\nhere.tif,\nhere.tif,\n", "several slides are called here"),
+        ("slide,mask,split\nhere.tif,,train\nthere.tif,,\n", '1 cases have no "split", .*: there'),
     ],
-    ids=["empty", "slide", "mask", "absent", "split", "absent-mask", "twice"],
+    ids=["empty", "slide", "mask", "absent", "split", "absent-mask", "twice", "unsaid"],
 )
 def test_a_list_with_a_mistake_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "here.tif").touch()
+    for name in ("here.tif", "there.tif"):
+        (tmp_path / name).touch()
     (tmp_path / "list.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         find_slides(tmp_path / "list.csv")

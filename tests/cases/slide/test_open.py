@@ -137,9 +137,6 @@ def test_a_backend_that_is_not_installed_names_its_command(slides: Path, monkeyp
         open_slide(path, "cucim")
     with open_slide(path) as slide:
         assert slide.backend == "tifffile"
-    hidden.add("tifffile")
-    with pytest.raises(ValueError, match=r"reads slides .*; pip install 'hasten\[wsi\]'"):
-        open_slide(path)
 
 
 def test_an_unknown_backend_is_refused(slides: Path) -> None:

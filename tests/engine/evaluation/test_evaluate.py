@@ -3,17 +3,23 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
+from monai.metrics import compute_surface_dice
 from PIL import Image
 from typer.testing import CliRunner
 
 import hasten
 from hasten.cli.main import app
-from hasten.engine.evaluation.evaluate import evaluate, write_evaluation
+from hasten.engine.evaluation.evaluate import evaluate, read_evaluation, write_evaluation
+from hasten.engine.evaluation.pairs import find_pairs
+from hasten.engine.evaluation.pictures import examples_of
+from hasten.engine.outputs import PREDICTION_JSON
 from hasten.report.evaluation_page import write_evaluation_page
 
 SPACING = (1.0, 1.2, 2.5)  # x, y, z
@@ -123,6 +129,34 @@ def test_every_case_that_cannot_be_compared_is_listed(folders: tuple[Path, Path]
     assert "c1.nii.gz: its affine differs" in text
 
 
+def test_at_most_three_problems_of_a_kind_are_shown(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    for number in range(9):
+        save(data / f"labelsTr/more{number}.nii.gz", label_of(1))
+    save(predictions / "c1.nii.gz", label_of(1), np.diag([1.0, 1.2, 2.6, 1.0]))
+    with pytest.raises(ValueError, match="10 cases cannot be compared") as error:
+        evaluate(predictions, data / "labelsTr")
+    text = str(error.value)
+    assert (text.count("has no prediction"), text.count("its affine differs")) == (3, 1)
+    assert "and 6 more like the last" in text
+
+
+def test_predictions_are_paired_with_label_maps_of_similar_names(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    predictions, data = folders
+    before = evaluate(predictions, data / "labelsTr", surfaces=False)
+    for path in sorted((data / "labelsTr").iterdir()):
+        path.rename(path.with_name(path.name.replace(".nii", "_mask.nii")))
+    affine = np.diag([1.0, 1.2, 2.5, 1.0])
+    affine[0, 3] = 0.1
+    save(predictions / "c0.nii.gz", label_of(0), affine)
+    after = evaluate(predictions, data / "labelsTr", surfaces=False)
+    assert after.case_means() == before.case_means()
+    assert "corners of 1 predictions" in caplog.text
+    assert "by up to 0.1 voxels" in caplog.text
+
+
 def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     for number in range(2):
@@ -149,15 +183,58 @@ def test_bad_input(folders: tuple[Path, Path], predictions: str, labels: str, to
         evaluate(root / predictions, root / labels, tolerance_mm=tolerance)
 
 
-def test_pictures(tmp_path: Path) -> None:
+def test_pictures_are_measured_in_px(tmp_path: Path) -> None:
     label = np.zeros((12, 10), np.uint8)
     label[3:7, 3:7] = 1
     for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 0))):
         (tmp_path / folder).mkdir()
         Image.fromarray(array).save(tmp_path / folder / "p.png")
-    [score] = evaluate(tmp_path / "predictions", tmp_path / "labels").scores
-    assert score.hd95 == 2.0
-    assert score.dice == 0.5
+    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
+    [score] = result.scores
+    assert (score.hd95, score.dice, result.unit) == (2.0, 0.5, "px")
+    out = tmp_path / "out"
+    write_evaluation(result, out)
+    assert read_evaluation(out) == result
+    content = json.loads((out / "evaluation.json").read_text())
+    assert (content["unit"], content["tolerance_px"]) == ("px", 1.0)
+    assert [row["unit"] for row in csv.DictReader((out / "evaluation.csv").open())] == ["px"]
+    page = write_evaluation_page(result, out / "evaluation.html").read_text()
+    assert "HD95 (px)" in page
+    assert "NSD at 1 px" in page
+    assert "mm" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("mm", 1.0), ("meter", 1e3), ("unknown", 1.0)])
+@pytest.mark.parametrize("ending", [".nii.gz", ".img"])
+def test_distances_are_in_mm_whatever_unit_a_header_states(tmp_path: Path, unit: str, mm: float, ending: str) -> None:
+    label = np.zeros((10, 12, 14), np.uint8)
+    label[3:7, 4:8, 4:8] = 1
+    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 2))):
+        (tmp_path / folder).mkdir()
+        kind = nib.Nifti1Pair if ending == ".img" else nib.Nifti1Image
+        image = kind(array, np.diag([0.5 / mm, 0.5 / mm, 0.8 / mm, 1.0]))
+        image.header.set_xyzt_units(unit)
+        nib.save(image, tmp_path / folder / f"c{ending}")
+    result = evaluate(tmp_path / "predictions", tmp_path / "labels", tolerance_mm=0.9)
+    assert result.unit == "mm"
+    assert result.scores[0].hd95 == pytest.approx(1.6, rel=1e-4)
+    # As nibabel and MONAI measure it with the spacing in mm.
+    masks = [torch.from_numpy(array)[None, None] for array in (np.roll(label, 2, 2), label)]
+    [[nsd]] = compute_surface_dice(*masks, [0.9], include_background=True, spacing=(0.5, 0.5, 0.8))
+    assert result.scores[0].nsd == pytest.approx(float(nsd), abs=1e-4)
+
+
+def test_one_label_map_without_a_spacing_makes_all_distances_px(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    label = np.zeros((1, 12, 10), np.uint8)
+    label[:, 3:7, 3:7] = 1
+    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 1))):
+        save(tmp_path / folder / "a.nii.gz", array.T, np.diag([0.5, 0.5, 1.0, 1.0]))
+        Image.fromarray(array[0]).save(tmp_path / folder / "b.png")
+    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
+    assert ([score.hd95 for score in result.scores], result.unit) == ([2.0, 2.0], "px")
+    assert "1 of 2 label maps state no spacing" in caplog.text
 
 
 @pytest.mark.parametrize("common", [False, True])
@@ -201,9 +278,27 @@ def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out/evaluation.json").read_text())
     assert content["classes"]["a"]["dice"]["mean"] == pytest.approx(result.summary("a", "dice").mean)
     assert content["scores"][2]["hd95"] is None
-    page = write_evaluation_page(result, tmp_path / "out/evaluation.html").read_text()
+    pairs = find_pairs(predictions, data)
+    page = write_evaluation_page(
+        result, tmp_path / "out/evaluation.html", classes=pairs.class_names, examples=examples_of(result, pairs)
+    ).read_text()
     assert "NSD at 2 mm" in page
     assert page.index(">c1<") < page.index(">c0<")
+    assert f"<h1>{predictions.name} against {data.name}</h1>" in page
+    assert "Distribution of Dice" in page
+    for which, case in {"worst": "c1", "best": "c0"}.items():
+        dice = result.case_means()[case]
+        assert re.search(rf"<b>{case}</b>: {which}, axial slice \d+ of 8, Dice of the case {dice:.3f}", page)
+
+
+def test_an_ensemble_is_named(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    predictions, data = folders
+    made = {"networks": {"cv/fold-0/best.pt": "1", "cv/fold-1/best.pt": "2"}, "infer": {"overlap": 0.25}}
+    (predictions / PREDICTION_JSON).write_text(json.dumps({**made, "postprocessing": {}}))
+    page = write_evaluation_page(evaluate(predictions, data), tmp_path / "page.html").read_text()
+    assert "by the mean of 2 networks." in page
+    assert "cv/<wbr>fold-1/<wbr>best.pt" in page
+    assert ">0.25<" in page
 
 
 def test_the_verb(folders: tuple[Path, Path], tmp_path: Path) -> None:

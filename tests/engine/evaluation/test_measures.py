@@ -30,7 +30,7 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, Spacing]:
 @given(pairs())
 def test_scores_are_those_of_monai(case: tuple[np.ndarray, np.ndarray, Spacing]) -> None:
     prediction, label, spacing = case
-    for score in score_case("c", prediction, label, MEMBERS, spacing=spacing, tolerance_mm=1.5):
+    for score in score_case("c", prediction, label, MEMBERS, spacing=spacing, tolerance=1.5):
         masks = [torch.from_numpy(np.isin(each, MEMBERS[score.name]))[None, None] for each in (prediction, label)]
         if score.labelled + score.predicted == 0:
             assert all(math.isnan(value) for value in (score.dice, score.iou, score.hd95, score.nsd))
@@ -68,11 +68,22 @@ def distances(one: list[tuple[int, ...]], other: list[tuple[int, ...]], spacing:
     return [min(math.dist(np.multiply(a, spacing), np.multiply(b, spacing)) for b in other) for a in one]
 
 
+@pytest.mark.parametrize("across", [1, 2])
+def test_a_slice_is_measured_in_its_plane_across_whichever_axis(across: int) -> None:
+    masks = [np.zeros((1, 12, 9), bool) for _ in range(2)]
+    masks[0][0, 2:8, 3:6] = masks[1][0, 3:9, 3:7] = True
+    turned = [np.moveaxis(mask, 0, across) for mask in masks]
+    sides = [2.0, 0.5]
+    sides.insert(across, 7.0)
+    expected = surface_scores(*masks, spacing=(7.0, 2.0, 0.5), tolerance_mm=1.5)
+    assert surface_scores(*turned, spacing=(sides[0], sides[1], sides[2]), tolerance_mm=1.5) == expected
+
+
 @given(pairs())
 def test_surfaces_by_their_definition(case: tuple[np.ndarray, np.ndarray, Spacing]) -> None:
     prediction, label, spacing = case
     result, truth = prediction > 0, label > 0
-    hd95, nsd = surface_scores(result, truth, spacing=spacing, tolerance_mm=1.5)
+    hd95, nsd = surface_scores(result, truth, spacing=spacing, tolerance=1.5)
     if not result.any() or not truth.any():
         return
     if len(result) == 1:

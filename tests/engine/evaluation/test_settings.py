@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hasten.cases.nifti import read_nifti
+from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cli.main import app
+from hasten.config.load import load_run
+from hasten.engine.evaluation.evaluate import evaluate, read_evaluation
 from hasten.engine.evaluation.settings import evaluate_run
 from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
 from hasten.engine.predict import predict
+from hasten.engine.run_plan import read_cases
+from hasten.observe.rundir import PLAN_JSON, RUN_YAML
+from hasten.report.evaluation_page import write_evaluation_page
 from tests.engine.phantom_runs import IN_3D, source, trained
 
 
@@ -49,7 +57,18 @@ def test_the_verb_says_what_settings_gain_and_cost(run: Path, tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "with infer.flip_axes=[2]" in result.output
     assert "2.00 times the windows through the network" in result.output
-    assert (tmp_path / "out" / "evaluation.csv").is_file()
+    scores = {where: read_evaluation(tmp_path / "out" / where) for where in (".", "tried")}
+    own, tried = (each.mean() for each in scores.values() if each is not None)
+    page = (tmp_path / "out" / "evaluation.html").read_text()
+    assert f"<h1>Validation cases of the run {run.name}, with other settings</h1>" in page
+    assert f"mean Dice {own:.3f} with the run&#39;s own settings, {tried:.3f} with infer.flip_axes=[2]" in page
+    assert f"({tried - own:+.4f})" in page
+    assert re.search(r'infer.flip_axes</th><td data-label="Own">[^<]*</td><td data-label="Tried">2<', page)
+    assert page.count("<figure") == 2 * len(scores["."].cases)
+    settings = [
+        json.loads((tmp_path / "out" / where / "evaluation.json").read_text()).get("settings") for where in scores
+    ]
+    assert settings == [None, ["infer.flip_axes=[2]"]]
     assert not list(run.glob(".evaluate*"))
     assert not (run / "postprocessing.yaml").exists()
 
@@ -102,3 +121,51 @@ def test_mistakes(run: Path, words: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["evaluate", *(str(run) if word == "RUN" else word for word in words)])
     assert result.exit_code != 0
     assert message in " ".join(result.output.split())
+
+
+def test_training_cases_among_those_that_are_scored_are_counted(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = run.parent / "data"
+    _, train, validation = read_cases(load_run(run / RUN_YAML))
+    assert train
+    assert validation
+    # Of the same names, but other images.
+    other = tmp_path / "other"
+    for case in (*train, *validation):
+        for path in (*case.image, case.label):
+            assert path is not None
+            target = other / path.relative_to(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            volume = read_nifti(path)
+            write_nifti(target, np.roll(volume.array[0], 1, 1), volume.affine)
+    (other / "dataset.json").write_bytes((data / "dataset.json").read_bytes())
+    moved = tmp_path / "moved"
+    shutil.copytree(data, moved)
+    expected = {case.id: [str(run)] for case in train}
+    for source_of_images, trained_cases in ((data, expected), (moved, expected), (other, {})):
+        caplog.clear()
+        out = tmp_path / f"of_{source_of_images.name}"
+        predict([run], source_of_images / "imagesTr", out)
+        result = evaluate(out, source_of_images, surfaces=False)
+        assert result.trained_on == trained_cases
+        counted = f"{len(train)} of {len(train) + len(validation)} cases were training cases of the run {run}"
+        assert (counted in caplog.text) == bool(trained_cases)
+        page = write_evaluation_page(result, tmp_path / "page.html").read_text()
+        assert (counted in page) == bool(trained_cases)
+        assert result.to_dict()["training_cases"] == trained_cases
+        (out / "prediction.json").unlink()
+        assert evaluate(out, source_of_images, surfaces=False).trained_on == {}
+        assert evaluate(out, source_of_images, run=run, surfaces=False).trained_on == trained_cases
+
+
+def test_each_network_of_an_ensemble_names_its_training_cases(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    plan = json.loads((copy / PLAN_JSON).read_text())
+    plan["cases"] = {"train": plan["cases"]["validation"], "validation": plan["cases"]["train"]}
+    (copy / PLAN_JSON).write_text(json.dumps(plan))
+    _, train, validation = read_cases(load_run(run / RUN_YAML))
+    predict([run, copy], images(run), tmp_path / "out")
+    found = evaluate(tmp_path / "out", run.parent / "data", surfaces=False).trained_on
+    assert found == {case.id: [str(run)] for case in train} | {case.id: [str(copy)] for case in validation}

@@ -64,7 +64,9 @@ def shown(folder: Path, width: int = 120) -> str:
 def test_the_time_left_ends_with_the_time_limit(run: Path) -> None:
     (run / "run.yaml").write_text("train:\n  steps: 400\n  max_seconds: 80.0\n")
     # The last line was written after 60 s; without the limit 141 s would be left.
-    assert watch(run).poll().left_s == pytest.approx(80.0 - 60.0)
+    view = watch(run).poll()
+    assert view.left_s == pytest.approx(80.0 - 60.0)
+    assert view.total == 118 + 40  # of half a second each
 
 
 def test_a_running_run(run: Path) -> None:

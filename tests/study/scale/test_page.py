@@ -74,6 +74,30 @@ def test_the_files(logs: Analysis, tmp_path: Path) -> None:
     assert len(analyse(tmp_path / "logs").points) == 6
 
 
+@pytest.mark.parametrize(
+    ("pace", "others", "reason"), [(181.7, 0.0, "more than the ideal"), (18.0, 1.2, "used up to 1.2 cores")]
+)
+def test_a_speed_up_that_can_not_be_is_no_headline(tmp_path: Path, pace: float, others: float, reason: str) -> None:
+    study = tmp_path / "study"
+    run_folder(study / "one", samples_per_s=10.0, total_s=60)
+    run_folder(study / "two", samples_per_s=pace, total_s=50)
+    # Of the baseline, which the others slow down.
+    list_runs(study, [entry("one", 1, others_cores=others), entry("two", 2)])
+    analysis = analyse(study)
+    quoted = f"{pace / 10:.2f}x"
+    lines: list[str] = []
+    print_analysis(analysis, lines.append)
+    page = write(analysis, tmp_path / "out").read_text()
+    two = next(one for one in json.loads((tmp_path / "out/scaling.json").read_text())["points"] if one["world"] == 2)
+    assert (two["speedup"], two["efficiency"], two["total_speedup"]) == (None, None, None)
+    assert two["measured_ratio"] == pytest.approx(pace / 10)
+    assert reason in two["doubt"]
+    for text in ("\n".join(lines), page):
+        assert quoted not in text
+        assert f"a ratio of {pace / 10:.2f} where 2 is ideal" in text
+        assert reason in text
+
+
 def test_a_folder_that_can_not_be_written(logs: Analysis, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written to"):

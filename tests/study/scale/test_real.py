@@ -12,7 +12,7 @@ import pytest
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import dump_run
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from tests.engine.runs import config_of
 
 

@@ -70,6 +70,25 @@ def test_a_healthy_record_has_no_finding():
     assert names(replace(record(), assume_cuda=True)) == []
 
 
+@pytest.mark.parametrize(
+    ("raw", "threads"),
+    [
+        ({"threads": 2, "cores": 2, "load": {"others": 1.0}}, 1),
+        ({"threads": 8, "cores": 8, "load": {"others": 3.2}}, 5),
+        ({"threads": 8, "cores": 2, "load": {"others": 0.0}}, 2),
+        ({"threads": 2, "cores": 2, "load": {"others": 0.2}}, None),
+        ({"threads": 4, "cores": 8, "load": {"others": 3.0}}, None),
+        ({"threads": 1, "cores": 2, "load": {"others": 2.0}}, None),
+        ({"threads": 2, "cores": 2, "load": {"others": 1.0}, "spin": {"OMP_WAIT_POLICY": "PASSIVE"}}, None),
+        ({"threads": 2, "cores": 2, "load": {"others": 1.0}, "world": 2}, None),
+        ({"threads": 2, "cores": 2, "load": {"others": 1.0}, "cuda": True}, None),
+    ],
+)
+def test_threads_without_a_core_each_spin(raw, threads):
+    found = [each for each in findings_of([record(**raw)]) if each.name == "spinning-threads"]
+    assert [f"OMP_NUM_THREADS={threads}," in each.cure for each in found] == [True] * (threads is not None)
+
+
 def test_too_few_steps_say_nothing():
     few = record(**calls("gc_collect"))
     assert names(as_record(few.raw | {"steps": few.raw["steps"][:4]})) == []

@@ -289,7 +289,9 @@ def test_a_run_that_does_not_run_is_an_error(config: RunConfig, monkeypatch: pyt
 def compared(base: list[float], arm: list[float], others: float) -> Comparison:
     gain, low, high, verdict = judge(base, arm, 0.03)
     busy = "unclear" if others > 0.3 else verdict
-    one = Compared(arm="arm 0", gain=gain, low=low, high=high, verdict=busy, why="busy" if others > 0.3 else "")
+    one = Compared(
+        arm="arm 0", base_s=gain, arm_s=1.0, low=low, high=high, verdict=busy, why="busy" if others > 0.3 else ""
+    )
     return Comparison(base="base", seconds={"base": base, "arm 0": arm}, others=others, arms={"arm 0": one})
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from hasten.cases.entries import Part, check_parts, load_json, read_part, read_rows
+
+log = logging.getLogger(__name__)
 
 _LISTS = ("slides.csv", "slides.json")
 _SLIDES = (".tif", ".tiff", ".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".svslide")
 _MASKS = (".tif", ".tiff", ".xml")
 _NORMAL = "normal"
 """A slide whose name begins so has no lesions, as Camelyon's."""
-_SPLITS = ("", "train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,14 +27,15 @@ class SlideCase:
     slide: Path
     mask: Path | None
     """None if it has no lesion."""
-    split: Literal["", "train", "validation"] = ""
-    """Part that the list assigns the slide to; empty if the list has no split."""
+    part: Part | None = None
+    """Part that the list assigns the slide to; None if it doesn't say."""
 
 
 def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
     """The slides of a list, or of a folder that holds one or has slides/ and masks/. Their files are not opened.
 
-    A list has the columns (keys) slide, mask and split; paths are relative to it; an empty mask means no lesion. In a
+    A list has the columns (keys) slide, mask and split, which is read as in other lists (`read_part`), and slides to
+    test are left out; paths are relative to it; an empty mask means no lesion. In a
     folder, a slide's mask has its name, with or without _mask behind it; slides called normal... need none.
     Raises ValueError for any other source, a missing slide or mask, and two slides of one name.
     """
@@ -50,34 +53,27 @@ def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
     twice = sorted({each for each in ids if ids.count(each) > 1})
     if twice:
         raise ValueError(f"{source}: several slides are called {twice[0]}; give each a name of its own")
-    return cases
+    check_parts({case.id: case.part for case in cases}, str(source))
+    return tuple(case for case in cases if case.part != "test")
 
 
 def split_slides(cases: tuple[SlideCase, ...], fraction: float) -> tuple[tuple[SlideCase, ...], tuple[SlideCase, ...]]:
-    """The slides to train and to validate on. Without a split in the list, every n-th slide is for validation.
+    """The slides to train and to validate on. If the list marks none for validation, every n-th slide is one.
 
     Slides with and without lesions are split separately, so that both parts have some of each if possible.
-    Raises ValueError where one of them would be empty, or the list splits only some.
+    Raises ValueError where one of them would be empty.
     """
-    assigned = [case for case in cases if case.split]
-    if assigned and len(assigned) < len(cases):
-        unsplit = next(case.id for case in cases if not case.split)
-        raise ValueError(f"{unsplit}: has no split, and other slides have; write train or validation for each, or none")
-    if not assigned:
+    validated = {case.id for case in cases if case.part == "val"}
+    if not validated:
         every = max(2, round(1 / fraction))
-        dealt: list[SlideCase] = []
         for kind in ([case for case in cases if case.mask], [case for case in cases if not case.mask]):
-            dealt += [
-                replace(case, split="validation" if number % every == every - 1 else "train")
-                for number, case in enumerate(kind)
-            ]
-        cases = tuple(dealt)
-    train = tuple(case for case in cases if case.split == "train")
-    validation = tuple(case for case in cases if case.split == "validation")
+            validated |= {case.id for case in kind[every - 1 :: every]}
+    train = tuple(case for case in cases if case.id not in validated)
+    validation = tuple(case for case in cases if case.id in validated)
     if not train or not validation:
         raise ValueError(
             f"{len(train)} slides to train and {len(validation)} to validate on; each needs one: write a split "
-            "(train or validation) for every slide of the list"
+            "(train or val) for every slide of the list"
         )
     return train, validation
 
@@ -107,27 +103,30 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _of_list(path: Path) -> tuple[SlideCase, ...]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows: Any = list(csv.DictReader(text.splitlines())) if path.suffix.lower() == ".csv" else json.loads(text)
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        raise ValueError(f"{path}: can't be read as a list of slides ({error})") from error
-    if not isinstance(rows, list) or not rows:
+    if path.suffix.lower() == ".csv":
+        rows: Any = list(read_rows(path, ("slide", "mask"), ("split", "fold")))
+    else:
+        content = load_json(path)
+        rows = (
+            [(f"{path}: row {number}", row) for number, row in enumerate(content, 1)]
+            if isinstance(content, list)
+            else []
+        )
+    if not rows:
         raise ValueError(f"{path}: names no slides; write one row for each, with slide, mask and split")
-    return tuple(_case(path, number, row) for number, row in enumerate(rows, start=1))
+    if any(isinstance(row, Mapping) and row.get("fold") not in (None, "") for _, row in rows):
+        log.warning('%s: "fold" is not used, as slides are split once; write "split": train, val or test', path)
+    return tuple(_case(path.parent, where, row) for where, row in rows)
 
 
-def _case(path: Path, number: int, row: Any) -> SlideCase:
+def _case(folder: Path, where: str, row: Any) -> SlideCase:
     if not isinstance(row, Mapping) or not row.get("slide"):
-        raise ValueError(f"{path}: row {number} names no slide; its columns must be slide, mask, split")
+        raise ValueError(f"{where}: names no slide; its columns must be slide, mask, split")
     if "mask" not in row:
-        raise ValueError(f"{path}: row {number} has no column mask; leave it empty where a slide has no lesion")
-    slide = path.parent / str(row["slide"])
-    mask = path.parent / str(row["mask"]) if row["mask"] else None
-    split = str(row.get("split") or "").strip()
-    if split not in _SPLITS:
-        raise ValueError(f"{path}: row {number}: split is {split!r}; write train, validation or nothing")
+        raise ValueError(f"{where}: has no column mask; leave it empty where a slide has no lesion")
+    slide = folder / str(row["slide"])
+    mask = folder / str(row["mask"]) if row["mask"] else None
     for kind, file in (("slide", slide), ("mask", mask)):
         if file is not None and not file.is_file():
-            raise ValueError(f"{path}: row {number}: the {kind} {file} is not there; correct the path")
-    return SlideCase(id=slide.stem, slide=slide, mask=mask, split=split)  # type: ignore[arg-type]
+            raise ValueError(f"{where}: the {kind} {file} is not there; correct the path")
+    return SlideCase(id=slide.stem, slide=slide, mask=mask, part=read_part(row.get("split"), where))

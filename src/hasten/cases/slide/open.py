@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hasten.cases.slide.backends import CucimReader, OpenSlideReader, TifffileReader
 from hasten.cases.slide.types import Slide, SlideReader
-from hasten.cases.tiff import tiff_directories
+from hasten.cases.tiff import data_end, open_tiff
 from hasten.files import first_line
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ MASK_BACKENDS = ("tifffile", "openslide", "cucim")
 _CLASH = "horovod.torch"
 """A module whose library offers its symbols to all others; cuCIM (26.10) then ends the process on its first read."""
 _TIFFS = (".tif", ".tiff", ".svs")
-_OFFSETS, _COUNTS = (324, 273), (325, 279)
-"""TIFF tags of tiles, and of strips."""
 
 
 def open_slide(
@@ -54,8 +52,6 @@ def open_slide(
     if backend is not None and backend not in available:
         command = INSTALL_CUCIM if backend == "cucim" else INSTALL
         raise ValueError(f"{path}: the backend {backend} is not installed; {command}")
-    if not available:
-        raise ValueError(f"{path}: no library that reads slides is installed; {INSTALL}, or {INSTALL_CUCIM}")
     _check_whole(path)
     errors: list[str] = []
     for name in [backend] if backend is not None else [name for name in order if name in available]:
@@ -81,23 +77,10 @@ def _check_whole(path: Path) -> None:
     """Raise ValueError for a TIFF that is shorter than its tiles: libraries would invent the missing pixels."""
     if path.suffix.lower() not in _TIFFS:
         return
-    size = path.stat().st_size
     try:
-        end = _last_byte(path)
+        with open_tiff(path) as tiff:
+            size, end = tiff.filehandle.size, max(data_end(page) for page in tiff.pages)
     except Exception as error:  # any error of a damaged directory
         raise ValueError(f"{path}: is no TIFF, or cut short ({error}); copy the slide again") from error
     if end > size:
         raise ValueError(f"{path}: is cut short ({size} bytes of at least {end}); copy the slide again")
-
-
-def _last_byte(path: Path) -> int:
-    ends: list[int] = []
-    with path.open("rb") as file:
-        for tags in tiff_directories(file):
-            ends.append(0)
-            for offsets, counts in zip(_OFFSETS, _COUNTS, strict=True):
-                if offsets in tags and counts in tags:
-                    ends += [at + size for at, size in zip(tags[offsets], tags[counts], strict=False)]
-    if not ends:
-        raise ValueError("it holds no page")
-    return max(ends)

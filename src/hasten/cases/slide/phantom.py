@@ -15,8 +15,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from hasten.cases.slide.open import INSTALL
-
 Compression = Literal["jpeg", "deflate", "none"]
 _COMPRESSION = {"jpeg": "jpeg", "deflate": "adobe_deflate", "none": None}
 _HAEMATOXYLIN, _EOSIN = (0.65, 0.70, 0.29), (0.07, 0.99, 0.11)
@@ -91,7 +89,7 @@ def write_phantom_slides(
     """Write slides/, masks/ and slides.csv (slide, mask, split) into `out`, and return it.
 
     Pyramidal TIFF of levels 1, 1/2, 1/4 ..., tiles of 256 pixels; masks are compressed without loss. Every 3rd slide
-    is for validation. Raises ValueError for impossible numbers, and where tifffile is not installed.
+    is for validation. Raises ValueError for impossible numbers.
     """
     if num_slides < 1 or not 1 <= num_levels <= 8:
         raise ValueError(f"phantom slides: {num_slides} of {num_levels} levels; needs at least 1, of 1 to 8 levels")
@@ -121,26 +119,19 @@ def write_phantom_slides(
 def write_pyramid(path: Path, image: np.ndarray, num_levels: int, mpp: float, compression: Compression) -> None:
     """Write (H, W, 3) or (H, W) uint8 as tiled TIFF, each level half as large as the one before.
 
-    Levels of colour are means of 2 x 2 pixels, those of a mask every other pixel. Raises ValueError without tifffile.
+    Levels of colour are means of 2 x 2 pixels, those of a mask every other pixel.
     """
-    try:
-        import tifffile
-    except ImportError as error:
-        raise ValueError(f"{path}: slides are written by tifffile; {INSTALL}") from error
+    import tifffile
+
     colour = image.ndim == 3
     with tifffile.TiffWriter(path) as file:
         for number, level in enumerate(_halves(image, num_levels)):
             per_cm = 1e4 / (mpp * 2**number)
-            try:
-                file.write(
-                    level, tile=(_TILE, _TILE), photometric="rgb" if colour else "minisblack", metadata=None,
-                    compression=_COMPRESSION[compression], subfiletype=1 if number else 0,
-                    resolution=(per_cm, per_cm), resolutionunit="CENTIMETER",
-                )  # fmt: skip
-            except (ImportError, ValueError) as error:
-                if "imagecodecs" not in str(error):
-                    raise
-                raise ValueError(f"{path}: {compression} needs imagecodecs; {INSTALL}") from error
+            file.write(
+                level, tile=(_TILE, _TILE), photometric="rgb" if colour else "minisblack", metadata=None,
+                compression=_COMPRESSION[compression], subfiletype=1 if number else 0,
+                resolution=(per_cm, per_cm), resolutionunit="CENTIMETER",
+            )  # fmt: skip
 
 
 def _halves(image: np.ndarray, num_levels: int) -> Iterator[np.ndarray]:

@@ -28,7 +28,7 @@ from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import RankRecord, read_record
 from hasten.distribute.launch.rendezvous import Rendezvous
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.observe.rundir import RANKS
 
 _GRACE_S = 120

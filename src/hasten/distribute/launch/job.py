@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ from hasten.engine.evaluation.evaluate import Evaluation, read_pair, summary_of,
 from hasten.engine.evaluation.measures import bounding_box, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs
 from hasten.engine.postprocess import Cleaning, Cleanings, postprocessed
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 
 SHARES = (0.01, 0.03, 0.1)
 """Smallest sizes of a component that are tried, as shares of the median labelled volume of a class."""
@@ -134,7 +134,8 @@ def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
 
 
 def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
-    """The scores of several folds, which share classes and regions."""
+    """The scores of several folds, which share classes and regions; without surfaces if their units differ."""
+    surfaces = all(each.surfaces for each in evaluations) and len({each.unit for each in evaluations}) == 1
     scores = tuple(score for each in evaluations for score in each.scores)
     total = sum(each.num_labelled for each in evaluations)
-    return dataclasses.replace(evaluations[0], predictions=folder, scores=scores, num_labelled=total)
+    return dataclasses.replace(evaluations[0], predictions=folder, scores=scores, surfaces=surfaces, num_labelled=total)

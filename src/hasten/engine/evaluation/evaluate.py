@@ -5,28 +5,37 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from hasten.cases.formats import read_file
-from hasten.cases.labels import as_integers, distinct_values
+from hasten.cases.formats import lacks_position, read_file_header
+from hasten.cases.labels import distinct_values, read_label_values
 from hasten.cases.types import Volume
+from hasten.config.patterns import first_few, listing
 from hasten.engine.evaluation.measures import MEASURES, CaseScore, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
-from hasten.engine.inputs import listing
+from hasten.engine.outputs import training_cases
+from hasten.engine.recorded_split import trained_on
+from hasten.engine.weights import model_file, run_of
 from hasten.files import replacing
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
+from hasten.observe.folds import finished_folds, is_cross_validation
+from hasten.observe.notebook import html_table
 from hasten.observe.rundir import write_json
 
+log = logging.getLogger(__name__)
+
 EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"
+Unit = Literal["mm", "px"]
 Tick = Callable[[int, int, str], None]
 """Called with (cases done, cases in all, case) after each case."""
 
@@ -58,10 +67,35 @@ class Evaluation:
     """Classes, and then regions."""
     main: tuple[str, ...]
     """Names that the mean of a case is taken over: the regions, or all classes where there are none."""
-    tolerance_mm: float
+    unit: Unit
+    """Of HD95 and of the tolerance of NSD."""
+    tolerance: float
     surfaces: bool
     num_labelled: int
     """Cases that the reference has, predicted or not."""
+    trained_on: dict[str, list[str]] = field(default_factory=dict)
+    """Cases that the networks behind the predictions were trained on, with the runs of these."""
+
+    @property
+    def training_note(self) -> str:
+        """How many cases are no test of the networks, as they were trained on them; "" if none is."""
+        if not self.trained_on:
+            return ""
+        runs = list(dict.fromkeys(run for of_case in self.trained_on.values() for run in of_case))
+        which = f"run {runs[0]}" if len(runs) == 1 else f"runs {first_few(runs)}"
+        return (
+            f"{len(self.trained_on)} of {len(self.cases)} cases were training cases of the {which}, so their scores do "
+            "not tell how well other images are segmented"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Evaluation: mean Dice {self.mean():.4f}, cases: {len(self.cases)}>"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, *(f"{self.summary(name, measure).mean:.4g}" for measure in self.measures)) for name in self.names
+        )
+        return html_table(("Class", *self.measures), rows, title=repr(self)[1:-1])
 
     @property
     def cases(self) -> list[str]:
@@ -73,8 +107,11 @@ class Evaluation:
 
     def summary(self, name: str, measure: str) -> Summary:
         """Statistics of a class or region, for "dice", "iou", "hd95" or "nsd"."""
-        scores = [score for score in self.scores if score.name == name]
-        return summary_of([getattr(score, measure) for score in scores])
+        return summary_of(self.values(name, measure))
+
+    def values(self, name: str, measure: str) -> list[float]:
+        """One measure of a class or region in each case; nan and infinity included."""
+        return [getattr(score, measure) for score in self.scores if score.name == name]
 
     def case_means(self, measure: str = "dice") -> dict[str, float]:
         """Mean over the finite scores of each case's `main` classes; nan of a case without any."""
@@ -93,10 +130,12 @@ class Evaluation:
         return {
             "predictions": str(self.predictions),
             "labels": str(self.labels),
-            "tolerance_mm": self.tolerance_mm,
+            "unit": self.unit,
+            f"tolerance_{self.unit}": self.tolerance,
             "surfaces": self.surfaces,
             "cases": len(self.cases),
             "labelled_cases": self.num_labelled,
+            "training_cases": self.trained_on,
             "mean": {measure: self.mean(measure) for measure in self.measures},
             "mean_over": list(self.main),
             "classes": {
@@ -129,7 +168,8 @@ def evaluate(
 ) -> Evaluation:
     """Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
 
-    Definitions are those of `monai.metrics`. A class that neither label map nor prediction holds is nan and is left out
+    Definitions are those of `monai.metrics`. Distances are in mm, or in px where label maps state no spacing, as
+    pictures do not (`Evaluation.unit`). A class that neither label map nor prediction holds is nan and is left out
     of means, and counted; where only one of them holds it, Dice, IoU and NSD are 0 and HD95 is infinite. Voxels of an
     ignore label that the data set declares are background on both sides.
 
@@ -139,7 +179,7 @@ def evaluate(
             are used.
         run: a run directory or best.pt, which names the classes and regions; else the data set does, or a dataset.json
             beside the folder.
-        tolerance_mm: distance up to which NSD takes surfaces for equal.
+        tolerance_mm: distance up to which NSD takes surfaces for equal; in px where the label maps state no spacing.
         surfaces: whether HD95 and NSD, which take most of the time, are measured.
         num_workers: cases at once, each in memory while it is scored; None takes the number of usable cores.
         tick: called as cases are scored.
@@ -152,13 +192,21 @@ def evaluate(
         >>> scores = hasten.evaluate("predictions", "path/to/dataset")
         >>> mean_dice = scores.mean()
     """
-    if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
-        raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
     return evaluate_pairs(
-        pairs, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
-        num_workers=num_workers, tick=tick,
+        pairs, predictions=Path(predictions), labels=Path(labels), run=run, tolerance_mm=tolerance_mm,
+        surfaces=surfaces, num_workers=num_workers, tick=tick,
     )  # fmt: skip
+
+
+def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict[str, list[str]]:
+    """As prediction.json says, by the images; and by the label maps of a run that is named."""
+    by_name = training_cases(predictions)
+    found = {pair.case: by_name[pair.prediction.name] for pair in pairs.pairs if pair.prediction.name in by_name}
+    if run is None:
+        return found
+    runs = finished_folds(Path(run)) if is_cross_validation(Path(run)) else [run_of(model_file(run))]
+    return {**trained_on(runs, {pair.case: [pair.label] for pair in pairs.pairs}, "label"), **found}
 
 
 def evaluate_pairs(
@@ -166,14 +214,18 @@ def evaluate_pairs(
     *,
     predictions: Path,
     labels: Path,
+    run: str | Path | None = None,
     tolerance_mm: float = 1.0,
     surfaces: bool = True,
     num_workers: int | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
     """`evaluate` for known pairs. predictions, labels: where they are from."""
+    if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
+        raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     scores: list[CaseScore] = []
     failures: list[str] = []
+    unit = _unit_of([pair.label for pair in pairs.pairs])
 
     def one(pair: Pair) -> list[CaseScore] | str:
         try:
@@ -181,7 +233,7 @@ def evaluate_pairs(
             prediction, label = without_ignored(prediction, label, pairs.ignore)
             return score_case(
                 pair.case, prediction, label, pairs.members,
-                spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces,
+                spacing=spacing if unit == "mm" else (1.0, 1.0, 1.0), tolerance=tolerance_mm, surfaces=surfaces,
             )  # fmt: skip
         except (ValueError, OSError) as error:
             return str(error)
@@ -197,11 +249,33 @@ def evaluate_pairs(
             if tick:
                 tick(number, len(pairs.pairs), pair.case)
     if failures:
-        raise ValueError(listing(failures, f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
-    return Evaluation(
+        raise ValueError(listing([failures], f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
+    evaluation = Evaluation(
         predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
-        main=tuple(pairs.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
+        main=tuple(pairs.main), unit=unit, tolerance=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
+        trained_on=_trained_on(pairs, predictions, run),
     )  # fmt: skip
+    if evaluation.training_note:
+        log.warning("%s", evaluation.training_note)
+    return evaluation
+
+
+def _unit_of(labels: Sequence[Path]) -> Unit:
+    """The unit that distances of these label maps are measured in; px if any of them states no spacing."""
+    without = [path for path in labels if _lacks_spacing(path)]
+    if without and len(without) < len(labels):
+        log.warning(
+            "%d of %d label maps state no spacing (%s), so all distances are in px; store it in each file to have mm",
+            len(without), len(labels), first_few([str(path) for path in without]),
+        )  # fmt: skip
+    return "px" if without else "mm"
+
+
+def _lacks_spacing(path: Path) -> bool:
+    try:
+        return lacks_position(path, read_file_header(path)[2])
+    except (ValueError, OSError):
+        return False  # who scores the case reads it again, and says what is wrong
 
 
 def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
@@ -227,36 +301,36 @@ def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None
 
     ignore: a further value that the map may hold.
     """
-    volume = read_file(path, label=True)
+    volume = read_label_values(path, labels, ignore)
     if len(volume.array) != 1:
         raise ValueError(f"{path}: has {len(volume.array)} channels; store label maps as one channel of label values")
-    integers = as_integers(volume.array, path)
-    unknown = sorted(set(distinct_values(integers).tolist()) - {*labels, ignore})
+    unknown = sorted(set(distinct_values(volume.array).tolist()) - {*labels, ignore})
     if unknown:
         shown, declared = (", ".join(map(str, values)) for values in (unknown, sorted(labels)))
         raise ValueError(
             f"{path}: holds the label values {shown}, declared are {declared}; name the run that made the predictions, "
             "or correct the labels of the dataset.json"
         )
-    return Volume(integers, volume.affine)
+    return volume
 
 
-def write_evaluation(evaluation: Evaluation, out: Path) -> None:
+def write_evaluation(evaluation: Evaluation, out: Path, settings: Sequence[str] = ()) -> None:
     """Write evaluation.csv, a row for each case and class, and evaluation.json, with the means, into the folder `out`.
 
-    In the JSON, null stands for nan and infinity alike; the CSV distinguishes them.
+    settings: of `infer`, with which the predictions were made instead of the run's own. In the JSON, null stands for
+    nan and infinity alike; the CSV distinguishes them.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["case", "class", "labelled_voxels", "predicted_voxels", *evaluation.measures])
+    writer.writerow(["case", "class", "labelled_voxels", "predicted_voxels", *evaluation.measures, "unit"])
     for score in evaluation.scores:
         values = [f"{getattr(score, measure):.6g}" for measure in evaluation.measures]
-        writer.writerow([score.case, score.name, score.labelled, score.predicted, *values])
+        writer.writerow([score.case, score.name, score.labelled, score.predicted, *values, evaluation.unit])
     target = out / EVALUATION_CSV
     with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
         file.write(text.getvalue().encode())
-    write_json(out / EVALUATION_JSON, evaluation.to_dict())
+    write_json(out / EVALUATION_JSON, evaluation.to_dict() | ({"settings": list(settings)} if settings else {}))
 
 
 def read_evaluation(folder: Path) -> Evaluation | None:
@@ -266,8 +340,9 @@ def read_evaluation(folder: Path) -> Evaluation | None:
         scores = tuple(CaseScore(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
         return Evaluation(
             predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
-            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), tolerance_mm=tree["tolerance_mm"],
-            surfaces=tree["surfaces"], num_labelled=tree["labelled_cases"],
+            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), unit=tree["unit"],
+            tolerance=tree[f"tolerance_{tree['unit']}"], surfaces=tree["surfaces"],
+            num_labelled=tree["labelled_cases"], trained_on=tree["training_cases"],
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None

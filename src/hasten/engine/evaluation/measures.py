@@ -27,7 +27,7 @@ class CaseScore:
     """nan where neither holds the class, 0 where only one of them does; IoU and NSD alike."""
     iou: float
     hd95: float = math.nan
-    """Distance in mm; inf where only one holds the class, nan where neither does or surfaces are not measured."""
+    """Distance in mm or px; inf where only one holds the class, nan where neither does or surfaces are not measured."""
     nsd: float = math.nan
 
 
@@ -38,13 +38,13 @@ def score_case(
     members: Mapping[str, Sequence[int]],
     *,
     spacing: tuple[float, float, float],
-    tolerance_mm: float = 1.0,
+    tolerance: float = 1.0,
     surfaces: bool = True,
 ) -> list[CaseScore]:
     """A score for each of `members`: name of a class or region to the label values that belong to it.
 
-    prediction, label: (D, H, W) label values of one grid. spacing: of it (D, H, W) in mm. tolerance_mm: distance up to
-    which NSD takes two surfaces for equal. surfaces: whether HD95 and NSD are measured.
+    prediction, label: (D, H, W) label values of one grid. spacing: of it (D, H, W), in mm or px. tolerance: distance up
+    to which NSD takes two surfaces for equal, in the same unit. surfaces: whether HD95 and NSD are measured.
     """
     assert prediction.shape == label.shape
     scores = []
@@ -59,7 +59,7 @@ def score_case(
         iou = both / (predicted + labelled - both) if any_voxel else math.nan
         hd95, nsd = (math.nan, math.nan)
         if surfaces:
-            hd95, nsd = surface_scores(predicted_mask, true_mask, spacing=spacing, tolerance_mm=tolerance_mm)
+            hd95, nsd = surface_scores(predicted_mask, true_mask, spacing=spacing, tolerance=tolerance)
         scores.append(
             CaseScore(
                 case=case, name=name, labelled=labelled, predicted=predicted, dice=dice, iou=iou, hd95=hd95, nsd=nsd
@@ -69,9 +69,12 @@ def score_case(
 
 
 def surface_scores(
-    predicted_mask: np.ndarray, true_mask: np.ndarray, *, spacing: tuple[float, float, float], tolerance_mm: float
+    predicted_mask: np.ndarray, true_mask: np.ndarray, *, spacing: tuple[float, float, float], tolerance: float
 ) -> tuple[float, float]:
-    """HD95 in mm and NSD of two masks (D, H, W) bool, by MONAI; a mask with D = 1 is measured in its plane."""
+    """HD95, in the unit of `spacing`, and NSD of two masks (D, H, W) bool, by MONAI.
+
+    One slice is measured in its plane.
+    """
     if not predicted_mask.any() or not true_mask.any():
         neither = not predicted_mask.any() and not true_mask.any()
         return (math.nan, math.nan) if neither else (math.inf, 0.0)
@@ -81,11 +84,12 @@ def surface_scores(
     box = bounding_box(predicted_mask | true_mask)
     masks = [torch.from_numpy(np.ascontiguousarray(mask[box]))[None, None] for mask in (predicted_mask, true_mask)]
     lengths: Sequence[float] = spacing
-    if predicted_mask.shape[0] == 1:
-        masks, lengths = [mask[:, :, 0] for mask in masks], spacing[1:]
+    if 1 in predicted_mask.shape:
+        across = predicted_mask.shape.index(1)
+        masks, lengths = [mask.squeeze(2 + across) for mask in masks], [*spacing[:across], *spacing[across + 1 :]]
     with one_torch_thread():
         hd95 = compute_hausdorff_distance(*masks, include_background=True, percentile=95, spacing=lengths)
-        nsd = compute_surface_dice(*masks, class_thresholds=[tolerance_mm], include_background=True, spacing=lengths)
+        nsd = compute_surface_dice(*masks, class_thresholds=[tolerance], include_background=True, spacing=lengths)
     return float(hd95), float(nsd)
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
-from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels
+from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels, nearest, similar_names
 from hasten.cases.labels import find_values, name_values, split_ignore
 from hasten.cases.nnunet import labels_and_regions
 from hasten.cases.read import check_affine
 from hasten.cases.sources import find_listing
-from hasten.config.patterns import first_few
-from hasten.engine.inputs import listing
+from hasten.config.patterns import first_few, listing
 from hasten.engine.weights import read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
 
@@ -31,6 +30,8 @@ class Pair:
     case: str
     prediction: Path
     label: Path
+    image: tuple[Path, ...] = ()
+    """Files of its image; empty where they are not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +47,11 @@ class Pairs:
     """Label value of voxels that are not scored."""
     num_labelled: int
     """Cases that LABELS has, predicted or not."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """Foreground classes in the order of their values, which is that of the class indices."""
+        return [name for value, name in sorted(self.labels.items()) if value != 0]
 
     @property
     def members(self) -> dict[str, tuple[int, ...]]:
@@ -67,28 +73,37 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
 
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
     """
-    predicted_paths = _folder(predictions, "predictions")
-    where, names, regions, ignore = _labels(labels)
+    predicted = _folder(predictions, "predictions")
+    where, images, names, regions, ignore = _labels(labels)
     of_data_set = _is_data_set(labels)
-    problems = [
-        f"{path}: is predicted, but {labels} has no case {case}"
-        for case, path in predicted_paths.items()
-        if case not in where
-    ]
-    if not of_data_set:
-        problems += [
-            f"{path}: has no prediction in {predictions}" for case, path in where.items() if case not in predicted_paths
-        ]
+    alike = similar_names(predicted.keys() - where.keys(), where.keys() - predicted.keys(), str(labels))
+    label_of = {case: where.get(case, where.get(alike.get(case, ""))) for case in predicted}
     pairs = [
-        Pair(case=case, prediction=path, label=where[case]) for case, path in predicted_paths.items() if case in where
+        Pair(case=case, prediction=predicted[case], label=label, image=images.get(case, ()))
+        for case, label in label_of.items()
+        if label is not None
     ]
-    problems += [problem for pair in pairs if (problem := _mismatch(pair)) is not None]
-    if problems:
+    unknown = [case for case, label in label_of.items() if label is None]
+    found = {pair.label for pair in pairs}
+    missing = [] if of_data_set else [path for path in where.values() if path not in found]
+    beside: dict[Path, float] = {}
+    problems = [
+        [f"{predicted[case]}: is predicted, but {labels} has no case {case}{nearest(case, where)}" for case in unknown],
+        [f"{path}: has no prediction in {predictions}" for path in missing],
+        [problem for pair in pairs if (problem := _mismatch(pair, beside)) is not None],
+    ]
+    count = sum(map(len, problems))
+    if count:
         remedy = (
             "give every label map a prediction of the same name, shape and affine; of a data set (its folder or "
             "dataset.json) only the predicted cases are looked at"
         )
-        raise ValueError(f"{listing(problems, f'{len(problems)} cases cannot be compared')}; {remedy}")
+        raise ValueError(f"{listing(problems, f'{count} cases cannot be compared')}; {remedy}")
+    if beside:
+        log.warning(
+            "the corners of %d predictions lie beside those of their label map, by up to %.2g voxels: %s",
+            len(beside), max(beside.values()), first_few(beside),
+        )  # fmt: skip
     if run is not None:
         content = read_model(finished_folds(run)[0] if is_cross_validation(run) else run)
         names = {int(value): name for value, name in content["labels"].items()}
@@ -111,7 +126,7 @@ def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int |
             "%s: holds the values %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
             "classes, store both with the same values", predictions, first_few(sides[0]), labels, first_few(sides[1]),
         )  # fmt: skip
-    return name_values(labelled | predicted, str(labels), ignore)
+    return name_values(predicted | labelled, str(labels), ignore)
 
 
 def _is_data_set(labels: Path) -> bool:
@@ -124,12 +139,15 @@ def _is_data_set(labels: Path) -> bool:
 
 def _labels(
     labels: Path,
-) -> tuple[dict[str, Path], dict[int, str] | None, dict[str, tuple[int, ...]], int | None]:
-    """The label map of each case, label value to name where that is declared, the regions, and the ignore label."""
+) -> tuple[dict[str, Path], dict[str, tuple[Path, ...]], dict[int, str] | None, dict[str, tuple[int, ...]], int | None]:
+    """The label map of each case, its image where that is known, label value to name where that is declared,
+    the regions, and the ignore label.
+    """
     if _is_data_set(labels):
         data_set = find_listing(labels)
         return (
             {case.id: case.label for case in data_set.cases if case.label},
+            {case.id: case.image for case in data_set.cases},
             data_set.labels,
             data_set.regions,
             data_set.ignore,
@@ -140,8 +158,8 @@ def _labels(
     if isinstance(content, dict) and "labels" in content:
         classes, ignore = split_ignore(content["labels"], str(declared))
         names, regions, _ = labels_and_regions(classes, content.get("regions_class_order"), declared)
-        return where, names, regions, ignore
-    return where, declared_labels(labels.parent), {}, None
+        return where, {}, names, regions, ignore
+    return where, {}, declared_labels(labels.parent), {}, None
 
 
 def _folder(folder: Path, what: str) -> dict[str, Path]:
@@ -158,14 +176,19 @@ def _folder(folder: Path, what: str) -> dict[str, Path]:
     return dict(named)
 
 
-def _mismatch(pair: Pair) -> str | None:
-    """Why the two files of a pair can't be compared, by their headers; None if they can."""
+def _mismatch(pair: Pair, beside: dict[Path, float]) -> str | None:
+    """Why the two files of a pair can't be compared, by their headers; None if they can.
+
+    beside: gets a prediction that lies a little beside its label map, and how far, in voxels.
+    """
     try:
         shape, _, affine = read_file_header(pair.prediction)
         label_shape, _, reference = read_file_header(pair.label)
         if shape != label_shape:
             return f"{pair.prediction}: its shape {shape} differs from {label_shape} of {pair.label} (D, H, W)"
-        check_affine(affine, pair.prediction, reference, pair.label)
+        distance = check_affine(affine, pair.prediction, reference, pair.label, shape)
     except ValueError as error:
         return str(error)
+    if distance:
+        beside[pair.prediction] = distance
     return None

@@ -37,7 +37,7 @@ def validation_pairs(run: Path) -> Pairs:
     case_set, _, validation = read_cases(config)
     names = label_names(validation)
     pairs = (
-        Pair(case=case.id, prediction=run / VALIDATION / name, label=case.label)
+        Pair(case=case.id, prediction=run / VALIDATION / name, label=case.label, image=case.image)
         for case, name in zip(validation, names, strict=True)
         if case.label is not None
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hasten.config.load import load_run
 from hasten.engine.ensemble import Member, with_infer
 from hasten.engine.evaluation.cleaning import Chosen, choose_cleanings
 from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs
 from hasten.engine.evaluation.pairs import Pairs
+from hasten.engine.evaluation.pictures import examples_of
 from hasten.engine.evaluation.run import validation_pairs
+from hasten.engine.examples import Example
 from hasten.engine.model import load_members
 from hasten.engine.postprocess import write_cleanings
 from hasten.engine.predict import predict_cases
@@ -30,7 +33,10 @@ class SettingsTrial:
 
     overrides: tuple[str, ...]
     """Changed settings of `infer`; empty for the run's own."""
+    settings: Mapping[str, Any]
+    """All settings, as the section `infer` has them."""
     evaluation: Evaluation
+    examples: tuple[Example, ...]
     passes: int
     """Number of windows, mirrored ones included, that went through the network."""
 
@@ -39,10 +45,19 @@ class SettingsTrial:
 class Trials:
     """A run with its own settings, and with others."""
 
+    run: Path
+    classes: list[str]
+    """Foreground classes in the order of the class indices."""
     own: SettingsTrial
     other: SettingsTrial | None
     chosen: Chosen | None
     """Post-processing of the label maps of `own`."""
+
+    def changes(self) -> dict[str, tuple[Any, Any]]:
+        """The settings that were tried beside the run's own: their names to both values."""
+        assert self.other is not None
+        names = dict.fromkeys(text.partition("=")[0].strip().partition(".")[2] for text in self.other.overrides)
+        return {name: (self.own.settings.get(name), self.other.settings[name]) for name in names}
 
     def better(self) -> tuple[int, int]:
         """Cases whose mean Dice is higher with the other settings, and cases in all."""
@@ -87,7 +102,7 @@ def evaluate_run(
             )
     if chosen is not None:
         write_cleanings(run, chosen.cleanings)
-    return Trials(own=baseline, other=other, chosen=chosen)
+    return Trials(run=run, classes=pairs.class_names, own=baseline, other=other, chosen=chosen)
 
 
 def _trial(
@@ -101,8 +116,15 @@ def _trial(
     counts: list[int] = []
     model.network.register_forward_pre_hook(lambda _, inputs: counts.append(len(inputs[0])))
     predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
-    evaluation = evaluate_pairs(_in(pairs, out), predictions=out, labels=case_set.source, surfaces=surfaces)
-    return SettingsTrial(overrides=overrides, evaluation=evaluation, passes=sum(counts))
+    predicted = _in(pairs, out)
+    evaluation = evaluate_pairs(predicted, predictions=run, labels=case_set.source, surfaces=surfaces)
+    return SettingsTrial(
+        overrides=overrides,
+        settings=members[0].content["config"]["infer"],
+        evaluation=evaluation,
+        examples=examples_of(evaluation, predicted),
+        passes=sum(counts),
+    )
 
 
 def _in(pairs: Pairs, folder: Path) -> Pairs:

@@ -43,7 +43,7 @@ class View:
     """Seconds since anything was written, if the run should have written."""
     time_s: float | None
     steps: int | None
-    """Done, of `total`."""
+    """Done, of `total`, which is an estimate where a time limit ends the run."""
     total: int | None
     target: float | None
     loss: float | None
@@ -94,7 +94,8 @@ class Watch:
         state, silent_s = self._state(summary)
         samples = {rank: sample for rank, recording in self._recordings.items() if (sample := _latest(recording))}
         train = mapping(config.get("train"))
-        total, steps = integer(train.get("steps")), self._steps(summary, samples)
+        steps = self._steps(summary, samples)
+        total, left_s = self._end(steps, integer(train.get("steps")), number(train.get("max_seconds")))
         target = mapping(summary.get("target")).get("value", train.get("target"))
         metric = "auc" if config.get("kind") == "detection" else "iou" if train.get("metric") == "iou" else "dice"
         scored = [(score, line) for line in self._validations if (score := number(line.get(metric))) is not None]
@@ -108,7 +109,7 @@ class Watch:
             silent_s=silent_s,
             time_s=self._time(samples),
             steps=steps,
-            total=total,
+            total=steps if state == "time_up" else total,
             target=number(target),
             loss=number(self._train.get("loss")),
             samples_per_s=number(self._train.get("samples_per_s")),
@@ -117,7 +118,7 @@ class Watch:
             score=scored[-1][0] if scored else None,
             best=best[0],
             best_step=integer(best[1].get("step")),
-            left_s=self._left(steps, total, number(train.get("max_seconds"))) if state == "running" else None,
+            left_s=left_s if state == "running" else None,
             ranks=samples,
             alerts=tuple(self._alerts(is_live=state == "running")),
             notes=tuple(self._notes()),
@@ -179,14 +180,18 @@ class Watch:
         times = [sample.time for sample in samples.values()] + [seconds for _, seconds in self._lines[-1:]]
         return max(times, default=None)
 
-    def _left(self, steps: int | None, total: int | None, limit_s: float | None) -> float | None:
-        """Seconds left at the pace of the last half of the lines, with validations, but not beyond the time limit."""
+    def _end(self, steps: int | None, total: int | None, limit_s: float | None) -> tuple[int | None, float | None]:
+        """Steps of the run and seconds left, at the pace of the last half of the lines, but not beyond the limit."""
         lines = self._lines[len(self._lines) // 2 - 1 :] if len(self._lines) > 2 else self._lines
         if steps is None or total is None or len(lines) < 2 or steps >= total:
-            return None
+            return total, None
         (first, began), (last, now) = lines[0], lines[-1]
-        remaining_s = (total - steps) * (now - began) / (last - first)
-        return remaining_s if limit_s is None else max(0.0, min(remaining_s, limit_s - now))
+        step_s = max(1e-9, (now - began) / (last - first))
+        left_s = (total - steps) * step_s
+        if limit_s is not None and limit_s - now < left_s:
+            left_s = max(0.0, limit_s - now)
+            total = steps + int(left_s / step_s)
+        return total, left_s
 
     def _read(self, name: str, parse: Callable[[str], Any]) -> dict[str, Any]:
         try:

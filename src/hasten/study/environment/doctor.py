@@ -79,7 +79,7 @@ def examine(
         *compiler,
         *check_conv3d(cells, where.type),
         *check_rates(rates),
-        *check_threads(threads_here()),
+        *check_threads(threads_here(others)),
         *check_homes(homes),
         check_load(others),
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import psutil
 import torch
 
 from hasten.observe.cgroup import cpu_quota
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import SPIN_NAMES, allowed_cpus, environment_of_user, spin_is_chosen, spin_text
+from hasten.observe.cpu_load import BUSY
 from hasten.study.environment.check import Check, check
 
 
@@ -33,6 +33,8 @@ class Threads:
     variables: Mapping[str, str] = field(default_factory=dict)
     openmp: tuple[str, ...] = ()
     """OpenMP libraries that this process has loaded."""
+    others: float = 0.0
+    """Cores that other programs use."""
 
     @property
     def wanted(self) -> int:
@@ -99,7 +101,7 @@ def check_threads(threads: Threads) -> tuple[Check, ...]:
     )
     if threads.quota is not None:
         text += f", for {threads.quota:g} cores' worth of time"
-    return (_number(threads, text), *_affinity(threads), *_settings(threads))
+    return (_number(threads, text), *_affinity(threads), *_spin(threads), *_settings(threads))
 
 
 def _number(threads: Threads, text: str) -> Check:
@@ -132,6 +134,18 @@ def _affinity(threads: Threads) -> list[Check]:
     return checks
 
 
+def _spin(threads: Threads) -> Iterator[Check]:
+    left = threads.usable - threads.others if threads.others > BUSY else threads.usable
+    left = left if threads.quota is None else min(left, threads.quota)
+    if threads.torch > 1 and left < threads.torch and not spin_is_chosen(threads.variables):
+        text = (
+            f"{threads.torch} threads have {left:.1f} cores, and those that wait for the others keep cores busy, some "
+            "milliseconds at each of a step's thousand barriers"
+        )
+        remedy = f"export {spin_text()}, as Hasten's commands do for themselves"
+        yield check("threads", "spin", text, remedy)
+
+
 def _settings(threads: Threads) -> list[Check]:
     checks = []
     counts = {name: threads.variables[name] for name in _COUNTS if name in threads.variables}
@@ -148,17 +162,18 @@ def _settings(threads: Threads) -> list[Check]:
     return checks
 
 
-def threads_here() -> Threads:
-    """The threads of this process."""
-    names = {*_COUNTS, *(trap.variable for trap in _TRAPS)}
+def threads_here(others: float = 0.0) -> Threads:
+    """The threads of this process, with the variables of a script that it would start. others: cores in use."""
+    names, environ = {*_COUNTS, *SPIN_NAMES, *(trap.variable for trap in _TRAPS)}, environment_of_user()
     return Threads(
-        usable=usable_cores(),
+        usable=len(allowed_cpus()),
         logical=psutil.cpu_count() or 1,
         physical=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
         torch=torch.get_num_threads(),
         quota=cpu_quota(),
-        variables={name: os.environ[name] for name in sorted(names) if os.environ.get(name)},
+        variables={name: environ[name] for name in sorted(names) if environ.get(name)},
         openmp=_openmp(),
+        others=others,
     )
 
 

@@ -19,7 +19,7 @@ from hasten.engine.components import RunComponents
 from hasten.engine.compose import compose_run
 from hasten.engine.run_plan import RunPlan, plan_run, with_train
 from hasten.observe.clock import Clock
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.prepare.case import prepare_case
 from hasten.study.environment.rates import read_rate
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hasten.report.html import write_page as write_html
 from hasten.report.model import Page, Section, Table
+from hasten.report.words import plain
 from hasten.study.finding import ms
 from hasten.study.run.doctor import RunDiagnosis
 from hasten.study.show import finding_lines, findings_section, split_section, whole
@@ -33,14 +34,13 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
     split = report.split
     best = next((finding for finding in report.findings if finding.gain is not None), None)
     cards = (
-        ("Bound by", report.diagnosis.bound, f"{split.share(report.diagnosis.bound):.0%} of the time"
-         if report.diagnosis.bound not in ("compute", "memory") else "the step itself"),
+        ("Bound by", report.diagnosis.bound, report.diagnosis.measure),
         ("A step", ms(split.step_s), f"{split.steps} timed, all costs spread over the run's steps"),
-        ("On one fixed batch", ms(split.fixed_batch_s or 0.0), "the compute floor"),
+        ("On one fixed batch", ms(split.fixed_batch_s or 0.0), split.floor_note),
         ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
         ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
     )  # fmt: skip
-    settings = tuple((name, str(value)) for name, value in report.settings.items())
+    settings = tuple((name.replace("_", " "), plain(value)) for name, value in report.settings.items())
     spread = "Validation, checkpoints and what is done once are spread over the steps."
     sections = (
         split_section(split, report.diagnosis, spread),

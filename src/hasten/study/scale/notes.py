@@ -9,7 +9,7 @@ from hasten.observe.cpu_load import BUSY
 from hasten.observe.values import integer, number, number_in
 from hasten.study.scale.log import Log
 from hasten.study.scale.run_logs import MEASURED
-from hasten.study.scale.series import Series, workers
+from hasten.study.scale.series import Series, cpu_cores, workers
 
 
 def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
@@ -20,8 +20,7 @@ def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
 
 
 def _overloaded(logs: Sequence[Log]) -> list[str]:
-    cores = {log.source: integer(_facts(log).get("cores")) or 0 for log in logs if _on_cpu(log)}
-    over = {log.world: cores[log.source] for log in logs if 0 < cores.get(log.source, 0) < log.world}
+    over = {log.world: cores for log in logs if 0 < (cores := cpu_cores(log) or 0) < log.world}
     return [
         f"{workers(world)} ran on {count} cores: they took turns, so these figures say nothing of scaling."
         for world, count in over.items()

@@ -70,7 +70,12 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
 def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
     cards = []
     for one in analysis.series:
-        last = next((point for point in reversed(one.points[1:]) if point.speedup is not None), None)
+        last = next((point for point in reversed(one.points[1:]) if point.speedup is not None or point.doubt), None)
+        if last is not None and last.doubt:
+            cards.append(
+                (f"Speed-up of {one.strategy}", words.DASH, f"not quoted on {workers(last.world)}: {last.doubt}")
+            )
+            continue
         if last is None or last.speedup is None or last.efficiency is None:
             continue
         detail = f"of {last.ideal:g}x on {workers(last.world)}: {words.share(last.efficiency)}"

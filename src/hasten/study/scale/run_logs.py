@@ -122,7 +122,7 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
     run = read_run(place)
     if run.status not in DONE:
         return None, [f"{at}: {run.status.replace('_', ' ')}, so it is left out."]
-    notes = [f"{at}: {note}" for note in run.notes if "resumed" in note]
+    notes = [f"{at}: was resumed; its seconds are those of all its processes."] if run.earlier_s else []
     settings = mapping(load_yaml(run.config)) if run.config else {}
     train = mapping(settings.get("train"))
     cases, batch = run.cases.get("train"), integer(mapping(settings.get("sample")).get("batch_size"))

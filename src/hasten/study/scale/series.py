@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.config.patterns import first_few
+from hasten.observe.cpu_load import BUSY
+from hasten.observe.values import integer, number
 from hasten.study.scale.log import Log
 from hasten.study.scale.run_logs import SINGLE
 
@@ -43,7 +45,7 @@ class Point:
     """Workers over those of the baseline."""
     epoch_s: Spread | None
     speedup: float | None
-    """Speed-up of an epoch: the baseline's median over this one's."""
+    """Speed-up of an epoch: the baseline's median over this one's. None where `doubt` says why it is not quoted."""
     efficiency: float | None
     total_s: Spread | None
     total_speedup: float | None
@@ -55,6 +57,10 @@ class Point:
     metric: Spread | None
     fall: float | None
     """The baseline's median metric less this one's."""
+    doubt: str
+    """Why no speed-up is quoted: it is above the ideal, or the processors were not these workers' alone; or ""."""
+    measured_ratio: float | None
+    """What was measured then: the baseline's median epoch over this one's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +147,9 @@ def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, t
     total_s, first_total_s = (_spread([log.total_s for log in group]) for group in (logs, base))
     metric, first_metric = (_spread([log.metric for log in group]) for group in (logs, base))
     ideal = logs[0].world / base[0].world
-    speedup = _ratio(first_epoch_s, epoch_s)
+    ratio, total_ratio = _ratio(first_epoch_s, epoch_s), _ratio(first_total_s, total_s)
+    doubt = "" if logs is base else _doubt([*base, *logs], ratio, ideal)
+    speedup = None if doubt else ratio
     times = [log.time_to(target) for log in logs] if target is not None and any(log.scores for log in logs) else None
     there = [time for time in times or [] if time is not None]
     cases = logs[0].cases
@@ -154,13 +162,34 @@ def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, t
         speedup=speedup,
         efficiency=None if speedup is None else speedup / ideal,
         total_s=total_s,
-        total_speedup=_ratio(first_total_s, total_s),
+        total_speedup=None if doubt or total_ratio is None or round(total_ratio, 2) > ideal else total_ratio,
         samples_per_s=cases / epoch_s.median if cases and epoch_s else None,
         target_s=statistics.median(there) if len(there) == len(logs) else None,
         reached=None if times is None else len(there),
         metric=metric,
         fall=None if metric is None or first_metric is None else first_metric.median - metric.median,
+        doubt=doubt,
+        measured_ratio=ratio if doubt else None,
     )
+
+
+def _doubt(logs: Sequence[Log], ratio: float | None, ideal: float) -> str:
+    """Why a ratio of times of these runs is no speed-up; "" if it may be one."""
+    others = max(number((log.machine or {}).get("others_cores")) or 0.0 for log in logs)
+    if others > BUSY:
+        return f"other programs used up to {others:.2g} cores meanwhile"
+    crowded = [log.world for log in logs if log.world > (cpu_cores(log) or log.world)]
+    if crowded:
+        return f"{workers(max(crowded))} took turns on fewer cores"
+    if ratio is not None and round(ratio, 2) > ideal:
+        return "more than the ideal can't come from workers alone: something else differed between the runs"
+    return ""
+
+
+def cpu_cores(log: Log) -> int | None:
+    """Cores of the machine of a run on a CPU; None of other runs, and where nobody knows."""
+    facts = log.machine or {}
+    return None if facts.get("gpus") else integer(facts.get("cores"))
 
 
 def _spread(values: Sequence[float | None]) -> Spread | None:

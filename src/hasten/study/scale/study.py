@@ -21,8 +21,8 @@ from hasten.config.schema import RunConfig, StrategyName
 from hasten.config.settled import PlannedRun
 from hasten.distribute.weak_scaling import weakly_scaled
 from hasten.engine.run_plan import RunPlan, plan_run
+from hasten.observe.cores import usable_cores
 from hasten.observe.cpu_load import LoadMeter
-from hasten.observe.env import usable_cores
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import write_json, write_text
 from hasten.observe.values import mapping

@@ -18,13 +18,25 @@ _COUNTED = 200_000
 """Number of permutations up to which the exact test is used."""
 _EQUAL = 0.03
 """Share below which a difference in time is ignored when single runs are compared."""
-_POSSIBLE = 1.1
-"""Efficiency up to which caches may explain it."""
 
 
 def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
     """Sentences: the fastest strategy, where more workers stop paying, and where quality falls by more than `drop`."""
-    return tuple(filter(None, [_winner(series), *_efficiencies(series), *_falls(series, drop, metric)]))
+    return tuple(
+        filter(None, [_winner(series), *_unquoted(series), *_efficiencies(series), *_falls(series, drop, metric)])
+    )
+
+
+def _unquoted(series: Sequence[Series]) -> list[str]:
+    """What was measured where it is not quoted as a speed-up, and why."""
+    return [
+        f"{point.strategy} on {workers(point.world)}: no speed-up is quoted, as {point.doubt}. Measured: an epoch of "
+        f"{point.epoch_s.seconds()} against {one.base.epoch_s.seconds()}, a ratio of {point.measured_ratio:.2f} where "
+        f"{point.ideal:g} is ideal."
+        for one in series
+        for point in one.points[1:]
+        if point.measured_ratio is not None and point.epoch_s is not None and one.base.epoch_s is not None
+    ]
 
 
 def _winner(series: Sequence[Series]) -> str:
@@ -32,7 +44,7 @@ def _winner(series: Sequence[Series]) -> str:
     by_world: dict[int, list[Point]] = {}
     for one in series:
         for point in one.points[1:]:
-            if point.epoch_s is not None:
+            if point.speedup is not None:
                 by_world.setdefault(point.world, []).append(point)
     shared = {world: points for world, points in by_world.items() if len(points) > 1}
     if not shared:
@@ -97,16 +109,8 @@ def _efficiencies(series: Sequence[Series]) -> list[str]:
         measured = [(point, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
         if not measured:
             continue
-        over = [point.world for point, efficiency in measured if efficiency > _POSSIBLE]
-        if over:
-            sentences.append(
-                f"{one.strategy}: more than the ideal at {join_words(over)} workers, which workers alone can't give: "
-                "something else differed between the runs."
-            )
         under = [point for point, efficiency in measured if efficiency < LEAST_EFFICIENCY]
         last, least = measured[-1]
-        if over and not under:
-            continue
         if not under:
             sentences.append(f"{one.strategy}: efficiency stays above 80 %, {share(least)} at {workers(last.world)}.")
             continue

@@ -20,6 +20,7 @@ from typing import IO, Literal
 
 import psutil
 
+from hasten.observe.cores import environment_of_user, usable_cores
 from hasten.study.script.records import ProcessRecord, read_records
 
 Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
@@ -80,7 +81,7 @@ def run_script(
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
-        request |= {"experiments": experiments, "cuda": assume_cuda}
+        request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
         start = time.perf_counter()
         child = subprocess.Popen(
             runnable,
@@ -158,7 +159,7 @@ def _script(name: str) -> None:
 
 
 def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) -> dict[str, str]:
-    env = {**os.environ, **more}
+    env = {**environment_of_user(), **more}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
     env["HASTEN_DOCTOR"] = request
     env["HASTEN_DOCTOR_CURES"] = ",".join(cures)

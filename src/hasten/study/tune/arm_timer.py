@@ -206,8 +206,8 @@ def _measured(compared: Comparison, name: str, agreement: str, arm: Arm) -> ArmR
         share = _spread(compared.seconds["base"])
         outcome, busy, why = "unclear", True, f"the base's own times spread by {share:.0%}, as on a busy machine"
     return ArmResult(
-        outcome=outcome, gain=judged.gain, low=judged.low, high=judged.high, seconds=compared.median(name),
-        base_seconds=compared.median("base"), agreement=agreement, why=why, busy=busy, once=arm.once,
+        outcome=outcome, gain=judged.gain, low=judged.low, high=judged.high, seconds=judged.arm_s,
+        base_seconds=judged.base_s, agreement=agreement, why=why, busy=busy, once=arm.once,
     )  # fmt: skip
 
 

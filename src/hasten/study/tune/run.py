@@ -17,8 +17,8 @@ from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.measure import machine
 from hasten.engine.outputs import make_folder
 from hasten.engine.run_plan import RunPlan, plan_run
+from hasten.observe.cores import usable_cores
 from hasten.observe.cpu_load import LoadMeter
-from hasten.observe.env import usable_cores
 from hasten.study.folder import empty_folder
 from hasten.study.tune.arm_builder import ArmBuilder
 from hasten.study.tune.arm_timer import ArmTimer

@@ -17,7 +17,7 @@ from hasten.engine.precision import autocast
 from hasten.engine.run_plan import RunPlan
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import recompute
-from hasten.observe.env import usable_cores
+from hasten.observe.cores import usable_cores
 from hasten.study.tune.arm_builder import ArmBuilder
 from hasten.study.tune.search import ArmResult, SearchRow, SearchStage, Space
 from hasten.study.tune.setting import Changes, Setting, changes_text

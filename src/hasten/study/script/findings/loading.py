@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
+from hasten.observe.cores import usable_cores
 from hasten.study.finding import WAITS, Finding, finding_from_share, gain_of, ms
 from hasten.study.script.findings.experiments import step_of
 from hasten.study.script.findings.loader_experiments import measured_loops, too_few, too_many
@@ -47,7 +47,7 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
         name,
         loader["site"],
         title,
-        f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
+        f"DataLoader(..., num_workers={min(4, usable_cores())}, persistent_workers=True)",
         evidence=evidence,
         cost_s=wait,
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),

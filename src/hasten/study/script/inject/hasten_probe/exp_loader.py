@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from .exp_time import usable_cores
 from .nested import tensors_in
 
 
@@ -187,7 +186,7 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     slow = (time.perf_counter() - begin) * (loader.batch_size or 1)
     if slow > seconds / 4:
         return {"skipped": f"a batch takes {slow:.1f} s", "needs_s": 16 * slow, **result}
-    cores = usable_cores()
+    cores = session.cores
     share = _processor_share(loader.dataset, batches)
     counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
     counts = [loader.num_workers, *(n for n in (0, *counts) if n != loader.num_workers)]

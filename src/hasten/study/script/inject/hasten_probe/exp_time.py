@@ -99,10 +99,9 @@ def interval(base: list[float], arm: list[float]) -> tuple[float, float, float]:
     return statistics.median(ratios), ratios[k - 1], ratios[n - k]
 
 
-def usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores(given: int) -> int:
+    """given: those of the doctor, by its container's quota."""
+    return min(given, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else given
 
 
 def memory() -> tuple[int, int]:

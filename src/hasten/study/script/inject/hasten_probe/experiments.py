@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import exp_items, exp_loader, exp_net
-from .exp_time import Others, random_state_kept, usable_cores
+from .exp_time import Others, random_state_kept
 
 SHARES = {
     "workers": 0.30,
@@ -55,7 +55,7 @@ def run(session: Any) -> dict[str, Any]:
     ):
         return {"skipped": "several ranks: one can't stop to experiment while the others train"}
     begin, others = time.perf_counter(), Others()
-    results: dict[str, Any] = {"cores": usable_cores(), **_step(session)}
+    results: dict[str, Any] = {"cores": session.cores, **_step(session)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
         stack.enter_context(_not_ended(session))

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .exp_time import usable_cores
+
 Site = str
 """`/path/train.py:31` of the nearest line of user code, or ""."""
 LOSSES = 200
@@ -67,6 +69,7 @@ class Session:
         self.deadline: float = request["start"] + request["seconds"]
         self.budget_s: float = request["budget"]
         self.assume_cuda: bool = request["cuda"]
+        self.cores = usable_cores(request["cores"])
         self.cures: dict[str, Any] = {}
         self.begin()
 

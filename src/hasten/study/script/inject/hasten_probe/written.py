@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from . import on_data
-from .exp_time import usable_cores
 from .session import Session
 
 _COPIED = (
@@ -21,6 +20,9 @@ _COPIED = (
     "saves", "copies", "validations", "compiled_functions", "cures",
 )  # fmt: skip
 """What the record has from the session as it is."""
+
+_SPIN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "KMP_LIBRARY")
+"""Variables that say how OpenMP's threads wait."""
 
 
 def write(session: Session, ended: str, experiments: dict[str, Any] | None = None) -> None:
@@ -62,7 +64,8 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
             for site, files in list(session.opened.items())
         ],
         "nnunet": session.uses.get("nnunet", {}),
-        "cores": usable_cores(),
+        "cores": session.cores,
+        "spin": {name: os.environ[name] for name in _SPIN if os.environ.get(name)},
         **{name: copy.copy(getattr(session, name)) for name in _COPIED},
     }
 

@@ -1,0 +1,48 @@
+"""`hasten settings`."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import textwrap
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+import typer
+
+from hasten.cli.terminal import echo
+
+
+def settings(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="[PATTERN]", help="Part of a name, a name with *, or a word of what the setting does."),
+    ] = None,
+) -> None:
+    """List the settings of a run with their values, their default and what they do."""
+    from hasten.config.describe import Setting, setting_sections
+
+    every = {setting.name: setting for section in setting_sections() for setting in section.settings}
+    wanted = (pattern or "").lower().partition("=")[0]
+
+    def fits(setting: Setting) -> bool:
+        return wanted in setting.name or fnmatchcase(setting.name, wanted)
+
+    found = [each for each in every.values() if fits(each)] or [
+        each for each in every.values() if wanted in f"{each.values} {each.meaning}".lower()
+    ]
+    if not found:
+        own = {name.rpartition(".")[2]: name for name in every}
+        near = difflib.get_close_matches(wanted, every, n=3)
+        near = near or [own[name] for name in difflib.get_close_matches(wanted.rpartition(".")[2], own, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "`hasten settings` lists all"
+        raise ValueError(f"{pattern}: is in no setting's name or description; {hint}")
+    width, lines = shutil.get_terminal_size().columns, list[str]()
+    for each in found:
+        lines.append(each.name)
+        for text in (f"{each.values}; default {each.default}", each.meaning):
+            lines += textwrap.wrap(
+                text.replace("`", ""), width, initial_indent="    ", subsequent_indent="    ",
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+    echo("\n".join(lines))

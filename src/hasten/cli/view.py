@@ -1,0 +1,69 @@
+"""`hasten view`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hasten.cli.source import Quiet, TrustChangedCode, run_from
+from hasten.cli.terminal import echo
+
+
+def view(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|DATA", help="Folder of a training run; with --batch a SOURCE, as `train` takes it."
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CASE...] [a.b=value...]",
+            help="Cases; default: worst, median and best of the last validation. With --batch instead: settings.",
+        ),
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Show the first augmented patches of a training on DATA.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the pages; default RUN/view. With --batch a file; default batch.html."),
+    ] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="Folder of label maps to show; default: what the run's best weights predict.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: the run's.")] = None,
+    trust_changed_code: TrustChangedCode = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write HTML pages to look at cases slice by slice, with label, prediction and error; or at augmented patches.
+
+    The pages need no server and no network: open them in a browser.
+    """
+    from hasten.pathology.config import is_detection_run
+    from hasten.report.view import write_batch_page, write_case_pages
+
+    if batch:
+        if predictions is not None or trust_changed_code:
+            raise ValueError(
+                "--batch: shows patches before training, which have no prediction; leave out other options"
+            )
+        overrides = [*(words or []), *([f"train.device={device}"] if device else [])]
+        echo(f"view       {write_batch_page(run_from(source, overrides), out or Path('batch.html'))}")
+        return
+    run = Path(source)
+    if is_detection_run(run):
+        raise ValueError(f"{run}: is a run on slides, which has no label maps; its heat maps are `hasten predict`'s")
+    pages = write_case_pages(
+        run, words or [], out or run / "view", predictions=predictions, device=device,
+        trust_changed_code=trust_changed_code, tick=None if quiet else _show,
+    )  # fmt: skip
+    for page in pages:
+        echo(f"view       {page}")
+
+
+def _show(done: int, total: int, target: Path) -> None:
+    echo(f"{done}/{total}  {target.name}", err=True)

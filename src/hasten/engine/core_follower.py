@@ -1,0 +1,108 @@
+"""The number of torch's threads on a CPU, which follows the cores that other programs leave.
+
+A thread that shares its core with another program takes twice as long for its part of each operation, and all others
+wait for it: one thread less is faster.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import psutil
+import torch
+
+from hasten.observe.cores import allowed_cpus, spin_is_chosen, spin_text, usable_cores
+from hasten.observe.cpu_load import BUSY, LoadMeter
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 0.5
+"""Seconds between readings of the load, at least."""
+_CLEAR = 0.6
+"""Cores by which a reading must differ from the threads: what others use varies, and a change costs a little."""
+
+
+class CoreFollower:
+    """Sets torch's threads by the cores that others leave: after the first reading, then if two in a row agree."""
+
+    def __init__(self, least: int, most: int, meter: LoadMeter, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """least, most: threads; `most` on a quiet machine."""
+        self.least, self.most, self.threads = least, most, most
+        self._meter, self._clock, self._cores = meter, clock, len(allowed_cpus())
+        self._read_at, self._told = clock(), False
+        self._wanted: int | None = None
+
+    def look(self) -> None:
+        """Read the load, if it is time, and set the threads of the calling thread's operators."""
+        if self._clock() - self._read_at < _EVERY_S:
+            return
+        self._read_at = self._clock()
+        others = self._meter.others()
+        wanted = self._fitting(self._cores - others)
+        if wanted != self.threads and self._wanted in (None, wanted):
+            log.info("torch uses %d threads: other programs use %.1f of %d cores", wanted, others, self._cores)
+            self.threads = wanted
+            torch.set_num_threads(wanted)
+        self._wanted = wanted
+        if others > BUSY and self.threads > 1 and not self._told and not spin_is_chosen():
+            self._told = True
+            log.warning(
+                "other programs use %.1f of %d cores, and torch's threads keep theirs busy while they wait for one "
+                "another, as torch was imported before hasten: import hasten first, or export %s",
+                others, self._cores, spin_text(),
+            )  # fmt: skip
+
+    def _fitting(self, left: float) -> int:
+        return max(self.least, min(self.most, self.threads if abs(left - self.threads) <= _CLEAR else round(left)))
+
+
+_FOLLOWER: ContextVar[CoreFollower | None] = ContextVar("follower", default=None)
+"""That of the calling thread; other threads begin without one."""
+
+
+@contextmanager
+def cores_followed(device: torch.device) -> Iterator[None]:
+    """Let torch's threads follow the cores left within the block, wherever it calls `follow_cores`.
+
+    On a GPU, and where the user has chosen a number or asks for deterministic results, it stays as it is.
+    """
+    if device.type != "cpu" or _FOLLOWER.get() is not None:
+        yield
+        return
+    before = torch.get_num_threads()
+    least = most = before
+    if not _is_chosen(before):
+        most = min(before, usable_cores())
+        least = -(-most // 2)  # others take what is given up, and would in the end leave a single core of many
+        torch.set_num_threads(most)
+    # Finding child processes takes longer than a reading should; their cores are not left to this one either.
+    token = _FOLLOWER.set(CoreFollower(least, most, LoadMeter(time.process_time)))
+    try:
+        yield
+    finally:
+        _FOLLOWER.reset(token)
+        torch.set_num_threads(before)
+
+
+def follow_cores() -> None:
+    """Between two operations: set torch's threads by the cores that others leave, within `cores_followed`."""
+    follower = _FOLLOWER.get()
+    if follower is not None:
+        follower.look()
+
+
+def keep_threads() -> None:
+    """Keep the number of threads from now on, within `cores_followed`: for another one, torch compiles anew."""
+    _FOLLOWER.set(None)
+
+
+def _is_chosen(threads: int) -> bool:
+    """Whether the user chose the number of threads; torch itself takes all cores, or without hyperthreads."""
+    named = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    usual = (len(allowed_cpus()), psutil.cpu_count(logical=False))
+    return named or torch.are_deterministic_algorithms_enabled() or threads not in usual

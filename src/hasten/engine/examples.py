@@ -1,0 +1,118 @@
+"""Example slices of validation cases: which cases, which slice, and its picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasten.cases.formats import is_picture, may_lack_position
+from hasten.cases.types import Case, is_flat, spacing_of
+from hasten.prepare.orient import orient, orientation_of
+from hasten.prepare.types import Geometry
+
+EXAMPLES = "examples.npz"
+"""File of a run with the fields of its examples: `image_0`, `label_0` and so on."""
+EXAMPLE_CASES = 3
+"""Cases that a run shows: the worst, the median and the best."""
+_PLANES = ("axial", "coronal", "sagittal")
+"""By the axis (D, H, W) of a RAS-oriented volume that goes across the slices."""
+_LOWEST = ("worst", "2nd lowest", "3rd lowest", "4th lowest")
+_THICK = 1.5
+"""Largest spacing over the next one from which a volume is shown in the plane of its thick slices."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One slice of a labelled case, seen from the patient's feet, front or left, with anterior or superior at the top.
+
+    Label map and prediction hold class indices: 0 is the background, and k the k-th of the rising foreground values.
+    """
+
+    name: str
+    which: str = ""
+    """Among the cases that were scored: "worst", "median", "best", or ""."""
+    where: str = ""
+    """Plane and number of the slice among those of the image file, from 1; empty of a 2-D image."""
+    dice: float | None
+    """Of the whole case."""
+    image: np.ndarray
+    """(H, W) or (H, W, 3) float32 in 0..1."""
+    label: np.ndarray
+    """(H, W) uint8, as is `prediction`."""
+    prediction: np.ndarray
+    pixel: tuple[float, float] = (1.0, 1.0)
+    """Height and width of a pixel, in mm where the file has a spacing."""
+
+
+def chosen_cases(dice: Mapping[str, float], *, lowest: int = 1) -> dict[str, str]:
+    """Cases to show, with what each is: the `lowest` ones (up to four), the median and the best.
+
+    dice: mean Dice of each case, nan where there is none: it is never shown.
+    """
+    order = sorted((case for case, value in dice.items() if not math.isnan(value)), key=lambda case: dice[case])
+    if len(order) < 2:
+        return dict.fromkeys(order, "the only case")
+    last = len(order) - 1
+    names = dict(enumerate(_LOWEST[:lowest])) | {len(order) // 2: "median", last: "best"}
+    return {order[place]: names[place] for place in sorted(names) if place <= last}
+
+
+def example_of(
+    case: Case,
+    image: np.ndarray,
+    label: np.ndarray,
+    prediction: np.ndarray,
+    geometry: Geometry,
+    *,
+    which: str,
+    dice: float,
+) -> Example:
+    """The slice on which label map and prediction differ most; where they agree, the one with the most foreground.
+
+    image: (C, D, H, W), of which the first channel is shown, or the colours of a picture. label, prediction:
+    (D, H, W) uint8 class index. geometry: of these arrays.
+    """
+    affine = geometry.directions()
+    permute, flip = orientation_of(affine, "RAS", geometry.shape)
+    volume, label, prediction = (orient(array, permute, flip) for array in (image, label, prediction))
+    spacing = tuple(spacing_of(affine)[axis] for axis in permute)
+    is_volume = not is_flat(geometry.shape)
+    axis = _slice_axis(spacing) if is_volume else 0
+    others = tuple(each for each in range(3) if each != axis)
+    differing = (label != prediction).sum(others)
+    index = int((differing if differing.any() else (label > 0).sum(others)).argmax())
+    where = ""
+    if is_volume:
+        at = label.shape[axis] - 1 - index if flip[axis] else index
+        number, count = geometry.source_slice(permute[axis], at)
+        plane = "" if may_lack_position(case.image[0]) else f"{_PLANES[axis]} "
+        where = f"{plane}slice {number + 1} of {count}"
+    colours = len(image) == 3 and len(case.image) == 1 and is_picture(case.image[0])
+    turn = (0, 1) if is_volume else ()
+    return Example(
+        name=case.id,
+        which=which,
+        where=where,
+        dice=dice,
+        image=np.flip(_shown(volume[: 3 if colours else 1].take(index, axis + 1)), turn),
+        label=np.flip(label.take(index, axis), turn),
+        prediction=np.flip(prediction.take(index, axis), turn),
+        pixel=(spacing[others[0]], spacing[others[1]]),
+    )
+
+
+def _slice_axis(spacing: tuple[float, ...]) -> int:
+    """The axis across the slices of a RAS-oriented volume (D, H, W): across thick ones, else from feet to head."""
+    thickest, second, _ = sorted(spacing, reverse=True)
+    return spacing.index(thickest) if thickest > _THICK * second else 0
+
+
+def _shown(plane: np.ndarray) -> np.ndarray:
+    """A slice (1, H, W) or (3, H, W) between its 1st and 99th percentile, as `Example.image`."""
+    plane = np.nan_to_num(plane.astype(np.float32))
+    low, high = np.percentile(plane, (1, 99)).tolist()
+    scaled = ((plane - low) / max(high - low, 1e-6)).clip(0, 1)
+    return scaled[0] if len(scaled) == 1 else np.moveaxis(scaled, 0, -1)

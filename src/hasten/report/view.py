@@ -1,0 +1,235 @@
+"""What `hasten view` shows: cases of a run with label and prediction, and patches as the network gets them."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hasten.cases.formats import is_picture, named_files
+from hasten.cases.labels import IGNORED
+from hasten.cases.read import read_image, read_label
+from hasten.cases.regions import regions_of
+from hasten.cases.types import Case, CaseSet, Volume, is_flat
+from hasten.config.intensity import scalings
+from hasten.config.load import load_run
+from hasten.config.patterns import first_few
+from hasten.config.schema import RunConfig, Spacing
+from hasten.engine.cases import arena_of
+from hasten.engine.ensemble import Member
+from hasten.engine.evaluation.measures import score_case
+from hasten.engine.label_files import label_names
+from hasten.engine.predict import predict_cases
+from hasten.engine.run_plan import plan_run, read_cases
+from hasten.engine.sampling import settle_program
+from hasten.engine.weights import model_file, read_model
+from hasten.observe.folds import VALIDATION, refuse_cross_validation
+from hasten.observe.rundir import RUN_YAML
+from hasten.prepare.orient import UNCHANGED, orientation_of
+from hasten.report import words
+from hasten.report.model import Key
+from hasten.report.read import read_run
+from hasten.report.slices import class_keys
+from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewer
+
+_PATCHES = 8
+"""Patches of a page at least, where batches are smaller, and twice as many at most."""
+_CONVENTION = (
+    "Axial slices have anterior at the top, coronal and sagittal ones superior; on the left is the patient's right, in "
+    "sagittal slices anterior. x, y and z are the file's voxels, from 0. Arrow keys move the slice of the plane that "
+    "was clicked last."
+)
+
+
+def write_case_pages(
+    run: Path, names: Sequence[str], out: Path, *, predictions: Path | None = None, device: str | None = None,
+    trust_changed_code: bool = False, tick: Callable[[int, int, Path], None] | None = None,
+) -> list[Path]:  # fmt: skip
+    """A page CASE.html in the folder `out` for each case; returns their paths.
+
+    names: of cases, which may also be those that the run was trained on; none takes the worst, the median and the best
+    of the last validation. predictions: folder of label maps named after the cases; None predicts with the run's best
+    weights, unless run/validation has what these predicted. device, trust_changed_code, tick: as `predict` takes them.
+    Raises ValueError.
+    """
+    refuse_cross_validation(run)
+    if not (run / RUN_YAML).is_file():
+        raise ValueError(
+            f"{run}: holds no run ({RUN_YAML} is missing); name the folder of a training run, or add --batch"
+        )
+    config = load_run(run / RUN_YAML)
+    case_set, train, validation = read_cases(config)
+    ranks = {} if names else _ranked(run)
+    cases = _chosen(case_set, names or list(ranks) or [case.id for case in validation[:3]], run)
+    parts = {case.id: "training case" for case in train} | {case.id: "validation case" for case in validation}
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".view") as scratch:
+        if predictions is not None:
+            paths, source = dict(named_files(predictions)), str(predictions)
+        else:
+            how = {"device": device or config.train.device, "trust_changed_code": trust_changed_code, "tick": tick}
+            paths, source = _predicted(run, cases, Path(scratch), **how), "its best weights"
+        without = [case.id for case in cases if case.id not in paths]
+        if without:
+            raise ValueError(f"{predictions}: holds no prediction of {first_few(without)}; name another --predictions")
+        pages = []
+        for case in cases:
+            links = [(each.id, "" if each is case else f"{each.id}.html") for each in cases] if len(cases) > 1 else []
+            which = f"{ranks.get(case.id, '')}{parts.get(case.id, 'case that the run left out')}"
+            page = _case_page(case, case_set, config, paths[case.id])
+            about = f"{run.resolve().name}: {which}; prediction by {source}. {page.verdict}"
+            page = replace(page, verdict=about, links=links)
+            pages.append(write_viewer(page, out / f"{case.id}.html"))
+    return pages
+
+
+def _ranked(run: Path) -> dict[str, str]:
+    """The cases whose slices the run kept, with their place in its last validation."""
+    return {each.name: each.which and f"{each.which} of the last validation, " for each in read_run(run).examples}
+
+
+def _chosen(case_set: CaseSet, names: Sequence[str], run: Path) -> list[Case]:
+    cases = {case.id: case for case in case_set.cases}
+    for name in names:
+        if name not in cases:
+            near = difflib.get_close_matches(name, cases, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {first_few(cases)}"
+            raise ValueError(f"{name}: is no case of {case_set.source}, which {run} was trained on; {hint}")
+    return [cases[name] for name in dict.fromkeys(names)]
+
+
+def _predicted(run: Path, cases: Sequence[Case], scratch: Path, **how: Any) -> dict[str, Path]:
+    """The label map of each case: of run/validation, if it is of the best weights, or else written into `scratch`."""
+    member = Member(model_file(run), read_model(run))
+    kept = {case.id: run / VALIDATION / name for case, name in zip(cases, label_names(cases), strict=True)}
+    since = member.where.stat().st_mtime_ns
+    missing = [case for case in cases if not kept[case.id].is_file() or kept[case.id].stat().st_mtime_ns < since]
+    written = predict_cases([member], missing, scratch, **how) if missing else []
+    return kept | {case.id: path for case, path in zip(missing, written, strict=True)}
+
+
+def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Path) -> Viewer:
+    image = read_image(case)
+    maps = {
+        layer: read_label(replace(case, label=path), case_set.labels, image, case_set.ignore)
+        for layer, path in (("label", case.label), ("prediction", prediction))
+        if path is not None
+    }
+    shape = image.array.shape[1:]
+    permute, flip = orientation_of(image.affine, "RAS", (shape[0], shape[1], shape[2]))
+    volume = turned(
+        case.id, image.array, maps, permute, flip, spacing=image.spacing, ranges=_ranges(image.array, config),
+    )  # fmt: skip
+    dice = _dice(case, case_set, maps, image) if case.label is not None else {}
+    lengths = _times(*(f"{mm:.3g}" for mm in image.spacing[::-1]))
+    flat = f"{_times(*(side for side in shape[::-1] if side > 1))} pixels"
+    size = f"{_times(*shape[::-1])} voxels (x, y, z) of {lengths} mm" if not is_flat(shape) else flat
+    return Viewer(
+        title=case.id,
+        verdict=f"{_mean(dice, case_set)}{size}.",
+        volumes=[volume],
+        channels=case_set.channels,
+        classes=_classes(case_set, dice),
+        colour=_is_colour(case_set, case),
+        ignored=case_set.ignore is not None,
+        notes=(
+            "With label and prediction both on, the label is an outline.",
+            *([_CONVENTION] if not is_flat(shape) else []),
+        ),
+    )
+
+
+def _times(*sides: object) -> str:
+    return f"{words.NBSP}×{words.NBSP}".join(map(str, sides))
+
+
+def _ranges(array: np.ndarray, config: RunConfig) -> list[tuple[float, float]]:
+    """Values of each channel shown black and white: the window of the run, if it has one."""
+    windows = [scaling.window for scaling in scalings(config.prepare, len(array))] if config.prepare.intensity else []
+    return [window or range_of(channel) for channel, window in zip(array, windows or [None] * len(array), strict=True)]
+
+
+def _dice(case: Case, case_set: CaseSet, maps: Mapping[str, np.ndarray], image: Volume) -> dict[str, float]:
+    """Dice of each foreground class and region on the image's own voxels, without those that neither map holds."""
+    members: dict[str, tuple[int, ...]] = {
+        name: (index,) for index, (_, name) in enumerate(sorted(case_set.labels.items())) if index
+    }
+    members |= {region.name: region.members for region in regions_of(case_set)}
+    label, prediction = (np.where(maps["label"] == IGNORED, 0, maps[layer]) for layer in ("label", "prediction"))
+    scores = score_case(case.id, prediction, label, members, spacing=image.spacing, surfaces=False)
+    return {each.name: each.dice for each in scores if not np.isnan(each.dice)}
+
+
+def _mean(dice: Mapping[str, float], case_set: CaseSet) -> str:
+    """The mean Dice as a run has it: over the regions, or the classes where there are none."""
+    counted = [dice[name] for name in case_set.regions or dice if name in dice]
+    regions = "".join(f", {name} {dice[name]:.3f}" for name in case_set.regions if name in dice)
+    return f"Mean Dice {words.score(float(np.mean(counted)))}{regions}. " if counted else ""
+
+
+def _classes(case_set: CaseSet, dice: Mapping[str, float] | None = None) -> list[Key]:
+    """The legend, by class index."""
+    (_, background), *others = sorted(case_set.labels.items())
+    keys = class_keys(name for _, name in others)
+    score = {name: f"Dice {value:.3f}" for name, value in (dice or {}).items()}
+    return [Key(background, "#000000"), *(replace(key, detail=score.get(key.name, "")) for key in keys)]
+
+
+def write_batch_page(config: RunConfig, out: Path) -> Path:
+    """A page of the first patches of a run, with labels, as its batch program makes them; returns its path.
+
+    Cases are prepared into the cache, as training does. Raises ValueError.
+    """
+    planned = plan_run(replace(config, sample=replace(config.sample, compile=False)))  # for a few batches
+    case_set, chain = planned.case_set, planned.config.augment
+    _, program = settle_program(planned, arena_of(planned))
+    spacing = planned.config.prepare.spacing
+    spacing = spacing if spacing and all(spacing) else (1.0, 1.0, 1.0)
+    volumes: list[Pictured] = []
+    sizes: list[int] = []
+    while sum(sizes) < _PATCHES:
+        batch = {key: value.cpu().numpy() for key, value in program(len(sizes)).items()}
+        sizes.append(len(batch["image"]))
+        for image, label in zip(batch["image"], batch["label"], strict=True):
+            volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set, spacing))
+    shown = volumes[: 2 * _PATCHES]
+    sides = _times(*shown[0].image.shape[4 - case_set.spatial_dims :])
+    axes = "D, H, W" if case_set.spatial_dims == 3 else "H, W"
+    page = Viewer(
+        title=f"Batches of {case_set.name}",
+        verdict=f"{len(shown)} patches of the first {len(sizes)} steps, {sides} voxels ({axes}) and {sizes[0]} in a "
+        f"batch, augmented by {chain.chain or f'augment.preset={chain.preset}'}.",
+        volumes=shown,
+        channels=case_set.channels,
+        classes=_classes(case_set),
+        colour=_is_colour(case_set, planned.train[0]),
+        ignored=case_set.ignore is not None,
+        linked=True,
+        notes=(
+            "Values and label maps are those that the network gets, after preparation and augmentation. All patches "
+            "show the same slice.",
+        ),
+    )
+    return write_viewer(page, out)
+
+
+def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet, spacing: Spacing) -> Pictured:
+    flat = (1,) * (3 - case_set.spatial_dims)
+    image, label = (each.reshape(len(each), *flat, *each.shape[1:]) for each in (image.astype(np.float32), label))
+    ranges = [range_of(channel) for channel in image]
+    if len(image) == 3 and case_set.spatial_dims == 2:  # so that colours stay
+        ranges = [range_of(image)] * 3
+    patch = turned(
+        name, image, {"label": label[0].astype(np.uint8)}, *UNCHANGED, spacing=spacing, ranges=ranges,
+        caption=f"mean {image.mean():.2f}, {image.min():.2f} to {image.max():.2f}",
+    )  # fmt: skip
+    return replace(patch, anatomical=False, planes=("axial",))  # which may be flipped
+
+
+def _is_colour(case_set: CaseSet, case: Case) -> bool:
+    return len(case_set.channels) == 3 and len(case.image) == 1 and is_picture(case.image[0])
