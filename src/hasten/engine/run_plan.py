@@ -122,8 +122,6 @@ def tell_data(planned: RunPlan, clock: Clock) -> None:
     threads = torch.get_num_threads()
     on_host = f"{threads} thread{'s' * (threads != 1)}"
     clock.tell(f"device     {device}, {torch.cuda.get_device_name(device) if device.type == 'cuda' else on_host}")
-    if planned.config.train.budget is not None and planned.config.network.channels is None:
-        clock.tell("timing     networks of several widths")
 
 
 def tell_network(planned: RunPlan, clock: Clock) -> None:
