@@ -30,8 +30,13 @@ def export(
     from hasten.engine.export import export_weights
 
     exported = export_weights(
-        run, out, format, overwrite=overwrite, tolerance=tolerance, trust_changed_code=trust_changed_code
-    )  # type: ignore[arg-type]
+        run,
+        out,
+        format,  # type: ignore[arg-type]
+        overwrite=overwrite,
+        tolerance=tolerance,
+        trust_changed_code=trust_changed_code,
+    )
     if exported.format == "bundle":
         command = f"python -m monai.bundle run --config_file {exported.path}/configs/inference.json"
         checked = f"a MONAI bundle\n{command} --bundle_root {exported.path} --dataset_dir IMAGES --output_dir LABELS"

@@ -46,7 +46,7 @@ class _Guarded(Verbs):
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
         except Exception as error:
             if hasattr(error, "possibilities"):  # click's NoSuchOption, of which typer may have its own copy
-                field = field_called(error.option_name)
+                field = field_called(getattr(error, "option_name", ""))
                 error.possibilities = [f"{field}=VALUE"] if field is not None else error.possibilities
             text = mistake_text(error)
             if text is None or os.environ.get("HASTEN_DEBUG") == "1":

@@ -27,7 +27,7 @@ def watch(
     view = following.poll()
     # What is not a terminal gets one frame, as it can't be drawn over.
     if once or not console.is_terminal:
-        console.print(frame(view), soft_wrap=True)
+        console.print(frame(view), soft_wrap=not console.is_terminal)
         return
     with Live(frame(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not view.is_over:

@@ -378,7 +378,7 @@ def _nearest(at: Key, names: Iterable[Key]) -> str:
     """Suggests names: what other tools' word stands for, similar ones of the section, or the same name elsewhere."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
     known = field_called(str(at[-1]))
-    similar = [known] if known in map(_dotted, names) else []
+    similar = [known] if known is not None and known in map(_dotted, names) else []
     if not similar:
         similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
     if not similar:

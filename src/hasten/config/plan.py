@@ -275,11 +275,9 @@ def _flip_prob(plan: Plan) -> Decision:
 
 def _strength(value: Any, plan: Plan) -> Decision | None:
     augment = plan.config.augment
-    return (
-        None
-        if augment.chain or augment.preset != "default"
-        else Decision(value, f"that of augment.preset={augment.preset}")
-    )
+    if augment.chain or augment.preset != "default":
+        return None
+    return Decision(value, f"that of augment.preset={augment.preset}")
 
 
 def _steps(plan: Plan) -> Decision:

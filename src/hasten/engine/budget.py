@@ -67,6 +67,7 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     """
     if planned.config.train.max_seconds is None or not _open(planned, "train.steps"):
         return None
+    experiments.tell("timing     networks, for what fits into the time")
     estimate, why = _Estimate(experiments), ""
     fast = _with_network(planned, FAST, 1.0) if _open(planned, "network.name") else None
     if fast is None or fast is planned or _operations(fast) >= _operations(planned):

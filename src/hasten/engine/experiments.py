@@ -28,6 +28,10 @@ class Experiments:
         self.timed: dict[str, VariantTimes] = {}
         """What was timed in this run, by network and shape, also where it was too doubtful to be kept for others."""
 
+    def tell(self, text: str) -> None:
+        """Say what the run is about to try."""
+        self._clock.tell(text)
+
     @property
     def seconds(self) -> float:
         """Seconds that experiments have taken, those under way included."""

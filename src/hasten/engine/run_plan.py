@@ -119,10 +119,9 @@ def tell_data(planned: RunPlan, clock: Clock) -> None:
         f"data       {data.name}: {len(planned.train)} cases to train on, {len(planned.validation)} to validate on; "
         f"{data.spatial_dims}-D; {', '.join(classes[:3])}{more}"
     )
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    clock.tell(f"device     {device}, {name}")
-    if planned.config.train.budget is not None and planned.config.network.channels is None:
-        clock.tell("timing     networks of several widths")
+    threads = torch.get_num_threads()
+    on_host = f"{threads} thread{'s' * (threads != 1)}"
+    clock.tell(f"device     {device}, {torch.cuda.get_device_name(device) if device.type == 'cuda' else on_host}")
 
 
 def tell_network(planned: RunPlan, clock: Clock) -> None:
