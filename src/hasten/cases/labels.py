@@ -26,8 +26,8 @@ MAX_CLASSES = 255
 _MAX_FOUND = 32
 _GRAYS = 5
 """Different values between 0 and 255 that are taken for those of a smoothed mask, if their steps differ."""
-_MOST_NUMBERED = 5
-"""Values from 1 without a gap that are taken for classes, however many of them a file has."""
+_MOST_NUMBERED, _DENSE = 5, 0.8
+"""Values from 1 with few gaps (this share of them is there) that are classes, however many of them a file has."""
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
 """Digits of a label value at most, so that it fits into int64."""
@@ -205,13 +205,13 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> N
             f"{_listed(grays)}; store 0 and 255 alone (in Python 255 * (mask > 127)), or, if they are classes, declare "
             "them in a labels.json."
         )
-    counted = {len(each): path for each, path in sets.items() if each == tuple(range(1, len(each) + 1))}
-    most, fewest = max(counted, default=0), min(counted, default=0)
-    if len(counted) == len(sets) and most > _MOST_NUMBERED and 2 * fewest <= most:
+    numbered = [each for each in sets if each[0] > 0 and len(each) >= _DENSE * each[-1]]
+    most, fewest = max(numbered, key=len, default=()), min(numbered, key=len, default=())
+    if len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and 2 * len(fewest) <= len(most):
         raise ValueError(
-            f"{counted[most]}: holds the values 1 to {most}, and {counted[fewest]} 1 to {fewest}, which look like "
-            "numbers of single objects (instances), not classes; store masks of 0 and 1 (in Python label > 0), or, if "
-            "they are classes, declare them in a labels.json."
+            f"{sets[most]}: holds {len(most)} values up to {most[-1]}, and {sets[fewest]} {len(fewest)} up to "
+            f"{fewest[-1]}, which look like numbers of single objects (instances), not classes; store masks of 0 and 1 "
+            "(in Python label > 0), or, if they are classes, declare them in a labels.json."
         )
     if len(values) > _MAX_FOUND:
         raise ValueError(

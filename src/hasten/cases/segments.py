@@ -52,8 +52,9 @@ def by_name(volume: Volume, labels: Mapping[int, str], path: Path, ignore: int |
     """
     value_of = {name.strip().lower(): value for value, name in labels.items()}
     present = present_segments(volume, path)
-    of_class = {s: value_of.get(s.name.strip().lower(), ignore if s.value == ignore else None) for s in present}
-    strange = [s for s in present if of_class[s] is None]
+    found = [(s, value_of.get(s.name.strip().lower(), ignore if s.value == ignore else None)) for s in present]
+    of_class = {segment: value for segment, value in found if value is not None}
+    strange = [segment for segment in present if segment not in of_class]
     if strange and len(present) == 1 and len(labels) == 2:
         of_class[present[0]] = max(labels)
     elif strange:
