@@ -33,10 +33,10 @@ def unchosen(monkeypatch: pytest.MonkeyPatch) -> None:
 class Machine:
     """Of `cores`; each look is a second after the last one, and finds the next of `others` in use."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, cores: int, others: Sequence[float]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cores: int, others: Sequence[float], least: int = 0) -> None:
         monkeypatch.setattr(core_follower, "allowed_cpus", lambda: set(range(cores)))
         self.readings, self.now = iter(others), 0.0
-        self.follower = CoreFollower(cores, self, clock=self.clock)  # type: ignore[arg-type]
+        self.follower = CoreFollower(least or -(-cores // 2), cores, self, clock=self.clock)  # type: ignore[arg-type]
         self.looks = len(others)
 
     def clock(self) -> float:
@@ -90,13 +90,14 @@ def test_an_unbounded_spin_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog
         caplog.clear()
         monkeypatch.setattr(core_follower, "spin_is_chosen", lambda chosen=chosen: chosen)
         with caplog.at_level(logging.WARNING):
-            Machine(monkeypatch, 2, [0.0, 1.0, 1.0]).followed()
+            assert Machine(monkeypatch, 2, [0.0, 1.0, 1.0], least=2).followed() == [2, 2, 2]
         assert ["GOMP_SPINCOUNT" in record.message for record in caplog.records] == [True] * lines
 
 
 def following(device: torch.device = CPU) -> bool:
     with cores_followed(device):
-        return core_follower._FOLLOWER.get() is not None
+        follower = core_follower._FOLLOWER.get()
+        return follower is not None and follower.least < follower.most
 
 
 @pytest.mark.usefixtures("unchosen")

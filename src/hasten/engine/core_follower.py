@@ -30,9 +30,9 @@ _CLEAR = 0.6
 class CoreFollower:
     """Sets torch's threads by the cores that others leave: after the first reading, then if two in a row agree."""
 
-    def __init__(self, most: int, meter: LoadMeter, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """most: threads on a quiet machine."""
-        self.most, self.threads = most, most
+    def __init__(self, least: int, most: int, meter: LoadMeter, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """least, most: threads; `most` on a quiet machine."""
+        self.least, self.most, self.threads = least, most, most
         self._meter, self._clock, self._cores = meter, clock, len(allowed_cpus())
         self._read_at, self._told = clock(), False
         self._wanted: int | None = None
@@ -49,7 +49,7 @@ class CoreFollower:
             self.threads = wanted
             torch.set_num_threads(wanted)
         self._wanted = wanted
-        if others > BUSY and not self._told and not spin_is_chosen():
+        if others > BUSY and self.threads > 1 and not self._told and not spin_is_chosen():
             self._told = True
             log.warning(
                 "other programs use %.1f of %d cores, and torch's threads keep theirs busy while they wait for one "
@@ -58,9 +58,7 @@ class CoreFollower:
             )  # fmt: skip
 
     def _fitting(self, left: float) -> int:
-        # At least half: others take what is given up, and would in the end leave a single core of many.
-        at_least = -(-self.most // 2)
-        return max(at_least, min(self.most, self.threads if abs(left - self.threads) <= _CLEAR else round(left)))
+        return max(self.least, min(self.most, self.threads if abs(left - self.threads) <= _CLEAR else round(left)))
 
 
 _FOLLOWER: ContextVar[CoreFollower | None] = ContextVar("follower", default=None)
@@ -73,14 +71,17 @@ def cores_followed(device: torch.device) -> Iterator[None]:
 
     On a GPU, and where the user has chosen a number or asks for deterministic results, it stays as it is.
     """
-    before = torch.get_num_threads()
-    if device.type != "cpu" or _is_chosen(before):
+    if device.type != "cpu" or _FOLLOWER.get() is not None:
         yield
         return
-    most = min(before, usable_cores())
-    torch.set_num_threads(most)
+    before = torch.get_num_threads()
+    least = most = before
+    if not _is_chosen(before):
+        most = min(before, usable_cores())
+        least = -(-most // 2)  # others take what is given up, and would in the end leave a single core of many
+        torch.set_num_threads(most)
     # Finding child processes takes longer than a reading should; their cores are not left to this one either.
-    token = _FOLLOWER.set(CoreFollower(most, LoadMeter(time.process_time)))
+    token = _FOLLOWER.set(CoreFollower(least, most, LoadMeter(time.process_time)))
     try:
         yield
     finally:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, MutableMapping
 
 from hasten.observe.cgroup import cpu_quota
 
-SPIN = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
-"""How long a thread spins: iterations of GNU's library (some 0.1 ms; its default is 300,000), milliseconds of Intel's
+SPIN = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
+"""How long a thread spins: iterations of GNU's library (its default is 300,000), milliseconds of Intel's
 and LLVM's (the default is 200)."""
 SPIN_NAMES = (*SPIN, "OMP_WAIT_POLICY", "KMP_LIBRARY")
 _OURS = "HASTEN_SPIN"
