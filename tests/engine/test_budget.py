@@ -19,6 +19,7 @@ from hasten.engine.budget import (
     LEAST_WIDE_STEPS,
     MORE,
     SMALL_FIRST,
+    STAGED_STEPS,
     STRONG_STEPS,
     Scale,
     choose_scale,
@@ -166,6 +167,9 @@ def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.M
     long, scale = scaled(monkeypatch, source)
     assert scale.steps > STRONG_STEPS
     assert long.config.sample.stages == ()
+    brief, scale = scaled(monkeypatch, source, seconds=8 * few)
+    assert scale.steps < STAGED_STEPS
+    assert brief.config.sample.stages == ()
 
 
 def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

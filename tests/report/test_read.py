@@ -127,3 +127,10 @@ def test_lines_without_the_metric_are_counted(make_run: MakeRun) -> None:
     run = read_run(make_run(summary={"target": {"metric": "mean_iou", "value": None}, "best": {}}))
     assert run.validations == ()
     assert any("lack a finite step, time_s or iou" in note for note in run.notes)
+
+
+def test_what_a_run_doubts_of_itself_is_known_when_reading(make_run: MakeRun) -> None:
+    folder = make_run()
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "doubts": ["3 steps are too few"]}))
+    assert read_run(folder).notes == ("3 steps are too few.",)

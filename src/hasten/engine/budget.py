@@ -35,8 +35,10 @@ STRONG_STEPS = 1500
 """Fewest steps with nnU-Net's ranges of rotation and zoom, which then give a higher Dice (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
 SMALL_FIRST = ((0.3, 0.5), (0.6, 0.75))
-"""`sample.stages` of 3-D runs with fewer than `STRONG_STEPS` steps whose patches hold a case: they then reach a higher
-Dice, and runs on crops a lower one (docs/engine.md)."""
+"""`sample.stages` of 3-D runs of `STAGED_STEPS` to `STRONG_STEPS` steps whose patches hold a case: they then reach a
+higher Dice, and runs on crops a lower one (docs/engine.md)."""
+STAGED_STEPS = 200
+"""Fewest steps with these: shares of fewer, where the estimate is off, would leave none on full patches."""
 MORE = 4
 """Times the steps that should fit, which are planned: the time ends the run, also where steps become faster than they
 were here."""
@@ -159,7 +161,7 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     planned = with_train(planned, **settled)
     if scale.steps >= STRONG_STEPS:
         planned = _with_strong_augmentation(planned, decisions)
-    else:
+    elif scale.steps >= STAGED_STEPS:
         planned = _with_small_patches(planned, decisions)
     return dataclasses.replace(planned, decisions=decisions)
 

@@ -252,7 +252,7 @@ class Loop:
 
     # Validation
 
-    def _make_async_validation(self) -> AsyncValidation[ValidationScore | None]:
+    def _make_async_validation(self) -> AsyncValidation[ValidationScore]:
         # On a CPU the training continues meanwhile, on the other cores.
         threads = max(1, torch.get_num_threads() // 2) if self.device.type == "cpu" else None
         return AsyncValidation(self.evaluator, self._deliver, like=self.components.validated, threads=threads)
@@ -280,9 +280,8 @@ class Loop:
             with self.clock.span("checkpoint"):
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
 
-    def _deliver(self, validated: Validated[ValidationScore | None]) -> None:
+    def _deliver(self, validated: Validated[ValidationScore]) -> None:
         """Record an asynchronous validation, some steps after the step whose weights it validated."""
-        assert validated.result is not None
         self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
 
     def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float) -> None:
