@@ -69,7 +69,7 @@ def evaluate(
     if not labels:
         if run is not None or tolerance_mm != 1.0 or num_workers is not None:
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
-        evaluation = _of_run(predictions, overrides, postprocessing, surfaces, device, quiet)
+        evaluation = _of_run(predictions, overrides, postprocessing, surfaces, device, out, quiet)
     else:
         evaluation = score(
             predictions, labels[0], run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers,
@@ -89,13 +89,19 @@ def _write(evaluation: Evaluation, out: Path) -> None:
 
 
 def _of_run(
-    run: Path, overrides: list[str], postprocessing: bool, surfaces: bool, device: str | None, quiet: bool
+    run: Path,
+    overrides: list[str],
+    postprocessing: bool,
+    surfaces: bool,
+    device: str | None,
+    out: Path | None,
+    quiet: bool,
 ) -> Evaluation:
     from hasten.engine.evaluation.settings import evaluate_run
 
     tick = None if quiet else lambda done, total, target: _show(done, total, target.name)
     comparison = evaluate_run(
-        run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, tick=tick
+        run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, out=out, tick=tick
     )
     echo("\n".join(_table(comparison.own.evaluation)))
     if comparison.other is not None:

@@ -14,6 +14,7 @@ from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs
 from hasten.engine.evaluation.pairs import Pairs
 from hasten.engine.evaluation.run import validation_pairs
 from hasten.engine.model import load_members
+from hasten.engine.outputs import make_folder
 from hasten.engine.postprocess import write_cleanings
 from hasten.engine.predict import predict_cases
 from hasten.engine.run_plan import read_cases
@@ -58,13 +59,15 @@ def evaluate_run(
     postprocessing: bool = False,
     surfaces: bool = True,
     device: str | None = None,
+    out: Path | None = None,
     tick: Tick | None = None,
 ) -> Trials:
     """Scores of a run's validation cases on the images' own voxels, by its best weights.
 
     overrides: settings of `infer` that are tried beside the run's own, such as "infer.flip_axes=[0,1,2]".
     postprocessing: choose what is done to label maps by these cases, as a cross-validation does, and write it into the
-    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. tick: as for `predict`.
+    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. out: an existing
+    folder for the label maps meanwhile; None takes that of the run. tick: as for `predict`.
     Raises ValueError.
     """
     run = Path(run)
@@ -76,7 +79,8 @@ def evaluate_run(
     pairs = validation_pairs(run)
     if not pairs.pairs:
         raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
-    with tempfile.TemporaryDirectory(dir=run, prefix=".evaluate") as scratch:
+    make_folder(out or run)
+    with tempfile.TemporaryDirectory(dir=out or run, prefix=".evaluate") as scratch:
         folder = Path(scratch)
         baseline = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
         chosen = choose_cleanings(_in(pairs, folder / "own"), baseline.evaluation) if postprocessing else None
