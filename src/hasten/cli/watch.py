@@ -22,7 +22,7 @@ def watch(
     from hasten.observe.monitor.watch import Watch
 
     console = Console(highlight=False)
-    if not once and console.is_terminal and not run.exists():
+    if not once and not run.exists():
         console.print(f"{run}: does not exist yet; waiting for the run to begin (Ctrl-C ends)", soft_wrap=True)
         while not run.exists():
             time.sleep(every)
