@@ -317,13 +317,14 @@ def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     mistake = None if is_own(config.network) else network_mistake(config.network, spatial_dims)
     if mistake:
         return [mistake]
-    alone = config.sample.batch_size == config.train.accumulate
+    piece = math.ceil(config.sample.batch_size / config.train.accumulate)
+    alone = piece == 1 or config.sample.batch_size % piece == 1
     mistakes = (_patch_mistake(name, patch, unit, config.network, alone) for name, patch in patches.items())
     return [text for text in mistakes if text]
 
 
 def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork, alone: bool) -> str | None:
-    """alone: whether a batch norm sees a single sample."""
+    """Why the network can't take a patch. alone: whether a batch norm gets a single sample in training."""
     setting = "network.divisor" if is_own(network) else "network.strides"
     if not is_own(network) and NETWORKS[network.name].factors:
         setting = f"network.name={network.name}"
@@ -335,7 +336,7 @@ def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwo
         larger = [2 * side if side > 1 else 1 for side in patch]
         fewer = "" if NETWORKS[network.name].factors else ", or fewer strides"
         return (
-            f"{name}: {list(patch)} leaves one voxel at the coarsest level, which {network.norm} norm can not scale; "
+            f"{name}: {list(patch)} leaves one voxel at the coarsest level, which {network.norm} norm cannot scale; "
             f"use {larger} or more{fewer}"
         )
     return None
