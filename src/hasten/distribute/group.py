@@ -105,7 +105,7 @@ def _default_address(world: World) -> None:
 
 def _unsupervised(world: World) -> bool:
     """Whether all ranks are on this host and no agent watches them: a shell may have inherited a job's variables."""
-    by_agent = "TORCHELASTIC_RUN_ID" in os.environ or world.launcher in ("mpi", "horovod")
+    by_agent = any(name.startswith("TORCHELASTIC_") for name in os.environ) or world.launcher in ("mpi", "horovod")
     return not by_agent and os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1")
 
 

@@ -265,8 +265,9 @@ def _warn_of_probabilities(factory: CustomNetwork, scores: Tensor) -> None:
     log.warning(
         "%s: gives probabilities, as from a %s at its end, but Hasten's losses and predictions take it of the scores "
         "themselves; return the scores before it, unless your own loss.name needs probabilities",
-        factory.setting, last,
-    )  # fmt: skip
+        factory.setting,
+        last,
+    )
 
 
 class _Reads(TorchDispatchMode):

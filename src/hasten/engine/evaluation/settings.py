@@ -66,9 +66,8 @@ def evaluate_run(
 
     overrides: settings of `infer` that are tried beside the run's own, such as "infer.flip_axes=[0,1,2]".
     postprocessing: choose what is done to label maps by these cases, as a cross-validation does, and write it into the
-    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. out: an existing
-    folder for the label maps meanwhile; None takes that of the run. tick: as for `predict`.
-    Raises ValueError.
+    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. out: folder for
+    the label maps meanwhile, where that of the run can't be written. tick: as for `predict`. Raises ValueError.
     """
     run = Path(run)
     refuse_cross_validation(run)
