@@ -16,7 +16,7 @@ from torch import distributed
 from hasten.config.schema import DistributeConfig
 from hasten.distribute import group as module
 from hasten.distribute.group import RendezvousError, long_timeout_group, process_group, why_unreachable, with_timeout
-from hasten.distribute.world import World
+from hasten.distribute.world import Launcher, World
 from tests.cases.servers import free_port
 from tests.processes import Program
 
@@ -48,6 +48,29 @@ def error_of(
     assert time.monotonic() - begin < LONG_S
     assert not distributed.is_initialized()
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "remedy"), [("torchrun", "unset RANK WORLD_SIZE"), ("slurm", "unset SLURM_PROCID, or srun --ntasks=1")]
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_variables_of_another_job_are_soon_an_error(
+    monkeypatch: pytest.MonkeyPatch, launcher: Launcher, remedy: str, rank: int
+) -> None:
+    monkeypatch.setattr(module, "_SAME_HOST_S", 0.5)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    world = World(rank=rank, size=2, local_rank=rank, local_size=2, launcher=launcher)
+    # Supervised ranks, or those of several hosts, would wait for 600 s.
+    config = DistributeConfig(timeout_s=600)
+    with pytest.raises(RendezvousError, match=remedy), process_group(world, config, torch.device("cpu")):
+        pass
+    monkeypatch.delenv("MASTER_ADDR")
+    elsewhere = World(rank=0, size=2, launcher=launcher)
+    with pytest.raises(ValueError, match=remedy), process_group(elsewhere, config, torch.device("cpu")):
+        pass
 
 
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,10 @@ def test_a_single_voxel_at_the_coarsest_level_is_refused(source: Path) -> None:
     message = message_of(config_of(source, *deep))
     assert "sample.patch" in message
     assert "[8, 8, 8]" in message
-    plan_run(config_of(source, *deep, "network.norm=batch"))
+    plan_run(config_of(source, *deep, "network.norm=batch", "sample.batch_size=2"))
+    for alone in (["sample.batch_size=1"], ["sample.batch_size=3", "train.accumulate=2"]):
+        message = message_of(config_of(source, *deep, "network.norm=batch", *alone))
+        assert "batch norm cannot scale; use [8, 8, 8] or more" in message
     plan_run(config_of(source, deep[0], "sample.patch=[4, 4, 8]"))
 
 

@@ -200,3 +200,20 @@ def test_a_small_image_leaves_the_norms_of_a_network_that_pads_something() -> No
     assert [small_side(side, by) for side, by in ((128, 1), (40, 8), (128, 12), (20, 1), (128, 64), (1, 1))] == [
         32, 32, 36, 20, 128, 1,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("last", "told"), [("x.softmax(1)", "softmax"), ("x.sigmoid()", "sigmoid"), ("x", ""), ("x.log_softmax(1)", "")]
+)
+def test_a_network_that_gives_probabilities_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, last: str, told: str
+) -> None:
+    text = f"""
+class Own(Plain):
+    def forward(self, x):
+        x = super().forward(x)
+        return {last}
+"""
+    check_custom_network(own_of(tmp_path, text, "Own"), (8, 8, 8), (1, 1, 1))
+    messages = [record.getMessage() for record in caplog.records]
+    assert [f"as from a {told} at its end" in message for message in messages] == ([True] if told else [])

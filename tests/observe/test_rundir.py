@@ -17,6 +17,14 @@ def test_a_new_directory_is_made_with_its_checkpoints(tmp_path: Path) -> None:
     assert [entry.name for entry in path.iterdir()] == [rundir.CHECKPOINTS]
 
 
+def test_names_that_are_no_utf_8_are_written_and_read_back(tmp_path: Path) -> None:
+    name = os.fsdecode(b"zell\xe4.png")
+    write_json(tmp_path / "plan.json", {name: "\u00e4"})
+    assert json.loads((tmp_path / "plan.json").read_text(encoding="utf-8")) == {name: "\u00e4"}
+    append_jsonl(tmp_path / "lines.jsonl", {"file": name})
+    assert read_jsonl(tmp_path / "lines.jsonl") == [{"file": name}]
+
+
 def test_a_directory_in_use_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("kept")
     with pytest.raises(ValueError, match=r"is not empty; add --resume .* another --out") as raised:

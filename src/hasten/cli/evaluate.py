@@ -114,7 +114,7 @@ def _of_run(
     show = counted()
     tick = None if quiet else lambda done, total, target: show(done, total, target.name)
     comparison = evaluate_run(
-        run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, tick=tick
+        run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, out=out, tick=tick
     )
     echo("\n".join(_table(comparison.own.evaluation)))
     if comparison.other is not None:

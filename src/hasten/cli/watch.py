@@ -23,7 +23,12 @@ def watch(
     from hasten.observe.monitor.frame import frame
     from hasten.observe.monitor.watch import Watch
 
-    following, console = Watch(run), Console(highlight=False)
+    console = Console(highlight=False)
+    if not once and not run.exists():
+        console.print(f"{run}: does not exist yet; waiting for the run to begin (Ctrl-C ends)", soft_wrap=True)
+        while not run.exists():
+            time.sleep(every)
+    following = Watch(run)
     view = following.poll()
     # What is not a terminal gets one frame, as it can't be drawn over.
     if once or not console.is_terminal:

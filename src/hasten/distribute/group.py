@@ -21,6 +21,15 @@ from hasten.files import first_line
 
 _LONG_TIMEOUT = timedelta(hours=12)
 """Timeout while one process prepares the data and the others wait: a large data set takes hours."""
+_SAME_HOST_S = 20.0
+"""How long ranks that nobody supervises wait for each other on one host, where all start at once."""
+_ONE_PROCESS = {
+    "torchrun": "unset RANK WORLD_SIZE",
+    "slurm": "unset SLURM_PROCID, or srun --ntasks=1",
+    "mpi": "start it without mpirun",
+    "horovod": "unset HOROVOD_RANK",
+}
+"""How to leave the job that a launcher's variables describe, which a shell may have inherited."""
 _LATE_S = 2.0
 """Margin that lets torch's own timeouts expire first."""
 
@@ -48,7 +57,8 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=config.timeout_s)
-    store = _store(world, timeout)
+    store = _store(world, min(timeout, timedelta(seconds=_SAME_HOST_S)) if _unsupervised(world) else timeout)
+    store.set_timeout(timeout)
     try:
         distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
     except (RuntimeError, ValueError, OSError) as error:
@@ -89,8 +99,19 @@ def _default_address(world: World) -> None:
         raise ValueError(
             f"{', '.join(missing)}: not set, so {world} does not know where to meet the others; "
             "start the job by `hasten launch`, torchrun or `hasten slurm submit`, which set them, or name the host of "
-            "rank 0 yourself: mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"
+            f"rank 0 yourself: mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500. {_as_one_process(world)}"
         )
+
+
+def _unsupervised(world: World) -> bool:
+    """Whether all ranks are on this host and no agent watches them: a shell may have inherited a job's variables."""
+    by_agent = any(name.startswith("TORCHELASTIC_") for name in os.environ) or world.launcher in ("mpi", "horovod")
+    return not by_agent and os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1")
+
+
+def _as_one_process(world: World) -> str:
+    remedy = _ONE_PROCESS.get(world.launcher)
+    return f"To run as one process: {remedy}" if remedy else ""
 
 
 def _store(world: World, timeout: timedelta) -> distributed.Store:
@@ -121,7 +142,8 @@ def _rendezvous_error(world: World, reason: str) -> RendezvousError:
     where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     return RendezvousError(
         f"{world} could not meet the others at {where} ({reason}); check that rank 0 runs on the host of MASTER_ADDR, "
-        "that MASTER_PORT is free there and no firewall lies between, and that all ranks were started"
+        f"that MASTER_PORT is free there and no firewall lies between, and that all ranks were started. "
+        f"{_as_one_process(world)}".rstrip(". ")
     )
 
 

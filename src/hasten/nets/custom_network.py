@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from hasten.config.networks import GIVEN_BY_RUN
 from hasten.config.schema import NetworkConfig, Triple
 from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text, require_same_source
 from hasten.nets.random_state import random_state_kept
+
+log = logging.getLogger(__name__)
 
 _SIDES = (16, 24, 32, 48, 64, 96)
 """Sides of the images that are tried in turn: multiples of the divisors that networks usually need."""
@@ -234,6 +237,7 @@ def check_custom_network(factory: CustomNetwork, patch: Triple, unit: Triple) ->
                 raise ValueError(f"{error}; or use another sample.patch (given {list(patch)})") from error
             if training:
                 _check_heads(factory, network, image)
+                _warn_of_probabilities(factory, factory.scores(network, image))
 
 
 def _check_heads(factory: CustomNetwork, network: nn.Module, image: Tensor) -> None:
@@ -247,6 +251,23 @@ def _check_heads(factory: CustomNetwork, network: nn.Module, image: Tensor) -> N
                 f"{factory.setting}: gives {shape} as one of several outputs in training; each must be scores of shape "
                 f"(batch, {factory.num_classes}, ...), for deep supervision"
             )
+
+
+def _warn_of_probabilities(factory: CustomNetwork, scores: Tensor) -> None:
+    """A network that ends in soft-max or sigmoid learns badly, as losses take them of its scores again."""
+    low, high, total = scores.min(), scores.max(), scores.sum(1)
+    if scores.shape[1] > 1 and low >= 0 and torch.allclose(total, torch.ones_like(total), atol=1e-3):
+        last = "softmax"
+    elif low > 0 and high < 1:
+        last = "sigmoid"
+    else:
+        return
+    log.warning(
+        "%s: gives probabilities, as from a %s at its end, but Hasten's losses and predictions take it of the scores "
+        "themselves; return the scores before it, unless your own loss.name needs probabilities",
+        factory.setting,
+        last,
+    )
 
 
 class _Reads(TorchDispatchMode):

@@ -103,14 +103,14 @@ def _json_line(record: Any) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a whole file as atomically as `write_json`."""
     with replacing(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}")) as file:
-        file.write(text.encode())
+        file.write(text.encode("utf-8", "backslashreplace"))  # bytes of a file name that are no UTF-8, as JSON reads
 
 
 def append_jsonl(path: Path, record: Any) -> None:
     """Add one record as a line of JSON; what an interrupted write left at the end is repaired first."""
     line = _json_line(record)
     _end_with_newline(path)
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(line)
 
 

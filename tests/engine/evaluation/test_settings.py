@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +170,25 @@ def test_each_network_of_an_ensemble_names_its_training_cases(run: Path, tmp_pat
     predict([run, copy], images(run), tmp_path / "out")
     found = evaluate(tmp_path / "out", run.parent / "data", surfaces=False).trained_on
     assert found == {case.id: [str(run)] for case in train} | {case.id: [str(copy)] for case in validation}
+
+
+def test_a_run_that_can_not_be_written_is_evaluated_elsewhere(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary_file = tempfile.TemporaryFile
+
+    def refused(*args: object, dir: Path, **options: object) -> object:
+        if Path(dir) == run:
+            raise PermissionError(13, "Permission denied")
+        return temporary_file(*args, dir=dir, **options)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    before = sorted(run.iterdir())
+    with pytest.raises(ValueError, match="choose another --out"):
+        evaluate_run(run, surfaces=False)
+    out = tmp_path / "scores"
+    words = ["evaluate", str(run), "--no-surfaces", "--quiet", "--out", str(out)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == ["evaluation.csv", "evaluation.html", "evaluation.json"]
+    assert sorted(run.iterdir()) == before

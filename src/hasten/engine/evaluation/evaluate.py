@@ -329,7 +329,7 @@ def write_evaluation(evaluation: Evaluation, out: Path, settings: Sequence[str] 
         writer.writerow([score.case, score.name, score.labelled, score.predicted, *values, evaluation.unit])
     target = out / EVALUATION_CSV
     with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
-        file.write(text.getvalue().encode())
+        file.write(text.getvalue().encode("utf-8", "backslashreplace"))
     write_json(out / EVALUATION_JSON, evaluation.to_dict() | ({"settings": list(settings)} if settings else {}))
 
 

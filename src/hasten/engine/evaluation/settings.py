@@ -17,6 +17,7 @@ from hasten.engine.evaluation.pictures import examples_of
 from hasten.engine.evaluation.run import validation_pairs
 from hasten.engine.examples import Example
 from hasten.engine.model import load_members
+from hasten.engine.outputs import make_folder
 from hasten.engine.postprocess import write_cleanings
 from hasten.engine.predict import predict_cases
 from hasten.engine.run_plan import read_cases
@@ -73,14 +74,15 @@ def evaluate_run(
     postprocessing: bool = False,
     surfaces: bool = True,
     device: str | None = None,
+    out: Path | None = None,
     tick: Tick | None = None,
 ) -> Trials:
     """Scores of a run's validation cases on the images' own voxels, by its best weights.
 
     overrides: settings of `infer` that are tried beside the run's own, such as "infer.flip_axes=[0,1,2]".
     postprocessing: choose what is done to label maps by these cases, as a cross-validation does, and write it into the
-    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. tick: as for `predict`.
-    Raises ValueError.
+    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. out: folder for
+    the label maps meanwhile, where that of the run can't be written. tick: as for `predict`. Raises ValueError.
     """
     run = Path(run)
     refuse_cross_validation(run)
@@ -91,7 +93,8 @@ def evaluate_run(
     pairs = validation_pairs(run)
     if not pairs.pairs:
         raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
-    with tempfile.TemporaryDirectory(dir=run, prefix=".evaluate") as scratch:
+    make_folder(out or run)
+    with tempfile.TemporaryDirectory(dir=out or run, prefix=".evaluate") as scratch:
         folder = Path(scratch)
         baseline = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
         chosen = choose_cleanings(_in(pairs, folder / "own"), baseline.evaluation) if postprocessing else None
