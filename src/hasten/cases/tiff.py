@@ -23,7 +23,7 @@ TIFF_ENDINGS = (".tif", ".tiff")
 _CHANNEL = re.compile(r"_\d{4}$")
 _ALPHA = (1, 2)
 """What TIFF's tag ExtraSamples says of a sample that is opacity; any other is a channel."""
-_WIDENED = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
+_WIDENED: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
 _DEPTH = "ZIQ"
 """tifffile's letters for slices, and for pages of which nothing is said."""
 _LOSSY = (
@@ -232,7 +232,7 @@ def _voxels(stack: _Stack, part: slice) -> np.ndarray:
     separate, thick, height, width, contiguous = page.shaped
     if thick == 1:
         numbers = numbers[:, part]
-    kind = _WIDENED.get(page.dtype.name, page.dtype.newbyteorder("="))
+    kind: np.dtype[Any] = _WIDENED.get(page.dtype.name, page.dtype.newbyteorder("="))
     out = np.empty((*numbers.shape, separate, contiguous, thick, height, width), kind)
     try:
         mapped = _mapped(stack)
