@@ -21,7 +21,7 @@ from hasten.files import first_line
 
 _LONG_TIMEOUT = timedelta(hours=12)
 """Timeout while one process prepares the data and the others wait: a large data set takes hours."""
-_SAME_HOST_S = 20.0
+_SAME_HOST_S = 15.0
 """How long ranks that nobody supervises wait for each other on one host, where all start at once."""
 _ONE_PROCESS = {
     "torchrun": "unset RANK WORLD_SIZE",
