@@ -2,8 +2,8 @@
 
 "after" is Hasten as it starts by itself; "before" has torch's own defaults: a thread for each core, and threads that
 spin 300,000 times at each barrier. Each arm is a process that makes steps of the planned run on request, and the arms
-take turns: quiet, beside a program that takes one core, and in a control group with a quota of one core. The first
-steps of a turn are not recorded. The quota needs a writable control group (version 1 or 2).
+take turns: quiet, beside a program that takes one core, and ("after" alone) in a control group with a quota of one
+core. The first steps of a turn are not recorded. The quota needs a writable control group (version 1 or 2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps={"type": int, "default": 2, "help": "recorded in each turn"},
         unrecorded={"type": int, "default": 2, "help": "steps of a turn before those"},
         name={"default": "hippocampus", "help": "of the data set, for the results"},
-        places={"nargs": "+", "choices": PLACES, "default": ["quiet", "busy"]},
+        limit={"type": float, "default": 160.0, "help": "seconds after which no further round begins"},
         source={"type": Path, "help": "any data set; default --data"}, worker={"help": argparse.SUPPRESS},
     )  # fmt: skip
     if given.worker:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         data = given.source or given.data or phantoms(Path(scratch) / "set", 8, {"shape": (40, 56, 40)})
         rounds = given.rounds or (2 if given.quick else 5)
-        results = measure(data, given.places, rounds, given.unrecorded, given.steps)
+        results = measure(data, rounds, given.unrecorded, given.steps, time.perf_counter() + given.limit)
     claims = []
     for place in PLACES[1:]:
         ratio = median_ratio(results.get(f"after/{place}_s"), results.get("after/quiet_s"))
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     finish(f"busy_core_{given.name}", claims, results, given.out, given.quick, settings=settings, others_before=others)
 
 
-def measure(data: Path, places: Sequence[str], rounds: int, unrecorded: int, steps: int) -> dict[str, list[float]]:
-    """Mean seconds of a turn's recorded steps, by arm and place."""
+def measure(data: Path, rounds: int, unrecorded: int, steps: int, end: float) -> dict[str, list[float]]:
+    """Mean seconds of a turn's recorded steps, by arm and place. end: when no further round begins."""
     defaults = {"GOMP_SPINCOUNT": "300000", "OMP_NUM_THREADS": str(len(allowed_cpus()))}
     paths = {"PYTHONPATH": child_environment()["PYTHONPATH"]}
     results: dict[str, list[float]] = {}
@@ -66,9 +66,7 @@ def measure(data: Path, places: Sequence[str], rounds: int, unrecorded: int, ste
         group = stack.enter_context(one_core_group())
         workers: dict[tuple[str, bool], subprocess.Popen[str]] = {}
         for arm, variables in (("before", defaults), ("after", {})):
-            for limited in {place == "quota" for place in places}:
-                if limited and group is None:
-                    continue
+            for limited in (False, True) if group is not None and arm == "after" else (False,):
                 command = [sys.executable, "-m", "benchmarks.busy_core", "--worker", str(data.resolve())]
                 if limited:
                     command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *command]
@@ -83,7 +81,9 @@ def measure(data: Path, places: Sequence[str], rounds: int, unrecorded: int, ste
                 assert worker.stdout is not None
                 assert worker.stdout.readline() == "ready\n", command
         for number in range(rounds):
-            for place in places:
+            if time.perf_counter() > end:
+                break
+            for place in PLACES:
                 for arm in ("before", "after") if number % 2 else ("after", "before"):
                     worker = workers.get((arm, place == "quota"))
                     if worker is None:

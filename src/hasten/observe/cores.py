@@ -40,7 +40,7 @@ def bound_spin(environ: MutableMapping[str, str] = os.environ) -> None:
     the user set any of it.
     """
     if "torch" not in sys.modules and not spin_is_chosen(environ):
-        environ |= {**SPIN, _OURS: "1"}
+        environ.update({**SPIN, _OURS: "1"})
 
 
 def spin_is_chosen(environ: Mapping[str, str] = os.environ) -> bool:
