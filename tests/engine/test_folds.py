@@ -173,12 +173,14 @@ def test_finished_folds_are_left_as_they_are(
 def test_folds_of_a_budget_have_the_network_of_the_first(
     data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speeds = iter((1e-4, 1e-4, 1e3, 1e3, 1e3))  # the machine is slower when the second fold begins
+    speeds = iter((100.0, 1e4, 1e4))  # the machine is slower when the second fold begins
     monkeypatch.setattr(budget, "_step_seconds", lambda *_: next(speeds))
     monkeypatch.setattr(budget, "WIDTHS", (2.0,))
+    monkeypatch.setattr(budget, "LEAST_WIDE_STEPS", 2)
     asked = config(data, cache, "train.budget=1h")
-    # Its channels open: SETTINGS name them.
-    asked = replace(asked, network=replace(asked.network, channels=None), train=replace(asked.train, validate_every=3))
+    # Its channels and steps open: SETTINGS name them.
+    train = replace(asked.train, validate_every=10, steps=None)
+    asked = replace(asked, network=replace(asked.network, channels=None), train=train)
     result = train_folds(asked, tmp_path / "cv", [0, 1])
     widths = [load_run(tmp_path / "cv" / f"fold{fold}" / "run.yaml").network.channels for fold in (0, 1)]
     assert widths[0] == widths[1] == (32, 64)
