@@ -15,6 +15,7 @@ from hasten.config.schema import Activation, LossConfig, LossName, NetworkConfig
 from hasten.engine.step import TrainStep, autocast, memory_format, shaped
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network, divisor
+from hasten.observe.env import cpu_has_bf16
 from hasten.optim.build import build_optimizer, one_cycle
 
 CPU = torch.device("cpu")
@@ -124,7 +125,8 @@ def test_a_memory_format_changes_no_number_and_bf16_few(name: str, dims: int, lo
 
     reference = outcome("fp32", False)
     assert outcome("fp32", True) == pytest.approx(reference, rel=1e-3)
-    for last in (False, True):
+    # Elsewhere no run is in bf16, which torch emulates, and whose gradients end the process in some layouts.
+    for last in (False, True) if cpu_has_bf16() else ():
         value, norm = outcome("bf16", last)
         assert value == pytest.approx(reference[0], rel=0.02)
         assert norm == pytest.approx(reference[1], rel=0.2)

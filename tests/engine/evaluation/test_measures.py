@@ -75,8 +75,8 @@ def test_a_slice_is_measured_in_its_plane_across_whichever_axis(across: int) -> 
     turned = [np.moveaxis(mask, 0, across) for mask in masks]
     sides = [2.0, 0.5]
     sides.insert(across, 7.0)
-    expected = surface_scores(*masks, spacing=(7.0, 2.0, 0.5), tolerance_mm=1.5)
-    assert surface_scores(*turned, spacing=(sides[0], sides[1], sides[2]), tolerance_mm=1.5) == expected
+    expected = surface_scores(*masks, spacing=(7.0, 2.0, 0.5), tolerance=1.5)
+    assert surface_scores(*turned, spacing=(sides[0], sides[1], sides[2]), tolerance=1.5) == expected
 
 
 @given(pairs())

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from hasten.nets.surgery.few_channels import FEW, from_few, takes_few, to_few, transposed_to_few
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.layout import channels_last_of
+from hasten.observe.env import cpu_has_bf16
 from tests.nets.examples import laid_out
 
 SIDES = (7, 6, 9)
@@ -92,6 +93,7 @@ def test_to_few(dims: int, kernel: Any, stride: int, padding: int, transposed: b
     ],
     ids=str,
 )
+@pytest.mark.skipif(not cpu_has_bf16(), reason="where torch emulates bf16, it gives up channels-last")
 def test_which_layers_are_of_few_channels(layer: nn.Module, few: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hasten.nets.surgery.gpu_forms._LEAST_VOXELS", 1)
     dims = 3 if "3d" in type(layer).__name__ else 2
