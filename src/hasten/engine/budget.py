@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hasten.config.decision import GIVEN, Decision
+from hasten.config.decision import Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.size import duration_text
@@ -168,7 +168,7 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
 
 def _open(planned: RunPlan, name: str) -> bool:
     """Whether the plan decided it, and not the user."""
-    return planned.decisions[name].reason != GIVEN
+    return not planned.decisions[name].given
 
 
 def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
