@@ -181,13 +181,14 @@ def _augmentation(run: Run, id_: str) -> Section | None:
     steps = [mapping(entry) for entry in run.augmentation]
     rows = tuple(
         (
+            str(number),
             *words.operations(_text(step, "name"), [str(op) for op in entries(step.get("ops"))]),
             _text(step, "how"),
             _text(step, "why"),
         )
-        for step in steps
+        for number, step in enumerate(steps, 1)
     )
-    columns = ("Step", "What it does", "Runs", "Why")
+    columns = ("", "Step", "What it does", "Runs", "Why")
     return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
 
 
