@@ -78,7 +78,7 @@ def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, 
 
 def complain(text: str) -> None:
     """Print an error on standard error."""
-    echo(_for_stderr(text), fg=typer.colors.RED, err=True)
+    echo(fitted(text, sys.stderr), fg=typer.colors.RED, err=True)
 
 
 def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
@@ -87,14 +87,14 @@ def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
     return terminal_width(stream) if stream.isatty() else otherwise
 
 
-def _for_stderr(text: str) -> str:
-    """`text` for standard error; on a terminal its lines break between words."""
-    return wrapped(text, terminal_width(sys.stderr) if sys.stderr.isatty() else None)
+def fitted(text: str, stream: TextIO) -> str:
+    """`text` for `stream`; on a terminal its lines break between words."""
+    return wrapped(text, terminal_width(stream) if stream.isatty() else None)
 
 
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _for_stderr(printable(super().format(record)))
+        return fitted(printable(super().format(record)), sys.stderr)
 
 
 def guard_messages() -> None:
