@@ -60,17 +60,22 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
 
 
 def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
-    """Shows the first and the last of many cases, others now and then, and how long the rest takes at that pace."""
-    began, due, first = clock(), -math.inf, 0
+    """Shows the first and the last of many cases, others now and then, and how long the rest takes at their pace.
+
+    The first case tells no pace, as it includes the start of the program.
+    """
+    began, due, first = 0.0, -math.inf, 0
 
     def show(done: int, total: int, name: str) -> None:
-        nonlocal due, first
-        now, first = clock(), first or done
+        nonlocal began, due, first
+        now = clock()
+        if not first:
+            began, first = now, done
         if now < due and done < total:
             return
         due = now + PLAIN_EVERY
-        seconds = (now - began) / (done - first + 1) * (total - done)
-        remaining = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        seconds = (now - began) / max(1, done - first) * (total - done)
+        remaining = f"  about {max(1, round(seconds))} s left" if first < done < total else ""
         echo(f"{done}/{total}  {name}{remaining}", err=True)
 
     return show
