@@ -65,7 +65,7 @@ def settle_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, D
         count = len(numbers) if settled.by == "fold" and settled.num_folds is None else settled.num_folds
         settled = dataclasses.replace(settled, fold=fold, num_folds=count)
         whose = f", by the folds of {case_set.source.name}" if settled.by == "fold" and case_set.folds else ""
-        decision = Decision(decision.value, f"{decision.reason}; fold {fold} is validated on{whose}")
+        decision = dataclasses.replace(decision, reason=f"{decision.reason}; fold {fold} is validated on{whose}")
     return settled, decision
 
 
