@@ -37,9 +37,9 @@ def test_each_transform_has_a_row_with_what_became_of_it() -> None:
     assert result[0].split() == ["transform", "runs", "why"]
     assert result[1].startswith("1  EnsureTyped             cached      deterministic")
     assert "2 samples of a case" in result[2]
-    assert "one reading with 3 RandRotated, 4 RandFlipd" in result[2]
+    assert "one interpolation with 3, 4" in result[2]
     assert result[3].strip().startswith("= CropByPosNegLabel(size=(8, 8, 8), keys=('image', 'label')")
-    assert result[4] == "3  RandRotated             fused       one reading with 2 RandCropByPosNegLabeld, 4 RandFlipd"
+    assert result[4] == "3  RandRotated             fused       one interpolation with 2, 4"
     assert result[5].strip() == "= Rotate(keys=('image', 'label'), prob=0.2, range_x=(-0.5, 0.5))"
     assert result[9].strip() == "= GaussianNoise(keys=('image',), prob=0.1)"
     assert result[10] == "6  RandFlipd               fused       a separate interpolation"

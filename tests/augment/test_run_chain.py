@@ -154,7 +154,7 @@ def test_a_compose_without_a_crop(tmp_path: Path) -> None:
     run = of_file(tmp_path, text, override={"GaussianNoise.std": [0.0, 5.0]})
     assert [row.name for row in run.steps] == ["ForegroundCrop", "RandFlipd", "RandGaussianNoised"]
     assert run.steps[2].ops == ("GaussianNoise(keys=('image',), prob=1, std=(0, 5))",)
-    assert run.steps[0].why == "sample.patch, sample.foreground_prob; one reading with 2 RandFlipd"
+    assert run.steps[0].why == "sample.patch, sample.foreground_prob; one interpolation with 2"
     assert batch_of(run, 2, 3)["image"].shape == (4, 2, 8, 8, 8)
     flat = of_file(tmp_path, text, patch=(1, 8, 8))
     assert batch_of(flat, 2, 2)["image"].shape == (4, 2, 8, 8)

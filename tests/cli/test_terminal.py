@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
 
 import pytest
 
-from hasten.cli.terminal import counted, mistake_text
+from hasten.cli.terminal import counted, fitted, mistake_text
 from hasten.files import printable
 from hasten.observe.progress import PLAIN_EVERY
 from tests.processes import Program
@@ -62,6 +63,19 @@ def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     assert mistake_text(error) is None
 
 
+def test_lines_break_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "Threads\n  ok    threads     torch uses 2 threads of 2 cores"
+    assert fitted(text, Terminal()).splitlines() == [
+        "Threads", "  ok    threads     torch uses 2", "    threads of 2 cores",
+    ]  # fmt: skip
+    assert fitted(text, io.StringIO()) == text
+
+
 def test_of_many_cases_the_first_the_last_and_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     now = iter(range(1000))
     show = counted(lambda: float(next(now)))
@@ -69,5 +83,6 @@ def test_of_many_cases_the_first_the_last_and_some_are_shown(capsys: pytest.Capt
         show(done, 200, f"case{done}")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 200 / PLAIN_EVERY + 1
-    assert lines[0] == "1/200  case1  about 199 s left"
+    second = 1 + int(PLAIN_EVERY)
+    assert lines[:2] == ["1/200  case1", f"{second}/200  case{second}  about {200 - second} s left"]
     assert lines[-1] == "200/200  case200"

@@ -341,7 +341,7 @@ def test_given_channels_decide_the_number_of_strides(name: str, channels: tuple[
     config, decisions = plan(data, network(name=name, channels=channels))
     assert config.network.strides is not None
     assert len(config.network.strides) == len(channels) - 1
-    assert decisions["network.channels"] == Decision(channels, GIVEN)
+    assert decisions["network.channels"] == Decision(channels, GIVEN, given=True)
     assert config.sample.patch is not None
     assert not any(side % by for side, by in zip(config.sample.patch, unit_of(config.network.strides), strict=True))
 
@@ -364,7 +364,7 @@ def test_any_patch_gets_a_network_with_levels_enough(patch: Shape, name: str) ->
     given_patch = RunConfig(sample=SampleConfig(patch=patch), network=NetworkConfig(name=name))  # type: ignore[arg-type]
     config, decisions = plan(fingerprint((51, 35, 35)), given_patch)
     assert config.sample.patch == patch
-    assert decisions["sample.patch"] == Decision(patch, GIVEN)
+    assert decisions["sample.patch"] == Decision(patch, GIVEN, given=True)
     assert config.network.strides is not None
     assert len(config.network.strides) >= (2 if name == "dynunet" else 1)
     assert not any(side % by for side, by in zip(patch, unit_of(config.network.strides), strict=True))
@@ -458,4 +458,4 @@ def test_kernels_of_2d_images_and_those_given() -> None:
     given_kernels = ((1, 3, 3), (3, 3, 3), (5, 3, 3))
     config, decisions = plan(CT, network(name="dynunet", channels=(4, 8, 16), kernel_size=given_kernels))
     assert config.network.kernel_size == given_kernels
-    assert decisions["network.kernel_size"] == Decision(given_kernels, GIVEN)
+    assert decisions["network.kernel_size"] == Decision(given_kernels, GIVEN, given=True)

@@ -17,11 +17,13 @@ from typer.testing import CliRunner
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
+from hasten.config.decision import GIVEN, Decision
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.initial import by_module, read_weights
 from hasten.engine.run import train
+from hasten.engine.run_plan import plan_run
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
 from tests.engine.runs import at_step, checkpoint, config_of, resumed
 
@@ -273,6 +275,15 @@ def test_new_layers_are_trained_alone_at_first(folder: Path, make: Callable[...,
     train(resumed(out), out, resume=True)
     ended = checkpoint(out, "last")["network"]
     assert {name for name in names if not torch.equal(later[name], ended[name])} > moved
+
+
+def test_a_plan_names_the_run_that_its_network_is_of(make: Callable[..., RunConfig], first: Path) -> None:
+    saved = load_run(first / RUN_YAML).network
+    decisions = plan_run(make("network.strides=null", "network.name=null", f"network.weights={first}")).decisions
+    reason = f"that of network.weights={first}"
+    assert decisions["network.strides"] == Decision(saved.strides, reason, given=True)
+    own = plan_run(make("network.strides=[[2, 2, 2]]", f"network.weights={first}")).decisions["network.strides"]
+    assert own == Decision(((2, 2, 2),), GIVEN, given=True)
 
 
 def test_the_last_layer_is_the_head_where_all_weights_fit(

@@ -21,10 +21,12 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
 from hasten.engine import compose, loop, run, run_plan
+from hasten.engine.compose import prepare_run
 from hasten.engine.run import train
 from hasten.engine.run_plan import make_plan
 from hasten.engine.time_limit import TimeLimit
 from hasten.engine.validate import CaseEvaluator, validate
+from hasten.observe.clock import Clock
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
@@ -234,6 +236,20 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     if shorter is not None:
         assert shorter["why"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
+
+
+def test_a_shorter_validation_is_told_again_where_it_changes(
+    make: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    components = prepare_run(make("data.split.fraction=0.5"), None, Clock())
+    evaluator = CaseEvaluator(components)
+    for seconds_a_voxel, told in ((1.0, "shortened to 1 of 3 cases"), (1.0, ""), (1e-12, "not shortened after all")):
+        caplog.clear()
+        monkeypatch.setattr(CaseEvaluator, "_voxel_seconds", lambda self, network, each=seconds_a_voxel: each)
+        evaluator.fit(components.step.network, 10.0)
+        assert told in caplog.text
+        assert bool(told) == bool(caplog.text)
+        assert ("shorter validation" in components.engaged) == (seconds_a_voxel == 1.0)
 
 
 def test_a_run_of_few_steps_says_so(make: Callable[..., RunConfig], tmp_path: Path) -> None:

@@ -101,12 +101,29 @@ def test_one_run_has_every_section_in_order(make_run: MakeRun, tmp_path: Path) -
 def test_the_augmentation_is_a_table_where_it_is_known(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     assert "Augmentation</h3>" not in write_report([folder], tmp_path / "a.html").read_text()
-    step = {"name": "RandFlipd", "how": "fused", "why": "one reading", "ops": ["Flip(prob=0.5)", "Mirror()"]}
+    step = {
+        "name": "RandFlipd",
+        "how": "fused",
+        "why": "one interpolation with 2",
+        "ops": ["Flip(prob=0.5)", "Mirror()"],
+    }
     for rows in ([step], [step, 3, {"ops": 3}], 3, {"a": 1}):
         plan = json.loads((folder / "plan.json").read_text())
         (folder / "plan.json").write_text(json.dumps({**plan, "augmentation": rows}))
         page = write_report([folder], tmp_path / "b.html").read_text()
-        assert ("Flip: probability 0.5; Mirror" in page) == isinstance(rows, list)
+        assert ("Flip: probability 0.5; Mirror" in page) == ("1. RandFlipd" in page) == isinstance(rows, list)
+
+
+def test_a_comparison_says_that_scores_are_of_other_cases(make_run: MakeRun, tmp_path: Path) -> None:
+    folders = [make_run("a"), make_run("b"), make_run("c")]
+    assert "Not of the same cases" not in write_report(folders, tmp_path / "a.html").read_text()
+    (folders[2] / "run.yaml").write_text("data: {source: data/nuclei}")
+    shorter = {"shorter validation": {"on": True, "why": "8 of 52 cases"}}
+    folders[1] = make_run("d", summary={"engaged": shorter})
+    text = page_of(folders, tmp_path / "b.html").text
+    assert "hippocampus (c) has another data.source than hippocampus (a)" in text
+    assert "hippocampus (d): the validation is shortened to 8 of 52 cases." in text
+    assert text.count("another data.") == 1
 
 
 def test_references_inside_the_figures_resolve(make_run: MakeRun, tmp_path: Path) -> None:

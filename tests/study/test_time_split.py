@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.study.finding import Finding, gain_of, ranked
-from hasten.study.show import finding_lines, findings_section
+from hasten.study.show import finding_lines, findings_section, split_section
 from hasten.study.time_split import Split, diagnose
 
 COMPUTE = {"forward": 0.03, "backward": 0.05, "optimizer": 0.005}
@@ -34,6 +34,18 @@ def test_the_largest_part_is_the_verdict(part, bound):
     result = diagnose(split({part: 0.09}))
     assert result.bound == bound
     assert f"{bound}-bound: 51%" in result.sentence
+
+
+def test_the_bar_and_the_table_have_the_same_shares():
+    times = split({"wait": 0.0001, "validation": 0.0148})
+    section = split_section(times, diagnose(times))
+    assert section.bar is not None
+    assert section.table is not None
+    whole_ms = sum(amount for _, amount in section.bar.parts)
+    assert whole_ms == pytest.approx(1e3 * times.step_s)
+    in_bar = [(name, f"{amount / whole_ms:.1%}") for name, amount in section.bar.parts]
+    assert in_bar == [(row[0], row[2]) for row in section.table.rows]
+    assert in_bar[-1] == ("other", "0.1%")
 
 
 def test_what_is_smaller_than_the_compute_is_told_with_it():

@@ -124,8 +124,7 @@ def _together(plan: LoweredChain, chain: Chain) -> dict[int, str]:
         for number in sorted(members):
             others = sorted(members - {number})
             if others:
-                named = (f"{other} {name_of(plan.steps[other - 1].transform)}" for other in others)
-                notes[number] = f"one reading with {', '.join(named)}"
+                notes[number] = f"one interpolation with {', '.join(map(str, others))}"
             elif any(isinstance(op, MapOp) for op in plan.steps[number - 1].ops):
                 notes[number] = "a separate interpolation"
     return notes

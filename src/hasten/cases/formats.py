@@ -65,7 +65,7 @@ def may_lack_position(path: Path) -> bool:
 
 
 def lacks_position(path: Path, affine: np.ndarray) -> bool:
-    """Whether a file states neither a position nor a spacing: a picture or TIFF stack, whose affine is the identity."""
+    """Whether a file states no position or spacing: a picture or TIFF stack, its affine (4, 4) the identity."""
     return may_lack_position(path) and np.array_equal(affine, np.eye(4))
 
 

@@ -143,7 +143,7 @@ class Found(NamedTuple):
     path: Path
     """A file that holds it."""
     name: str = ""
-    """Of the segment, where the file states it."""
+    """Name of the segment, where the file states it."""
 
 
 def find_values(paths: Iterable[Path]) -> dict[int, Found]:

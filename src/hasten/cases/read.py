@@ -64,7 +64,7 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
 def check_affine(
     affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path, shape: Sequence[int]
 ) -> float:
-    """`corner_distance`, or 0 where rounding explains it. Raises ValueError where the files do not match in space."""
+    """`corner_distance` of affines (4, 4), or 0 where rounding explains it. Raises ValueError if they do not match."""
     distance = corner_distance(affine, path, reference, reference_path, shape)
     if distance > _FAR:
         raise ValueError(
@@ -94,8 +94,8 @@ def corner_distance(
 def misplaced_files(case: Case, header: tuple[Shape, int, np.ndarray]) -> dict[Path, float]:
     """Files of channels and the label that lie beside the first image of a case, by their headers, in voxels.
 
-    header: of that image. Files of another shape are left to the reading, as are pictures, most of which have no
-    position. Raises ValueError.
+    header: of that image, with its affine (4, 4). Files of another shape are left to the reading, as are pictures, most
+    of which have no position. Raises ValueError.
     """
     shape, _, reference = header
     first, *others = case.image if case.label is None else (*case.image, case.label)

@@ -33,7 +33,7 @@ def parse_segments(fields: Mapping[str, str], path: Path) -> tuple[Segment, ...]
 
 
 def present_segments(volume: Volume, path: Path) -> list[Segment]:
-    """Those of a file's segments that have voxels. Raises ValueError for voxels that no segment describes."""
+    """Segments of a file that have voxels. Raises ValueError for voxels that no segment describes."""
     layers = range(len(volume.array))
     found = {layer: set(np.unique(volume.array[layer]).tolist()) for layer in layers}
     nameless = [value for layer in layers for value in found[layer] - {s.value for s in volume.segments} - {0}]

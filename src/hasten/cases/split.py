@@ -55,7 +55,7 @@ def settle_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, D
     What the user sets decides; else the cases that the source holds out, then its folds. Raises ValueError for settings
     that contradict each other or the source's folds.
     """
-    decision = Decision(config.by, GIVEN) if config.by is not None else _decide_kind(case_set, config)
+    decision = Decision(config.by, GIVEN, given=True) if config.by is not None else _decide_kind(case_set, config)
     settled = dataclasses.replace(config, by=decision.value)
     if settled.by == "fraction" and settled.fraction is None:
         settled = dataclasses.replace(settled, fraction=_FRACTION)
@@ -65,7 +65,7 @@ def settle_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, D
         count = len(numbers) if settled.by == "fold" and settled.num_folds is None else settled.num_folds
         settled = dataclasses.replace(settled, fold=fold, num_folds=count)
         whose = f", by the folds of {case_set.source.name}" if settled.by == "fold" and case_set.folds else ""
-        decision = Decision(decision.value, f"{decision.reason}; fold {fold} is validated on{whose}")
+        decision = dataclasses.replace(decision, reason=f"{decision.reason}; fold {fold} is validated on{whose}")
     return settled, decision
 
 

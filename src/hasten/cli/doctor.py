@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli.source import Overrides, run_from
-from hasten.cli.terminal import duration_from, echo
+from hasten.cli.terminal import duration_from, echo, fitted
 from hasten.files import expanded
 from hasten.observe.rundir import RUN_YAML
 
@@ -81,7 +82,7 @@ def doctor(
             out=out,
             try_cures=try_,
             assume_cuda=for_ is not None,
-            echo=_silent if quiet and not json else echo,
+            echo=echo if json else _silent if quiet else _print,
             as_json=json,
         )
         raise typer.Exit(code)
@@ -152,6 +153,10 @@ def run_config(source: str, overrides: list[str]) -> RunConfig:
     return run_from(source, overrides)
 
 
+def _print(text: str) -> None:
+    echo(fitted(text, sys.stdout))
+
+
 def _silent(line: str) -> None:
     pass
 
@@ -163,7 +168,7 @@ def _progress(silent: bool) -> Callable[[str], None]:
 
 def _print_result(result: object, text: list[str], json: bool) -> None:
     if not json:
-        echo("\n".join(text))
+        _print("\n".join(text))
         return
     from hasten.observe.rundir import json_text
 

@@ -60,17 +60,22 @@ def echo(text: str, *, err: bool = False, **style: Any) -> None:
 
 
 def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, str], None]:
-    """Shows the first and the last of many cases, others now and then, and how long the rest takes at that pace."""
-    began, due, first = clock(), -math.inf, 0
+    """Shows the first and the last of many cases, others now and then, and how long the rest takes at their pace.
+
+    The first case tells no pace, as it includes the start of the program.
+    """
+    began, due, first = 0.0, -math.inf, 0
 
     def show(done: int, total: int, name: str) -> None:
-        nonlocal due, first
-        now, first = clock(), first or done
+        nonlocal began, due, first
+        now = clock()
+        if not first:
+            began, first = now, done
         if now < due and done < total:
             return
         due = now + PLAIN_EVERY
-        seconds = (now - began) / (done - first + 1) * (total - done)
-        remaining = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        seconds = (now - began) / max(1, done - first) * (total - done)
+        remaining = f"  about {max(1, round(seconds))} s left" if first < done < total else ""
         echo(f"{done}/{total}  {name}{remaining}", err=True)
 
     return show
@@ -78,7 +83,7 @@ def counted(clock: Callable[[], float] = time.monotonic) -> Callable[[int, int, 
 
 def complain(text: str) -> None:
     """Print an error on standard error."""
-    echo(_for_stderr(text), fg=typer.colors.RED, err=True)
+    echo(fitted(text, sys.stderr), fg=typer.colors.RED, err=True)
 
 
 def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
@@ -87,14 +92,14 @@ def columns(stream: TextIO | None = None, *, otherwise: int = 120) -> int:
     return terminal_width(stream) if stream.isatty() else otherwise
 
 
-def _for_stderr(text: str) -> str:
-    """`text` for standard error; on a terminal its lines break between words."""
-    return wrapped(text, terminal_width(sys.stderr) if sys.stderr.isatty() else None)
+def fitted(text: str, stream: TextIO) -> str:
+    """`text` for `stream`; on a terminal its lines break between words."""
+    return wrapped(text, terminal_width(stream) if stream.isatty() else None)
 
 
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _for_stderr(printable(super().format(record)))
+        return fitted(printable(super().format(record)), sys.stderr)
 
 
 def guard_messages() -> None:

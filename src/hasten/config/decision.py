@@ -12,6 +12,8 @@ from hasten.config.schema import NetworkName
 class Decision:
     value: Any
     reason: str
+    given: bool = False
+    """Whether the settings have the value, so that the plan leaves it as it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ def with_network(
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The plan with another built-in network; every decision about the network is repeated."""
     about = [(field, decide) for field, decide in _DECISIONS if field.startswith("network.")]
-    decided = [field for field, _ in about if field in decisions and decisions[field].reason != GIVEN]
+    decided = [field for field, _ in about if field in decisions and not decisions[field].given]
     still_open = {field.removeprefix("network."): None for field in decided}
     network = {**fields_of(planned.network), **still_open, "name": name}
     config = RunConfig(**{**fields_of(planned), "network": NetworkConfig(**network)})
@@ -88,7 +88,7 @@ class Plan:
     def settle(self, name: str, decide: Callable[[Plan], Decision | None]) -> None:
         section, key = name.split(".")
         value = getattr(getattr(self.config, section), key)
-        decision = decide(self) if value is None else Decision(value, GIVEN)
+        decision = decide(self) if value is None else Decision(value, GIVEN, given=True)
         if decision is None:
             return
         part = replace(getattr(self.config, section), **{key: decision.value})
@@ -203,7 +203,7 @@ def _window(plan: Plan) -> Decision:
     windowed = [channel for channel, kind in enumerate(kinds) if kind == "window"]
     if not windowed:
         return Decision((0.0, 1.0), "not used")
-    together = plan.decisions["prepare.intensity"].reason == GIVEN or len(set(plan.scaled_as)) == 1
+    together = plan.decisions["prepare.intensity"].given or len(set(plan.scaled_as)) == 1
     if together and len(windowed) == len(channels):
         return _window_of(plan, windowed)
     decisions = {channel: _window_of(plan, [channel]) for channel in windowed}

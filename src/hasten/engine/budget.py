@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hasten.config.decision import GIVEN, Decision
+from hasten.config.decision import Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
 from hasten.config.size import duration_text
@@ -105,13 +105,13 @@ class _Estimate:
         self._texts: list[str] = []
 
     def timed(self, planned: RunPlan) -> int:
-        """By the seconds of its step, which is timed."""
+        """Steps that fit, by the seconds of one, which is timed."""
         seconds = _step_seconds(planned, self.experiments)
         self._seconds.append((_operations(planned), seconds))
         return self._steps(planned, seconds, "")
 
     def of(self, planned: RunPlan, *, enough: float) -> int:
-        """By its operations, or timed where that may show that it makes `enough` steps, and there is time for it."""
+        """Steps that fit, by its operations, or timed if that may show `enough` of them and there is time for it."""
         operations, seconds = self._seconds[-1]
         predicted = seconds * _operations(planned) / operations
         near = STEPS_SHARE * self.run_s / predicted > enough / _OFF
@@ -168,7 +168,7 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
 
 def _open(planned: RunPlan, name: str) -> bool:
     """Whether the plan decided it, and not the user."""
-    return planned.decisions[name].reason != GIVEN
+    return not planned.decisions[name].given
 
 
 def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:

@@ -62,7 +62,7 @@ class CoreFollower:
 
 
 _FOLLOWER: ContextVar[CoreFollower | None] = ContextVar("follower", default=None)
-"""That of the calling thread; other threads begin without one."""
+"""Follower of the calling thread; other threads begin without one."""
 
 
 @contextmanager

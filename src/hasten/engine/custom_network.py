@@ -81,15 +81,15 @@ def settle_custom_network(
     """
     patch, unit = full.sample.patch, full.network.divisor
     assert unit is not None
-    reason = GIVEN if divisor_is_set else "found by trying small images"
+    decision = Decision(unit, GIVEN, given=True) if divisor_is_set else Decision(unit, "found by trying small images")
     if custom.asks_for_patch:
         mistakes = _fixed_size_mistakes(full, custom)
         if mistakes:
             raise ValueError("\n".join(mistakes))
-        unit, reason = patch, "the network is built for the patch"
+        unit, decision = patch, Decision(patch, "the network is built for the patch")
     check_custom_network(custom, patch, unit)
     full = dataclasses.replace(full, network=dataclasses.replace(full.network, divisor=unit))
-    return full, {**decisions, "network.divisor": Decision(unit, reason)}
+    return full, {**decisions, "network.divisor": decision}
 
 
 def _fixed_size_mistakes(full: PlannedRun, custom: CustomNetwork) -> list[str]:

@@ -18,7 +18,7 @@ EXAMPLES = "examples.npz"
 EXAMPLE_CASES = 3
 """Cases that a run shows: the worst, the median and the best."""
 _PLANES = ("axial", "coronal", "sagittal")
-"""By the axis (D, H, W) of a RAS-oriented volume that goes across the slices."""
+"""Planes by the axis (D, H, W) of a RAS-oriented volume that goes across the slices."""
 _LOWEST = ("worst", "2nd lowest", "3rd lowest", "4th lowest")
 _THICK = 1.5
 """Largest spacing over the next one from which a volume is shown in the plane of its thick slices."""
@@ -37,12 +37,13 @@ class Example:
     where: str = ""
     """Plane and number of the slice among those of the image file, from 1; empty of a 2-D image."""
     dice: float | None
-    """Of the whole case."""
+    """Dice of the whole case."""
     image: np.ndarray
     """(H, W) or (H, W, 3) float32 in 0..1."""
     label: np.ndarray
-    """(H, W) uint8, as is `prediction`."""
+    """(H, W) uint8."""
     prediction: np.ndarray
+    """(H, W) uint8."""
     pixel: tuple[float, float] = (1.0, 1.0)
     """Height and width of a pixel, in mm where the file has a spacing."""
 

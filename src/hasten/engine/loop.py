@@ -199,11 +199,11 @@ class Loop:
         return self._spent_now().trained_s
 
     def spent(self) -> Spent:
-        """Of the whole run so far, its earlier processes included."""
+        """Cost of the whole run so far, its earlier processes included."""
         return self.earlier + self._spent_now()
 
     def _spent_now(self) -> Spent:
-        """Of this process."""
+        """Cost of this process."""
         seconds = {"total": self.clock.elapsed, **self.clock.seconds, "wait_for_data": self.feed.wait_seconds}
         return Spent(seconds=seconds, samples=self.components.program.samples(self.first, self.done))
 

@@ -35,11 +35,11 @@ class FileRecord:
     bytes: int
     modified_ns: int
     sha256: str | None
-    """Of their contents; None in data sets that are too large to be hashed."""
+    """Digest of their contents; None in data sets that are too large to be hashed."""
 
 
 Record = Mapping[str, Mapping[str, Mapping[str, FileRecord]]]
-"""By the part, "train" or "validation", by the case's id, and by "image" or "label"."""
+"""Files by the part, "train" or "validation", by the case's id, and by "image" or "label"."""
 
 
 def split_record(train: Sequence[Case], validation: Sequence[Case]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -34,7 +34,7 @@ from hasten.config.networks import NETWORKS, is_own, network_mistake
 from hasten.config.patterns import first_few
 from hasten.config.plan import make_plan as decided
 from hasten.config.resume_rules import flat
-from hasten.config.schema import RunConfig, SplitConfig, Triple
+from hasten.config.schema import NetworkConfig, RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
@@ -191,8 +191,11 @@ def plan_run(
     fingerprint = get_fingerprint(case_set, cached)
     divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
+    own_settings = config.network
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
+    if own_settings.weights is not None:
+        decisions = _of_the_weights(decisions, own_settings)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
         full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
@@ -219,6 +222,17 @@ def plan_run(
         source=custom.code.source if custom is not None else b"",
         warnings=(*source_warnings(case_set, split, fingerprint, train, validation), *sampled_warnings(fingerprint)),
     )
+
+
+def _of_the_weights(decisions: dict[str, Decision], own: NetworkConfig) -> dict[str, Decision]:
+    """The decisions, with the reason of those that the user left open and that are given by the run of the weights."""
+    reason = f"that of network.weights={own.weights}"
+    return {
+        name: dataclasses.replace(decision, reason=reason)
+        if decision.given and name.startswith("network.") and getattr(own, name.removeprefix("network.")) is None
+        else decision
+        for name, decision in decisions.items()
+    }
 
 
 def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:

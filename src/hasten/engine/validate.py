@@ -123,8 +123,9 @@ class CaseEvaluator:
         """Shorten all validations: no mirror images, a smaller overlap, fewer cases, no overlap, until they fit."""
         world, whole = self.components.step.strategy.world, self._whole
         voxel_s = broadcast_from_rank0(world, self._voxel_seconds(network)) / world.size
-        self.covers, expected = whole, voxel_s * sum(self._voxels(whole))
-        whole_s, before = expected, self.components.engaged.pop("shorter validation", None)
+        told, self.covers, expected = self.covers, whole, voxel_s * sum(self._voxels(whole))
+        whole_s, said = expected, "the validation is not shortened after all"
+        self.components.engaged.pop("shorter validation", None)
         for covers in self._shorter(whole, seconds / voxel_s):
             if expected <= seconds:
                 break
@@ -138,8 +139,9 @@ class CaseEvaluator:
                 f"where a validation of all would take {whole_s:.1f} s of the time for the run"
             )
             self.components.engaged["shorter validation"] = Switch(True, text)
-            if world.first and before is None:
-                log.warning("the validation is shortened to %s", text)
+            said = f"the validation is shortened to {text}"
+        if world.first and self.covers != told:
+            log.warning(said)
         return expected
 
     def _shorter(self, whole: Shorter, voxels: float) -> Iterator[Shorter]:

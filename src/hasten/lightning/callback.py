@@ -186,11 +186,11 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._lines.write(self._step, rate=float(rate), time_s=self.time_s(), skipped=0)
 
     def _spent(self) -> Spent:
-        """Of the whole training so far, its earlier processes included."""
+        """Cost of the whole training so far, its earlier processes included."""
         return self._earlier + self._spent_now()
 
     def _spent_now(self) -> Spent:
-        """Of this process."""
+        """Cost of this process."""
         parts = dict(self._steps.totals)
         seconds = {name: parts.pop(part, 0.0) for name, part in _SPANS.items()}
         return Spent({"total": process_start_seconds(), "train": sum(parts.values()), **seconds}, self._stats.samples)

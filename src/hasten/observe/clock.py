@@ -85,7 +85,7 @@ class Spent:
     """What a training has cost: of one process, of all processes of a run, or between two lines of metrics.jsonl."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """By part, without overlap, and "total", which includes the rest."""
+    """Seconds by part, without overlap, and "total", which includes the rest."""
     samples: int = 0
 
     @classmethod

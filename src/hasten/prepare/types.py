@@ -39,7 +39,7 @@ class Geometry:
 
     @classmethod
     def of_file(cls, shape: tuple[int, int, int], affine: np.ndarray) -> Geometry:
-        """Of an array that holds the voxels of its file as they are. shape: (D, H, W)."""
+        """Geometry of an array that holds the voxels of its file as they are. shape: (D, H, W)."""
         rows = tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in affine)
         return cls(
             source_shape=shape,

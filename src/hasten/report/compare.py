@@ -6,9 +6,10 @@ import math
 
 from markupsafe import Markup
 
+from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
-from hasten.report.model import Card, Chart, Key, Page, Section, Table, badge
+from hasten.report.model import Card, Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.read import Run
 
 KIND = "training report"
@@ -46,7 +47,8 @@ def comparison_page(runs: list[Run], sections: list[Section]) -> Page:
     )
     table = Table(columns, rows, numeric=tuple(range(1, len(columns))))
     chart = Section("", charts=(_chart(runs, metric, threshold),))
-    comparison = Section("Comparison", table=table, note=_NOTE, sections=(chart,), id="comparison")
+    warning = Note("Not of the same cases", _other_cases(runs))
+    comparison = Section("Comparison", warning=warning, table=table, note=_NOTE, sections=(chart,), id="comparison")
     return Page(
         title=f"{len(runs)} runs compared",
         kind=KIND,
@@ -74,6 +76,23 @@ def _chart(runs: list[Run], metric: str, threshold: float | None) -> Chart:
     describe = f"Validations of {len(runs)} runs: {metric} over time"
     svg = line_chart(lines, id_prefix="comparison", describe=describe, level=threshold)
     return Chart(svg, f"Validations: {metric} over time", tuple(keys))
+
+
+def _other_cases(runs: list[Run]) -> tuple[str, ...]:
+    """Why the scores of the runs are not to be compared; empty if they are."""
+    first, *others = runs
+    notes = [
+        f"{run.name} has another data.{name} than {first.name}, so that their scores are of other cases."
+        for run in others
+        for name in ("source", "split")
+        if name in run.data and name in first.data and run.data[name] != first.data[name]
+    ]
+    shortened = [
+        f"{run.name}: the validation is shortened to {mapping(run.engaged['shorter validation']).get('why')}."
+        for run in runs
+        if "shorter validation" in run.engaged
+    ]
+    return (*notes, *shortened)
 
 
 def step_seconds(run: Run) -> float | None:

@@ -93,7 +93,7 @@ def _cleaning(crossval: CrossValidation) -> Section:
     chosen = crossval.chosen
     if not chosen.cleanings:
         return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
-    descriptions = {cleaning.name: str(cleaning) for cleaning in chosen.cleanings.values()}
+    descriptions = {cleaning.name: cleaning.text(crossval.whole.unit) for cleaning in chosen.cleanings.values()}
     rows = [
         (name, descriptions.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
         for name in crossval.whole.names

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hasten.engine.evaluation.evaluate import Evaluation
+from hasten.engine.evaluation.evaluate import Evaluation, Unit
 from hasten.engine.evaluation.settings import SettingsTrial, Trials
 from hasten.engine.examples import Example
 from hasten.engine.outputs import PREDICTION_JSON, read_settings
@@ -42,7 +42,7 @@ def write_evaluation_page(
         + (f" {evaluation.training_note}." if evaluation.training_note else ""),
         cards=mean_cards(evaluation),
         sections=(
-            *([_predicted_by(made)] if made else []),
+            *([_predicted_by(made, evaluation.unit)] if made else []),
             classes_section(evaluation),
             distribution(evaluation, "dice"),
             pictures(examples, classes),
@@ -128,13 +128,13 @@ def _networks(made: Mapping[str, Any]) -> str:
     return "one network" if count == 1 else f"the mean of {count} networks"
 
 
-def _predicted_by(made: Mapping[str, Any]) -> Section:
+def _predicted_by(made: Mapping[str, Any], unit: Unit) -> Section:
     """The networks that made the label maps, and their settings. made: the content of prediction.json."""
     networks = list(mapping(made["networks"]))
     rows = [("Network" if len(networks) == 1 else f"Network {k}", path) for k, path in enumerate(networks, 1)]
     rows += [(words.title(name), words.plain(value)) for name, value in mapping(made["infer"]).items()]
     cleanings = [Cleaning(**each) for each in mapping(made["postprocessing"]).values()]
-    cleaned = "; ".join(f"{each.name}: {each}" for each in cleanings)
+    cleaned = "; ".join(f"{each.name}: {each.text(unit)}" for each in cleanings)
     rows.append(("Post-processing", cleaned or "none"))
     table = Table(("What", "Value"), tuple(rows))
     text = f"By {_networks(made)}, with hasten predict."

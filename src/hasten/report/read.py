@@ -71,6 +71,8 @@ class Run:
     augmentation: list[Any]
     environment: dict[str, Any]
     config: str
+    data: dict[str, Any]
+    """What of the section `data` decides which cases a run has: `source` and `split`."""
     examples: tuple[Example, ...]
     machine: Machine | None
     """What the monitor recorded, if there was one."""
@@ -90,7 +92,8 @@ def read_run(folder: Path) -> Run:
     summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
-    config, planned = _read_config(folder / "run.yaml", notes)
+    config, sections = _read_config(folder / "run.yaml", notes)
+    planned, data = mapping(sections.get("train")), mapping(sections.get("data"))
     doubts = summary.get("doubts")
     notes += [f"{str(doubt)[:1].upper()}{str(doubt)[1:]}." for doubt in doubts] if isinstance(doubts, list) else []
     best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
@@ -141,6 +144,7 @@ def read_run(folder: Path) -> Run:
         augmentation=entries(plan.get("augmentation")),
         environment=environment,
         config=config,
+        data={name: data[name] for name in ("source", "split") if name in data},
         examples=_read_examples(folder / EXAMPLES, notes),
         machine=read_monitor(folder, notes),
         notes=tuple(notes),
@@ -173,13 +177,13 @@ def _read_json(path: Path, notes: list[str], *, why: str = "") -> dict[str, Any]
 
 
 def _read_config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """The text of the configuration, and its section `train`."""
+    """The text of the configuration, and its sections."""
     if not path.is_file():
         notes.append("run.yaml is missing.")
         return "", {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        return text, mapping(mapping(load_yaml(text)).get("train"))
+        return text, mapping(load_yaml(text))
     except yaml.YAMLError:
         notes.append("run.yaml is not valid YAML; it is shown as it is.")
         return text, {}

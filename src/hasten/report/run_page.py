@@ -179,16 +179,12 @@ def _engaged(run: Run, id_: str) -> Section:
 
 def _augmentation(run: Run, id_: str) -> Section | None:
     steps = [mapping(entry) for entry in run.augmentation]
-    rows = tuple(
-        (
-            *words.operations(_text(step, "name"), [str(op) for op in entries(step.get("ops"))]),
-            _text(step, "how"),
-            _text(step, "why"),
-        )
-        for step in steps
-    )
+    rows = []
+    for number, step in enumerate(steps, 1):
+        name, does = words.operations(_text(step, "name"), [str(op) for op in entries(step.get("ops"))])
+        rows.append((f"{number}. {name}", does, _text(step, "how"), _text(step, "why")))
     columns = ("Step", "What it does", "Runs", "Why")
-    return _listing("Augmentation", columns, rows, f"{id_}-augmentation") if rows else None
+    return _listing("Augmentation", columns, tuple(rows), f"{id_}-augmentation") if rows else None
 
 
 def _plan(run: Run, id_: str, folded: bool) -> Section:

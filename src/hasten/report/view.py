@@ -199,11 +199,12 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
             volumes.append(_patch(f"step {len(sizes) - 1}, patch {len(volumes)}", image, label, case_set, spacing))
     shown = volumes[: 2 * _PATCHES]
     sides = _times(*shown[0].image.shape[4 - case_set.spatial_dims :])
-    axes = "D, H, W" if case_set.spatial_dims == 3 else "H, W"
+    volumetric = case_set.spatial_dims == 3
+    axes = "voxels (D, H, W)" if volumetric else "pixels (H, W)"
     page = Viewer(
         title=f"Batches of {case_set.name}",
-        verdict=f"{len(shown)} patches of the first {len(sizes)} steps, {sides} voxels ({axes}) and {sizes[0]} in a "
-        f"batch, augmented by {chain.chain or f'augment.preset={chain.preset}'}.",
+        verdict=f"{len(shown)} patches of the first {len(sizes)} steps, {sides} {axes} and {sizes[0]} in a batch, "
+        f"augmented by {chain.chain or f'augment.preset={chain.preset}'}.",
         volumes=shown,
         channels=case_set.channels,
         classes=_classes(case_set),
@@ -211,8 +212,8 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
         ignored=case_set.ignore is not None,
         linked=True,
         notes=(
-            "Values and label maps are those that the network gets, after preparation and augmentation. All patches "
-            "show the same slice.",
+            "Values and label maps are those that the network gets, after preparation and augmentation."
+            + " All patches show the same slice." * volumetric,
         ),
     )
     return write_viewer(page, out)
@@ -226,7 +227,7 @@ def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet, s
         ranges = [range_of(image)] * 3
     patch = turned(
         name, image, {"label": label[0].astype(np.uint8)}, *UNCHANGED, spacing=spacing, ranges=ranges,
-        caption=f"mean {image.mean():.2f}, {image.min():.2f} to {image.max():.2f}",
+        caption=f"mean {image.mean():z.2f}, {image.min():z.2f} to {image.max():z.2f}",
     )  # fmt: skip
     return replace(patch, anatomical=False, planes=("axial",))  # which may be flipped
 

@@ -80,10 +80,13 @@ def _row(group: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def split_section(split: Split, diagnosis: Diagnosis, note: str = "") -> Section:
-    """The time of a step, as a bar and a table of its parts."""
-    parts = [(name, seconds) for name, seconds in split.parts.items() if seconds > 0.002 * split.step_s]
-    rows = tuple((PARTS[name], whole(ms(seconds)), f"{seconds / split.step_s:.1%}") for name, seconds in parts)
-    bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in parts), unit="ms")
+    """The time of a step, as a bar and a table of its parts; what is small is one of them."""
+    parts = {PARTS[name]: seconds for name, seconds in split.parts.items() if seconds > 0.002 * split.step_s}
+    rest = split.step_s - sum(parts.values())
+    if rest > 0.0005 * split.step_s:
+        parts["other"] = rest
+    rows = tuple((name, whole(ms(s)), f"{s / split.step_s:.1%}") for name, s in parts.items())
+    bar = Bar(tuple((name, 1e3 * seconds) for name, seconds in parts.items()), unit="ms")
     text, table = "\n\n".join(diagnosis.evidence), Table(("Part", "a step", "share"), rows, (1, 2))
     return Section("Where a step's time goes", text, table=table, bar=bar, note=note)
 

@@ -294,11 +294,13 @@ def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
 def test_an_ensemble_is_named(folders: tuple[Path, Path], tmp_path: Path) -> None:
     predictions, data = folders
     made = {"networks": {"cv/fold-0/best.pt": "1", "cv/fold-1/best.pt": "2"}, "infer": {"overlap": 0.25}}
-    (predictions / PREDICTION_JSON).write_text(json.dumps({**made, "postprocessing": {}}))
+    cleanings = {"1": {"name": "a", "keep_largest": True}, "2": {"name": "b", "min_volume_mm3": 3.0}}
+    (predictions / PREDICTION_JSON).write_text(json.dumps({**made, "postprocessing": cleanings}))
     page = write_evaluation_page(evaluate(predictions, data), tmp_path / "page.html").read_text()
     assert "by the mean of 2 networks." in page
     assert "cv/<wbr>fold-1/<wbr>best.pt" in page
     assert ">0.25<" in page
+    assert "a: largest component only; b: components below 3 mm³ removed" in page
 
 
 def test_the_verb(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -142,10 +142,13 @@ def test_a_run_without_a_monitor(run: Path) -> None:
 
 def test_a_run_that_is_over(run: Path) -> None:
     write(run / "monitor.jsonl", [], after=[{"kind": "stop"}])
-    (run / "summary.json").write_text(json.dumps({"status": "target_reached", "steps": 100, "name": "hippo"}))
+    whole = {"seconds": {"total": 75.0, "train": 50.0}, "samples_per_s": 14.0, "wait_share": 0.05}
+    (run / "summary.json").write_text(json.dumps({"status": "target_reached", "steps": 100, "name": "hippo", **whole}))
     age(run, 5000)
     view = watch(run).poll()
     assert (view.state, view.is_over, view.silent_s) == ("target_reached", True, None)
+    # As its summary and its report have it, and not as the last line of its training.
+    assert (view.time_s, view.samples_per_s, view.wait_share) == (75.0, 14.0, 0.05)
     assert "hippo  target reached" in shown(run)
 
 

@@ -68,7 +68,7 @@ class Evaluation:
     main: tuple[str, ...]
     """Names that the mean of a case is taken over: the regions, or all classes where there are none."""
     unit: Unit
-    """Of HD95 and of the tolerance of NSD."""
+    """Unit of HD95 and of the tolerance of NSD."""
     tolerance: float
     surfaces: bool
     num_labelled: int
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict[str, list[str]]:
-    """As prediction.json says, by the images; and by the label maps of a run that is named."""
+    """Training cases, as prediction.json says, by the images; and by the label maps of a run that is named."""
     by_name = training_cases(predictions)
     found = {pair.case: by_name[pair.prediction.name] for pair in pairs.pairs if pair.prediction.name in by_name}
     if run is None:

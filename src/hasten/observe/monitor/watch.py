@@ -101,19 +101,21 @@ class Watch:
         scored = [(score, line) for line in self._validations if (score := number(line.get(metric))) is not None]
         unscored: tuple[float | None, dict[str, Any]] = (None, {})
         best = max(scored, key=lambda pair: pair[0], default=unscored)
+        whole = summary if state == summary.get("status") else {}  # of a run that is over; else the last line's
+        total_s, speeds = number(mapping(whole.get("seconds")).get("total")), {**self._train, **whole}
         return View(
             name=str(summary.get("name") or self.folder.resolve().name),
             folder=self.folder,
             state=state,
             is_over=state not in ("waiting", "running", "silent"),
             silent_s=silent_s,
-            time_s=self._time(samples),
+            time_s=self._time(samples) if total_s is None else total_s,
             steps=steps,
             total=steps if state == "time_up" else total,
             target=number(target),
             loss=number(self._train.get("loss")),
-            samples_per_s=number(self._train.get("samples_per_s")),
-            wait_share=number(self._train.get("wait_share")),
+            samples_per_s=number(speeds.get("samples_per_s")),
+            wait_share=number(speeds.get("wait_share")),
             metric=SHOWN[metric],
             score=scored[-1][0] if scored else None,
             best=best[0],
