@@ -384,8 +384,6 @@ class DistributeConfig:
     The samples of a run are decided by the number of parts, whatever number of processes shares them."""
     exchange_every: int = 0
     """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
-    exchange: Literal["file", "send"] = "file"
-    """Source of redistributed cases: `file`, each host's cache, which has all; `send`, the processes that have them."""
     timeout_s: Seconds = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 
