@@ -250,6 +250,6 @@ def test_the_parts_of_a_run_follow_from_its_settings(cases: Any, folder: Path) -
     given = (cases, TRAINED, take_fingerprint(cases), Share(1, 2), torch.device("cpu"))
     parts = rank_cases(config, *given)
     assert parts.assignment == assignment(2)
-    assert parts.arena(1).ids[: len(TRAINED) // 2] == assignment(2).of_rank(1, Share(1, 2))
+    assert set(assignment(2).of_rank(1, Share(1, 2))) <= set(parts.arena(1).ids)
     with pytest.raises(ValueError, match=r"distribute\.parts: 9 parts, but only 8 cases"):
         rank_cases(replace(config, distribute=DistributeConfig(parts=9)), *given)
