@@ -1,9 +1,9 @@
 """Train twice on made-up abdominal CT, the regular way and with Hasten, and show where the time went. Under 5 minutes.
 
 Both runs have the same network, split, windowing, patch size and target Dice. The regular one is MONAI's Dataset and
-DataLoader with worker processes, Adam and Dice loss (the lowest rung of `hasten bench ladder`), which reads and
-prepares every case again in each epoch; it is stopped when its share of the five minutes is over, and then counts as
-slower than that.
+DataLoader with worker processes, Adam and Dice loss (the lowest rung of the ladder), which reads and prepares
+every case again in each epoch; it is stopped when its share of the five minutes is over, and then counts as slower than
+that.
 Seconds count from the start of each process: imports and, for Hasten, filling its cache are in them.
 Writes demo/ (its own folder, emptied first) with the data and both run directories, and report.html beside it.
 """

@@ -163,7 +163,7 @@ class Book:
         return dict(fitting[0])
 
     def guide(self, name: str) -> str:
-        """What `hasten bench guide` found about one claim: its verdict and figure."""
+        """What `python -m benchmarks.guide` found about one claim: its verdict and figure."""
         result = self._guide()
         if name not in result:
             raise ValueError(f"{self.file('guide')}: no claim '{name}'; there are {', '.join(result)}")

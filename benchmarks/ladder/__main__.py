@@ -159,7 +159,7 @@ def hippocampus(given: argparse.Namespace, work: Path) -> Part:
 
 
 def spleen(given: argparse.Namespace, work: Path) -> Part:
-    from benchmarks.ladder.command import written_twin
+    from benchmarks.ladder.compare import written_twin
     from hasten.recipes.load import load_recipe
     from hasten.recipes.run import run_of
     from hasten.recipes.twin import twin_of
@@ -213,7 +213,7 @@ def membrane(given: argparse.Namespace, work: Path) -> Part:
 
 
 def microscopy(given: argparse.Namespace, work: Path) -> Part:
-    from benchmarks.ladder.command import written_twin
+    from benchmarks.ladder.compare import written_twin
     from hasten.recipes.load import load_recipe
     from hasten.recipes.run import run_of
     from hasten.recipes.twin import twin_of

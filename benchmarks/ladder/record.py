@@ -57,7 +57,7 @@ class ArmArguments:
 
 def arm_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--task", type=Path, required=True, help="the job, as `hasten bench ladder` writes it")
+    parser.add_argument("--task", type=Path, required=True, help="the job, as the ladder writes it")
     parser.add_argument("--out", type=Path, required=True, help="result file (JSON), written after every validation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, help="stop at this value of the task's metric; default: the task's")

@@ -40,7 +40,6 @@ _HOME = {
     "train": "hasten.engine.run",
     "train_folds": "hasten.engine.folds",
     "training_state": "hasten.engine.state",
-    "tune_loader": "hasten.feed.tune_loader",
     "write_report": "hasten.report.page",
 }
 

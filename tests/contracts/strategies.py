@@ -54,7 +54,6 @@ class Row:
     """What of the contract it need not keep, as "case", "finding" or "case.finding", each with the reason."""
 
 
-_OWN_STEPS = "between averagings ranks train by themselves: tests/distribute/test_local_sgd.py has its contract"
 STRATEGIES: tuple[Row, ...] = (
     Row(
         name="single",
@@ -69,21 +68,6 @@ STRATEGIES: tuple[Row, ...] = (
     Row(name="ddp"),
     Row(name="zero1"),
     Row(name="fsdp", differs={"muon": "refused: it makes whole filters orthogonal, of which a rank has some rows"}),
-    Row(
-        name="local_sgd",
-        # Averaged at once after every step, plain SGD is DDP.
-        settings={"average_every": 1},
-        differs={
-            "norms": "a rank has the norm of its own gradient",
-            "clipped": "a rank clips its own gradient, and AdamW is not linear in it",
-            "muon": "not linear in the gradient: the mean of updates is not the update of the mean",
-            "moved": _OWN_STEPS,
-            "batch_dice": "a loss over all ranks would need the link at every step",
-            "region_dice": "a loss over all ranks would need the link at every step",
-            "sync_norm": "refused: moments over all ranks would need the link at every step",
-            "accumulated.exchanges": "sends weights, which the averaging of every step counts",
-        },
-    ),
     Row(
         name="horovod",
         needs="horovod",

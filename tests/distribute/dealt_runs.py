@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from hasten.augment.presets import default_chain
 from hasten.augment.program import Program, Segment
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
-from hasten.distribute.case_assignment import CaseAssignment, RankCases, copy_from_file, read_from_cache
+from hasten.distribute.case_assignment import CaseAssignment, RankCases, read_from_cache
 from hasten.feed.feed import Feed
 from hasten.sample.patch_stages import DealingRounds, PatchStage, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
@@ -70,12 +69,6 @@ def of_file(cases: CaseSet, cache: CacheConfig, every: int, share: Share = WHOLE
     """A rank that reads its cases from the cache entry of all."""
     read = partial(read_from_cache, cases, SPEC, cache, torch.device("cpu"))
     return RankCases(assignment(every), share, read)
-
-
-def sent(cases: CaseSet, cache: CacheConfig, every: int, share: Share, **options: Any) -> RankCases:
-    """A rank that gets its cases from the others."""
-    read = partial(copy_from_file, cases, SPEC, cache, torch.device("cpu"))
-    return RankCases(assignment(every), share, read, send=True, **options)
 
 
 def digests(batch: Batch, pieces: int = 1) -> list[list[str]]:

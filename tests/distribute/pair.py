@@ -14,7 +14,7 @@ from torch import distributed
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import process_group
 from hasten.distribute.world import detect_world
-from tests.distribute import consensus_checks, ddp_checks, local_sgd_checks
+from tests.distribute import consensus_checks, ddp_checks
 from tests.distribute.ranks import tell
 
 
@@ -29,7 +29,6 @@ def main() -> None:
             "still": distributed.is_initialized(),
             "agree": consensus_checks.findings(world, Path(sys.argv[1])),
             "ddp": ddp_checks.findings(world),
-            "local_sgd": local_sgd_checks.findings(world),
         }
     results["left"] = not distributed.is_initialized()
     tell(results)

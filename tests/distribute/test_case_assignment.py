@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hasten.cache.homes as homes
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import CacheConfig
+from hasten.config.schema import CacheConfig, DistributeConfig, RunConfig, TrainConfig
 from hasten.distribute.balance import imbalance, loads_of
 from hasten.distribute.case_assignment import (
     CaseAssignment,
@@ -25,11 +25,23 @@ from hasten.distribute.case_assignment import (
     part_table,
     parts_mistake,
     prepared_voxels,
+    rank_cases,
     read_from_cache,
 )
+from hasten.prepare.fingerprint import take_fingerprint
 from hasten.sample.share import Share
 from tests.cache.sets import SPEC
-from tests.distribute.dealt_runs import STEPS, TRAINED, assignment, case_set, of_file, program_of, run, segment_of
+from tests.distribute.dealt_runs import (
+    SAMPLE,
+    STEPS,
+    TRAINED,
+    assignment,
+    case_set,
+    of_file,
+    program_of,
+    run,
+    segment_of,
+)
 from tests.sample.test_share import joined, same
 
 
@@ -225,3 +237,19 @@ def test_batches_hold_only_a_ranks_own_cases(folder: Path, cases: Any) -> None:
     assert {arena.ids[case] for part in dealt.parts for case in part} == set(assignment(0).of_rank(0, share))
     drawn = {case for each in segment_of(parts, 0).draws(0, 6) for case in each.case.tolist()}
     assert drawn == {case for part in dealt.parts for case in part}
+
+
+def test_the_parts_of_a_run_follow_from_its_settings(cases: Any, folder: Path) -> None:
+    config = RunConfig(
+        prepare=SPEC,
+        cache=cache(folder),
+        sample=SAMPLE,
+        distribute=DistributeConfig(parts=4, exchange_every=2),
+        train=TrainConfig(seed=3),
+    )
+    given = (cases, TRAINED, take_fingerprint(cases), Share(1, 2), torch.device("cpu"))
+    parts = rank_cases(config, *given)
+    assert parts.assignment == assignment(2)
+    assert set(assignment(2).of_rank(1, Share(1, 2))) <= set(parts.arena(1).ids)
+    with pytest.raises(ValueError, match=r"distribute\.parts: 9 parts, but only 8 cases"):
+        rank_cases(replace(config, distribute=DistributeConfig(parts=9)), *given)

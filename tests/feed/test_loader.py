@@ -13,7 +13,6 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from hasten.feed.loader import ThreadBuffer, ThreadDataLoader
-from hasten.feed.tune_loader import tune_loader
 
 
 class Numbers(Dataset[Any]):
@@ -109,25 +108,6 @@ def test_an_iterable_data_set_goes_through() -> None:
 def test_a_buffer_of_none_is_refused() -> None:
     with pytest.raises(ValueError, match="buffer_size=0"):
         ThreadDataLoader(Numbers(), buffer_size=0)
-
-
-class Waits(Dataset[Any]):
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.02)
-        return torch.zeros(1)
-
-
-def test_tuning_measures_each_way_and_sorts_by_the_epoch() -> None:
-    table = tune_loader(Waits(), batch_size=2, workers=[0, 1], num_batches=4, rounds=1)
-    assert {(row.num_workers, row.thread) for row in table.rows} == {(0, True), (0, False), (1, False)}
-    assert table.batches_per_epoch == 6
-    times = [table.epoch_seconds(row) for row in table.rows]
-    assert times == sorted(times)
-    assert table.best in table.rows
-    assert len(str(table).splitlines()) == 4
 
 
 def test_each_batch_comes_as_often_as_asked() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,19 +95,3 @@ def bspline(side: int, points: int, device: torch.device) -> Tensor:
     far = (place[:, None] - torch.arange(points, device=device)).abs()
     near = 2 / 3 - far * far * (1 - far / 2)
     return torch.where(far < 1, near, (2 - far).clamp(min=0.0) ** 3 / 6)
-
-
-def offsets_of(transform: Any, spacing: tuple[float, ...]) -> Tensor:
-    """(1, 3, gd, gh, gw) voxels: the offsets of a 3-D SimpleITK `BSplineTransform` of order 3.
-
-    spacing: mm of a voxel along D, H, W. The transform must be laid over the image by `BSplineTransformInitializer`,
-    and the axes of the image must be those of the world. Raises ValueError for another order or number of axes.
-    """
-    if transform.GetDimension() != 3 or transform.GetOrder() != 3:
-        raise ValueError(
-            f"offsets_of: a BSplineTransform of {transform.GetDimension()} axes and order {transform.GetOrder()}; "
-            "3 axes and order 3 are needed"
-        )
-    width, height, depth = (each + 3 for each in transform.GetTransformDomainMeshSize())
-    values = torch.tensor(transform.GetParameters(), dtype=torch.float32).view(3, depth, height, width)
-    return (values.flip(0) / torch.tensor(spacing).view(3, 1, 1, 1))[None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -27,10 +26,6 @@ class CaseRow:
     num_points: tuple[int, ...]
     """Points of each foreground class."""
     geometry: Geometry | None = None
-
-    def num_bytes(self, num_channels: int, item_bytes: int) -> int:
-        """Size of image, label and points. item_bytes: size of a voxel of one channel."""
-        return math.prod(self.shape) * (num_channels * item_bytes + 1) + 4 * sum(self.num_points)
 
 
 def case_rows(arena: Arena) -> tuple[CaseRow, ...]:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 import hasten
-from hasten.cli.bench import app as bench
 from hasten.cli.cache import app as cache
 from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.evaluate import evaluate
@@ -70,7 +69,6 @@ app.command(cls=DoctorCommand)(doctor)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)
 app.add_typer(recipe, name="recipe")
 app.add_typer(cache, name="cache")
-app.add_typer(bench, name="bench")
 app.add_typer(slurm, name="slurm")
 app.add_typer(scale, name="scale")
 app.add_typer(weights, name="weights")

@@ -260,7 +260,7 @@ def check_observe(observe: ObserveConfig) -> Iterator[str]:
 
 
 def _distribute(distribute: DistributeConfig) -> Iterator[str]:
-    yield from at_least(1, distribute, "distribute", "average_every", "micro_batches")
+    yield from at_least(1, distribute, "distribute", "micro_batches")
     yield from at_least(0, distribute, "distribute", "parts", "exchange_every")
     yield from above_zero(distribute, "distribute", "bucket_mb", "timeout_s")
     if distribute.exchange_every and not distribute.parts:

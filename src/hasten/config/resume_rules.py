@@ -89,7 +89,6 @@ RUN_RULES: Rules = {
     "distribute.strategy": Rule("training", "sums are taken in another order"),
     "distribute.gradients": _TRAINING,
     "distribute.sync_*": _TRAINING,
-    "distribute.average_every": _TRAINING,
     "distribute.*": _MACHINE,
 }
 

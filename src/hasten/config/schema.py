@@ -354,7 +354,7 @@ class ObserveConfig:
     """Name under which a tracker groups runs: MLflow's experiment, W&B's project."""
 
 
-StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "zero1", "pipeline", "local_sgd", "horovod"]
+StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "zero1", "pipeline", "horovod"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -377,8 +377,6 @@ class DistributeConfig:
     """Take the moments of batch norms over all processes."""
     sync_loss: bool = True
     """Add up the overlap counts of all processes if `loss.batch`, so that the loss is that of the whole batch."""
-    average_every: int = 8
-    """Steps between averagings of the weights (local_sgd)."""
     micro_batches: int = 4
     """Pieces of a batch that are under way in the stages at once (pipeline)."""
     parts: int = 0
@@ -386,8 +384,6 @@ class DistributeConfig:
     The samples of a run are decided by the number of parts, whatever number of processes shares them."""
     exchange_every: int = 0
     """Epochs after which the cases are redistributed over the parts and processes; 0: never."""
-    exchange: Literal["file", "send"] = "file"
-    """Source of redistributed cases: `file`, each host's cache, which has all; `send`, the processes that have them."""
     timeout_s: Seconds = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 

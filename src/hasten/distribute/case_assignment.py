@@ -13,7 +13,6 @@ from functools import partial
 import torch
 
 from hasten.cache.arena import Arena
-from hasten.cache.arena_in_memory import CaseRow, copy_cases
 from hasten.cache.build import get_arena
 from hasten.cache.memory import available_memory
 from hasten.cases.types import CaseSet
@@ -21,7 +20,6 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
 from hasten.config.settled import PlannedRun
 from hasten.distribute.balance import Parts, balance_sentence, deal, loads_of
-from hasten.distribute.case_exchange import IN_FLIGHT, exchange, gather_case_rows
 from hasten.sample.order import Dealt
 from hasten.sample.random import random_words, sample_key
 from hasten.sample.share import Share, share_mistake
@@ -96,34 +94,17 @@ def prepared_voxels(fingerprint: Fingerprint, ids: Sequence[str], spacing: Spaci
 class RankCases:
     """The training cases of this rank's parts, round after round."""
 
-    def __init__(
-        self,
-        assignment: CaseAssignment,
-        share: Share,
-        read: Callable[[Sequence[str]], Arena],
-        *,
-        send: bool = False,
-        limit: int = IN_FLIGHT,
-    ) -> None:
-        """share: the rank's of every batch; one that makes whole batches has all parts. read: the arena of some cases.
-
-        send: in a new round, ranks get cases from one another, as in `exchange`, instead of reading them.
-        """
+    def __init__(self, assignment: CaseAssignment, share: Share, read: Callable[[Sequence[str]], Arena]) -> None:
+        """share: the rank's of every batch; one of whole batches has all parts. read: gives the arena of some cases."""
         self.assignment, self.share, self._read = assignment, share, read
-        self._send, self._limit = send, limit
         self._arena: Arena | None = None
-        self._rows: dict[str, CaseRow] = {}
         self._round = -1
 
     def arena(self, round: int) -> Arena:
-        """This rank's cases in a round. All ranks call it at once where cases travel between them."""
-        if self._arena is None or (round != self._round and not self._send):
+        """This rank's cases in a round."""
+        if self._arena is None or round != self._round:
             self._arena = None  # what is replaced is dropped first
             self._arena = self._read(self.assignment.of_rank(round, self.share))
-        elif round != self._round:
-            self._rows = self._rows or gather_case_rows(self._arena)
-            now, then = self._ids_by_rank(self._round), self._ids_by_rank(round)
-            self._arena = exchange(self._arena, self._rows, now, then, limit=self._limit)
         self._round = round
         return self._arena
 
@@ -137,10 +118,6 @@ class RankCases:
             begun=self.assignment.begun(round),
         )
 
-    def _ids_by_rank(self, round: int) -> list[tuple[str, ...]]:
-        size = self.share.size
-        return [self.assignment.of_rank(round, Share(rank, size)) for rank in range(size)]
-
 
 def rank_cases(
     config: PlannedRun,
@@ -150,14 +127,12 @@ def rank_cases(
     share: Share,
     device: torch.device,
     *,
-    send: bool = False,
     local_size: int = 1,
 ) -> RankCases:
     """The training cases of a rank, in a run that has `distribute.parts`. train: ids of the training cases.
 
-    fingerprint: of `case_set`. send: each case is prepared by its first rank, and cases travel between ranks; else
-    every host's cache holds all of them. local_size: ranks on this host. Raises ValueError for cases or a batch that
-    can't be dealt so.
+    fingerprint: of `case_set`. local_size: ranks on this host, whose cache holds all cases. Raises ValueError for
+    cases or a batch that can't be dealt so.
     """
     settings, batch = config.distribute, config.sample.batch_size
     mistake = parts_mistake(len(train), settings.parts, batch, share.pieces, share.size)
@@ -170,11 +145,8 @@ def rank_cases(
         seed=config.train.seed,
         every=settings.exchange_every,
     )
-    if send:
-        read = partial(copy_from_file, case_set, config.prepare, config.cache, device)
-    else:
-        read = partial(read_from_cache, case_set, config.prepare, cache_of_rank(config.cache, local_size), device)
-    return RankCases(assignment, share, read, send=send)
+    read = partial(read_from_cache, case_set, config.prepare, cache_of_rank(config.cache, local_size), device)
+    return RankCases(assignment, share, read)
 
 
 def cache_of_rank(cache: CacheConfig, local_size: int) -> CacheConfig:
@@ -189,28 +161,6 @@ def read_from_cache(
 ) -> Arena:
     """Cases from the cache entry of the whole data set, which every node has or can reach."""
     return get_arena(case_set, prepare, cache, device=str(device), first=ids, only=True)
-
-
-def copy_from_file(
-    case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, device: torch.device, ids: Sequence[str]
-) -> Arena:
-    """Cases in memory, from a separate cache entry.
-
-    A node's cache thus holds only the training cases that its ranks started with. A run that is resumed in a later
-    round starts with the cases of that round.
-    """
-    stored = stored_cases(case_set, ids, prepare, cache)
-    return copy_cases(stored, stored.index(tuple(ids)), device)
-
-
-def stored_cases(case_set: CaseSet, ids: Sequence[str], prepare: PrepareConfig, cache: CacheConfig) -> Arena:
-    """The cases of these ids in a separate cache entry, read from the file, as in the entry of the whole set.
-
-    Raises the errors of `get_arena`.
-    """
-    requested = set(ids)
-    subset = replace(case_set, cases=tuple(case for case in case_set.cases if case.id in requested))
-    return get_arena(subset, prepare, replace(cache, home="file"))
 
 
 def part_table(assignment: CaseAssignment, world_size: int) -> str:

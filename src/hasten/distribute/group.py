@@ -83,12 +83,6 @@ def long_timeout_group() -> Iterator[distributed.ProcessGroup | None]:
         distributed.destroy_process_group(group)
 
 
-def message_device() -> torch.device:
-    """The device of tensors that the process group sends."""
-    is_nccl = distributed.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
-
-
 def _default_address(world: World) -> None:
     """Set MASTER_ADDR and MASTER_PORT for srun and mpirun on one host, which don't set them."""
     if world.local_size == world.size:

@@ -47,15 +47,15 @@ class Strategy:
     """A single process. Subclasses override what differs; `engine` calls the methods in this order.
 
     `mistakes`, `place` (network and its average, before the optimizer is built), `share_optimizer`, `wrap` (after
-    compiling). Each step: `sync` around each piece with `run_piece` in it, `total_norm` once, `after_step` after the
-    optimizer. At validations and checkpoints: `whole`, `gather_state`, `scatter_state`.
+    compiling). Each step: `sync` around each piece with `run_piece` in it, then `total_norm` once. At validations and
+    checkpoints: `whole`, `gather_state`, `scatter_state`.
     """
 
     name = "single"
     splits_batch = False
     """Whether each rank takes its share of every batch; else every rank gets the whole one."""
     same_loss = True
-    """Whether the ranks' gradients are averaged at every step, so that a loss may look at all ranks' counts."""
+    """Whether a loss may look at all ranks' counts; not where it sees a piece of the batch at a time."""
     whole_network = True
     """Whether each process has all layers; else what `place` returns can be called by `run_piece` only."""
 
@@ -95,9 +95,6 @@ class Strategy:
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
         """() norm of the whole network's gradient, the same on all ranks. gradients: those of this process."""
         return nn.utils.get_total_norm(gradients)
-
-    def after_step(self, index: int) -> None:
-        """Called after the optimizer's step of 0-based `index`, before the average moves."""
 
     def whole(self, module: nn.Module) -> nn.Module:
         """A plain module with all weights of `module` (one that `place` returned), for validation. All ranks call it.
@@ -174,10 +171,6 @@ def build_strategy(config: DistributeConfig, world: World) -> Strategy:
             from hasten.distribute.pipeline import Pipeline
 
             return Pipeline(world, config)
-        case "local_sgd":
-            from hasten.distribute.local_sgd import LocalSgd
-
-            return LocalSgd(world, config)
         case "horovod":
             from hasten.distribute.horovod import Horovod
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
-from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases, stored_cases
+from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
 from hasten.engine.autotune import Group, time_left
@@ -30,11 +30,9 @@ def prepare_cases(
     The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
     or train.max_seconds has passed.
     """
-    shared = planned.config.distribute
-    send = shared.exchange == "send" and shared.parts > 0 and strategy.world.size > 1
     with local_rank0_first(strategy.world, group):
-        arena = arena_of(planned, send=send, tick=_within(planned, clock))
-    parts = _own_parts(planned, strategy, send=send) if shared.parts else None
+        arena = arena_of(planned, tick=_within(planned, clock))
+    parts = _own_parts(planned, strategy) if planned.config.distribute.parts else None
     return _labelled(planned, arena), arena, parts
 
 
@@ -58,16 +56,12 @@ def _within(planned: RunPlan, clock: Clock) -> Tick:
     return tick
 
 
-def arena_of(planned: RunPlan, *, send: bool = False, tick: Tick | None = None) -> Arena:
+def arena_of(planned: RunPlan, *, tick: Tick | None = None) -> Arena:
     """The run's prepared cases, from the cache or prepared into it.
 
-    Where the training cases are dealt into parts it is read for validation alone, and stays in its file; it holds only
-    those cases where others are sent between processes.
+    Where the training cases are dealt into parts it is read for validation alone, and stays in its file.
     """
     config, first = planned.config, tuple(case.id for case in planned.train)
-    if send:
-        ids = [case.id for case in planned.validation]
-        return stored_cases(planned.case_set, ids, config.prepare, config.cache)
     whole = partial(get_arena, planned.case_set, config.prepare, tick=tick, files=planned.files)
     if config.distribute.parts:
         return whole(replace(config.cache, home="file"))
@@ -88,14 +82,19 @@ def _labelled(planned: RunPlan, arena: Arena) -> RunPlan:
     )
 
 
-def _own_parts(planned: RunPlan, strategy: Strategy, *, send: bool) -> RankCases:
+def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
     """This rank's training cases, in memory."""
     ids, world = [case.id for case in planned.train], strategy.world
     share = share_of(planned, strategy)
     parts = rank_cases(
-        planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device,
-        send=send, local_size=world.local_size,
-    )  # fmt: skip
+        planned.config,
+        planned.case_set,
+        ids,
+        planned.fingerprint,
+        share,
+        planned.device,
+        local_size=world.local_size,
+    )
     parts.arena(0)
     if world.first:
         log.info("training cases in parts\n%s", part_table(parts.assignment, share.size))

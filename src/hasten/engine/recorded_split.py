@@ -15,6 +15,7 @@ from typing import Any
 
 from hasten.cache.key import parts_of
 from hasten.cases.types import Case
+from hasten.config.patterns import first_few
 from hasten.files import hash_file
 from hasten.observe.rundir import PLAN_JSON
 
@@ -71,7 +72,7 @@ def require_same_cases(run: Path, train: Sequence[Case], validation: Sequence[Ca
         "trained on before and validated now": was["train"].keys() & now["validation"].keys(),
         "validated before and trained on now": was["validation"].keys() & now["train"].keys(),
     }
-    changes = [f"{_named(keys)} {what}" for what, keys in groups.items() if keys]
+    changes = [f"{first_few(sorted(keys), _SHOWN)} {what}" for what, keys in groups.items() if keys]
     if changes:
         raise ValueError(f"{run}: the cases are not those that it was begun with: {'; '.join(changes)}. {_REMEDY}")
     edited: dict[str, set[str]] = {}
@@ -82,7 +83,8 @@ def require_same_cases(run: Path, train: Sequence[Case], validation: Sequence[Ca
                 if before is not None and (change := _change(before, file)):
                     edited.setdefault(change, set()).add(key)
     for change, keys in edited.items():
-        log.warning("%s: files of %s %s; if they are not meant to differ, %s", run, _named(keys), change, _REMEDY)
+        names = first_few(sorted(keys), _SHOWN)
+        log.warning("%s: files of %s %s; if they are not meant to differ, %s", run, names, change, _REMEDY)
 
 
 def trained_on(runs: Iterable[Path], files: Mapping[str, Sequence[Path]], kind: str) -> dict[str, list[str]]:
@@ -159,9 +161,3 @@ def _parsed(tree: Any) -> Record:
         }
         for part in ("train", "validation")
     }
-
-
-def _named(ids: Iterable[str]) -> str:
-    ids = sorted(ids)
-    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-    return ", ".join(ids[:_SHOWN]) + more

@@ -73,7 +73,6 @@ class Update:
         self.skipped += non_finite.to(torch.int64)
         # None, not 0: the next backward then writes the gradients instead of adding to them.
         self.optimizer.zero_grad(set_to_none=True)
-        self.strategy.after_step(index)
         if self._average_tensors is not None:
             share = self.share if self.share is not None else average_share(index, self.average_decay)
             update_average(self._average_tensors, self._tensors, share)

@@ -53,8 +53,6 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
         if twin is not None:
             yield _row(title, f"{_phantoms(twin)}; `hasten recipe phantom {name}{option} --to DIR`")
             yield from _settings("", twin.run)
-    if recipe.peer is not None:
-        yield _row("MONAI", f"`hasten bench ladder {name}` trains its regular and its fast way beside Hasten's")
     for what, where in recipe.sources.items():
         yield _row("from", f"{what}: {where}")
     yield _row("train", f"hasten train {name} --out FOLDER")

@@ -12,7 +12,7 @@ Maker = Literal["ct", "tumours", "hippocampi", "cells", "spheres", "slides"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerSettings:
-    """What MONAI and other libraries train with beside Hasten (`hasten bench ladder`).
+    """What MONAI and other libraries train with beside Hasten (`benchmarks/ladder` in the repository).
 
     The defaults are those of MONAI's fast training tutorial.
     """

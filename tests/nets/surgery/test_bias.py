@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from hasten.nets.surgery.bias import cancelled_biases, drop_biases, leave_out, with_biases, without_biases
-from tests.nets.examples import network_of
+from hasten.nets.surgery.bias import cancelled_biases, leave_out
 
 
 def through(*layers: nn.Module) -> nn.Module:
@@ -167,7 +166,7 @@ def test_a_norm_that_only_looks_like_one_is_found_out() -> None:
     assert cancelled_biases(through(conv(), Shifted(6), nn.ReLU()), IMAGE) == ()
 
 
-def test_a_layer_with_a_forward_of_its_own_keeps_its_bias_or_loses_it_for_good() -> None:
+def test_a_layer_with_a_forward_of_its_own_keeps_its_bias() -> None:
     class Own(nn.Conv2d):
         def forward(self, image: Tensor) -> Tensor:
             return nn.functional.conv2d(image, self.weight, self.bias)
@@ -176,52 +175,6 @@ def test_a_layer_with_a_forward_of_its_own_keeps_its_bias_or_loses_it_for_good()
     result = cancelled_biases(network, IMAGE)
     assert leave_out(network, result) == ()
     assert network[0].bias.requires_grad  # type: ignore[index]
-    before = copy.deepcopy(network)(IMAGE)
-    drop_biases(network, IMAGE)
-    assert torch.allclose(network(IMAGE), before, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["unet", "unet batch", "basicunet", "odd"])
-def test_states_are_converted_both_ways(name: str) -> None:
-    plain = network_of(name, 2)
-    side = 32 if name == "basicunet" else 16
-    image = torch.randn(2, 1, side, side)
-    for value in plain.state_dict().values():
-        if value.is_floating_point():
-            value.add_(torch.rand_like(value), alpha=0.1)
-    bare = copy.deepcopy(plain)
-    result = drop_biases(bare, image)
-    assert result
-    assert all(bare.get_submodule(each.layer).bias is None for each in result)
-    state = plain.state_dict()
-    converted = without_biases(state, result)
-    assert list(converted) == list(bare.state_dict())
-    assert list(state) == list(plain.state_dict())
-    fresh = copy.deepcopy(bare)
-    for value in fresh.state_dict().values():
-        value.zero_()
-    fresh.load_state_dict(converted)
-    back = network_of(name, 2)
-    again = with_biases(bare.state_dict(), result)
-    assert list(again) == list(state)
-    back.load_state_dict(again)
-    for training in (False, True):
-        wanted = plain.train(training)(image)
-        for network in (bare, fresh, back):
-            error = (network.train(training)(image) - wanted).abs().max()
-            assert error < 1e-4 * wanted.abs().max()
-
-
-def test_states_with_a_prefix_and_states_of_another_network() -> None:
-    network = through(conv(), nn.BatchNorm2d(6))
-    state = {f"module.{key}": value for key, value in network.state_dict().items()}
-    result = drop_biases(network, IMAGE)
-    bare = without_biases(state, result, prefix="module.")
-    assert "module.0.bias" not in bare
-    assert torch.equal(bare["module.1.running_mean"], network[1].running_mean)  # type: ignore[index]
-    assert with_biases(bare, result, prefix="module.")["module.0.bias"].shape == (6,)
-    with pytest.raises(ValueError, match="no weights of"):
-        with_biases({"other": torch.zeros(1)}, result)
 
 
 def test_loading_a_part_moves_its_running_means() -> None:

@@ -1,6 +1,6 @@
 """Changes to any network that leave its names, parameters and checkpoints as they are."""
 
-from hasten.nets.surgery.bias import cancelled_biases, drop_biases, with_biases, without_biases
+from hasten.nets.surgery.bias import cancelled_biases
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, undo
@@ -9,13 +9,10 @@ from hasten.nets.surgery.sync_norm import sync_batch_norm
 __all__ = [
     "Surgery",
     "cancelled_biases",
-    "drop_biases",
     "fused_norms",
     "keep_fp32",
     "operate",
     "sync_batch_norm",
     "tiny_layers",
     "undo",
-    "with_biases",
-    "without_biases",
 ]

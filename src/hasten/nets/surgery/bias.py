@@ -1,13 +1,11 @@
 """Biases that the normalisation after a convolution or a linear layer cancels.
 
-Two ways to remove them: `leave_out` keeps the parameters, so that checkpoints load both ways as they are; `drop`
-removes them, with `without_biases` and `with_biases` for checkpoints.
+`leave_out` keeps the parameters, so that checkpoints load both ways as they are.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +31,6 @@ class Cancelled:
 
     layer: str
     """Name of the convolution or linear layer."""
-    channels: int
     tracked: tuple[str, ...]
     """Names of the norms after it whose running mean includes the bias: it is subtracted there, too."""
 
@@ -57,7 +54,7 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
         norms = _norms_after(name, module, flow)
         if norms:
             tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
-            candidates.append(Cancelled(name, len(bias), tracked))
+            candidates.append(Cancelled(name, tracked))
     return _verified(copied(network), probe, _independent(candidates, flow))
 
 
@@ -243,61 +240,3 @@ class _Shift:
                 _shift(module, names[:1], bias)
         for key in keys:
             state[key] = torch.zeros_like(bias)
-
-
-def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
-    """Remove the biases that change nothing, in place: `bias` of those layers is None, and no state dict has it.
-
-    Keep the result: `without_biases` and `with_biases` need it to convert checkpoints. Create the optimizer afterwards.
-    """
-    cancelled = cancelled_biases(network, probe)
-    for each in cancelled:
-        layer = network.get_submodule(each.layer)
-        bias = layer._parameters["bias"]
-        assert bias is not None
-        for name in each.tracked:
-            norm = network.get_submodule(name)
-            mean = _running_mean(norm)
-            assert mean is not None
-            # Not in place: an earlier state dict keeps the mean that goes with its bias.
-            norm.running_mean = mean - bias.detach().to(mean)
-        layer.register_parameter("bias", None)
-    return cancelled
-
-
-def without_biases(state: Mapping[str, Any], cancelled: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
-    """A state dict with biases, for the network without: each is subtracted from the running means after it.
-
-    prefix: of the names in `state`, such as "module.". Values are shared, `state` is left as it is.
-    """
-    new = _shallow(state)
-    for each in cancelled:
-        bias = new.pop(f"{prefix}{each.layer}.bias", None)
-        if bias is None:
-            continue
-        for name in each.tracked:
-            key = f"{prefix}{name}.running_mean"
-            new[key] = new[key] - bias.to(new[key])
-    return new
-
-
-def with_biases(state: Mapping[str, Any], cancelled: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
-    """A state dict of the network without biases, for the one with them: they are 0, where that network has them."""
-    biases = {f"{prefix}{each.layer}.": each for each in cancelled}
-    new = _shallow(state)
-    new.clear()
-    for key, value in state.items():
-        new[key] = value
-        layer = key.rpartition(".")[0] + "."
-        if layer in biases and isinstance(value, Tensor):
-            new.setdefault(f"{layer}bias", value.new_zeros(biases.pop(layer).channels))
-    if biases:
-        raise ValueError(f"state: has no weights of {sorted(biases)}; give the state dict of the network itself")
-    return new
-
-
-def _shallow(state: Mapping[str, Any]) -> Any:
-    new: Any = OrderedDict(state)
-    if hasattr(state, "_metadata"):
-        new._metadata = state._metadata
-    return new

@@ -1,4 +1,4 @@
-"""`hasten bench ladder`: what it is given becomes a task, and mistakes are told before anything runs."""
+"""`python -m benchmarks.ladder.compare`: what it is given becomes a task; mistakes are told first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from benchmarks.ladder import climb as climb_module
 from benchmarks.ladder.climb import Attempt
+from benchmarks.ladder.compare import app
 from benchmarks.ladder.task import Task
-from hasten.cli.bench import app
 from tests.benchmarks.ladder.results import run
 
 SETTINGS = ["train.steps=4", "sample.batch_size=2", "sample.patch=[8,16,16]", "network.channels=[4,8]",
@@ -35,7 +35,7 @@ def climbed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Task, Sequence[Attemp
 
 
 def invoke(*words: str, cache: Path) -> Any:
-    return CliRunner().invoke(app, ["ladder", *words], env={"COLUMNS": "200", "HASTEN_CACHE": str(cache)})
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "200", "HASTEN_CACHE": str(cache)})
 
 
 def test_phantoms_of_a_recipe(climbed: list[tuple[Task, Sequence[Attempt]]], tmp_path: Path) -> None:

@@ -1,37 +1,68 @@
-"""What `hasten bench ladder` does."""
+"""The ladder on a recipe or a data set: `python -m benchmarks.ladder.compare RECIPE|DATASET --out DIR`."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from hasten.cli.source import config_from
-from hasten.cli.terminal import echo
+import typer
+
+from hasten.cli.source import Overrides, config_from
+from hasten.cli.terminal import duration_from, echo
 
 if TYPE_CHECKING:
     from benchmarks.ladder.task import Task
     from hasten.recipes.recipe import Recipe, TwinSettings
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command()
 def compare(
-    source: str, out: Path, overrides: Sequence[str], *, phantom: bool, reduced: bool, seeds: int,
-    rungs: Sequence[str], peers: Sequence[str], target: float | None, cap: float, device: str, work: Path,
-) -> None:  # fmt: skip
-    """Run the rungs and peers on the task of `source`, print the table, and write the files into `out`."""
+    source: Annotated[
+        str, typer.Argument(metavar="RECIPE|DATASET", help="A recipe's name, a data set, or a run's YAML.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for ladder.json, ladder.svg and ladder.html.")],
+    overrides: Overrides = None,
+    phantom: Annotated[bool, typer.Option("--phantom", help="On phantoms of the recipe's size.")] = False,
+    reduced: Annotated[bool, typer.Option("--reduced", help="On the recipe's small phantoms.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each rung.")] = 3,
+    rungs: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="These rungs only; several times, or with commas.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Also nnunet, torchio or lightning; as --rungs.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Stop at this value of the metric; default: train.target.")
+    ] = None,
+    cap: Annotated[float, typer.Option(parser=duration_from(1), help="Time after which a run is stopped.")] = 900.0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N, for every rung.")] = "auto",
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps each run's result; default: OUT/work. A kept run isn't repeated."),
+    ] = None,
+) -> None:
+    """Train one task the regular way, MONAI's fast way and Hasten's, one advance at a time, each to the target.
+
+    Every run is a process of its own from an empty cache, and its clock has everything in it.
+    """
     from rich.console import Console
 
     from benchmarks.ladder.climb import Attempt, check_installed, climb
     from benchmarks.ladder.rungs import rungs_named
     from benchmarks.ladder.show import Ladder, terminal_table, verdict, write
 
-    chosen = rungs_named(_names(rungs), _names(peers))
+    chosen = rungs_named(_names(rungs or []), _names(peer or []))
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
-    wanted = [*overrides, f"train.device={device}", *([f"train.target={target}"] if target is not None else [])]
+    work = work or out / "work"
+    wanted = [*(overrides or []), f"train.device={device}", *([f"train.target={target}"] if target is not None else [])]
     check_installed(chosen)
-    task = _task(source, wanted, work, phantom=phantom, reduced=reduced)
+    task = _task(source, wanted, work, phantom=phantom or reduced, reduced=reduced)
     tries = [Attempt(rung=rung, target=task.target, cap=cap, seeds=seeds, device=device) for rung in chosen]
     ladder = Ladder(task=task, rungs=chosen, results=climb(task, tries, work, tell=echo), level=task.target)
     Console().print(terminal_table(ladder))
@@ -79,3 +110,10 @@ def written_twin(recipe: Recipe, twin: TwinSettings, work: Path) -> Path:
             write_twin(recipe, twin, Path(part) / "data", num_threads=usable_cores())
             (Path(part) / "data").rename(folder)
     return folder
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None

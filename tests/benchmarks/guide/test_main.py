@@ -1,4 +1,4 @@
-"""`hasten bench guide`."""
+"""`python -m benchmarks.guide`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from benchmarks.guide import claims as claims_module
 from benchmarks.guide import run as run_module
+from benchmarks.guide.__main__ import app
 from benchmarks.guide.claim import Guidance, Outcome
-from hasten.cli import bench
-from hasten.cli.bench import app
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def two_claims(monkeypatch):
 
 
 def test_table_and_files(two_claims, tmp_path):
-    completed = CliRunner().invoke(app, ["guide", "--out", str(tmp_path / "out")], env={"COLUMNS": "140"})
+    completed = CliRunner().invoke(app, ["--out", str(tmp_path / "out")], env={"COLUMNS": "140"})
     assert completed.exit_code == 0, completed.output
     assert "The first is faster" in completed.output
     assert "failed: OSError: no room" in completed.output
@@ -42,19 +41,19 @@ def test_table_and_files(two_claims, tmp_path):
 
 
 def test_only_some(two_claims):
-    completed = CliRunner().invoke(app, ["guide", "--only", "second"], env={"COLUMNS": "140"})
+    completed = CliRunner().invoke(app, ["--only", "second"], env={"COLUMNS": "140"})
     assert completed.exit_code == 0
     assert "The first" not in completed.output
 
 
 def test_an_unknown_claim_names_the_near_ones(two_claims):
-    completed = CliRunner().invoke(app, ["guide", "--only", "secand"])
+    completed = CliRunner().invoke(app, ["--only", "secand"])
     assert isinstance(completed.exception, ValueError)
     assert "did you mean second?" in str(completed.exception)
 
 
 def test_a_budget_that_is_too_short_for_anything_is_refused():
-    completed = CliRunner().invoke(app, ["guide", "--seconds", "1"])
+    completed = CliRunner().invoke(app, ["--seconds", "1"])
     assert completed.exit_code == 2
     assert "--seconds" in completed.output
 
@@ -62,17 +61,6 @@ def test_a_budget_that_is_too_short_for_anything_is_refused():
 def test_a_file_in_the_place_of_the_folder_is_told_before_the_measuring(two_claims, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(run_module, "run_guide", lambda *_, **__: pytest.fail("measured first"))
-    completed = CliRunner().invoke(app, ["guide", "--out", str(tmp_path / "file")])
+    completed = CliRunner().invoke(app, ["--out", str(tmp_path / "file")])
     assert isinstance(completed.exception, ValueError)
     assert "name another folder" in str(completed.exception)
-
-
-@pytest.mark.parametrize(
-    "words", [["guide"], ["ladder", "hippocampus", "--out", "nowhere"]], ids=lambda words: words[0]
-)
-def test_without_a_checkout_the_message_says_what_to_get(words, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
-    done = CliRunner().invoke(bench.app, words)
-    assert isinstance(done.exception, ValueError)
-    assert f"hasten bench {words[0]}: " in str(done.exception)
-    assert "clone Hasten's repository, run `pip install -e" in str(done.exception)

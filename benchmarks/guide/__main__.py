@@ -1,0 +1,49 @@
+"""Which advice of the published tuning guides holds on this machine: `python -m benchmarks.guide`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hasten.cli.terminal import duration_from, echo
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command()
+def measure(
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Measure this claim only; may be given several times.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(parser=duration_from(5), help="Bound on the whole of it.")] = 180.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for guide.json and guide.html.")] = None,
+) -> None:
+    """Say which advice of the published tuning guides holds on this machine."""
+    from rich.console import Console
+
+    from benchmarks.guide.claims import CLAIMS
+    from benchmarks.guide.run import chosen, run_guide
+    from benchmarks.guide.show import made, summary, terminal_table, write
+    from hasten.observe.env import environment
+
+    claims = chosen(CLAIMS, only or [])
+    if out is not None:
+        made(out)
+    facts = environment()
+    console = Console()
+    with Console(stderr=True).status("") as status:
+        results = run_guide(claims, seconds=seconds, tell=lambda guidance: status.update(f"{guidance.name} ..."))
+    console.print(terminal_table(results))
+    console.print(summary(results))
+    if out is not None:
+        for path in write(out, results, budget_s=seconds, environment=facts):
+            echo(f"wrote      {path}")
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
