@@ -116,17 +116,24 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
 
 
 def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int | None) -> dict[int, str]:
-    """The values of both sides as classes; logs a warning where no foreground value is common to them."""
-    predicted, labelled = (
-        find_values(paths) for paths in ([pair.prediction for pair in pairs], [pair.label for pair in pairs])
-    )
-    sides = [sorted(values.keys() - {0, ignore}) for values in (predicted, labelled)]
-    if all(sides) and not set(sides[0]) & set(sides[1]):
+    """The values of both sides as classes; logs a warning where no foreground class is common to them.
+
+    Where both name their segments, names are the classes, and else values.
+    """
+    paths = [pair.prediction for pair in pairs], [pair.label for pair in pairs]
+    found = [find_values(each) for each in paths]
+    named = all(any(each.name for each in values.values()) for values in found)
+    sides = [
+        sorted(each.name if named else str(value) for value, each in values.items() if value not in (0, ignore))
+        for values in found
+    ]
+    if all(sides) and not {name.lower() for name in sides[0]} & {name.lower() for name in sides[1]}:
         log.warning(
-            "%s: holds the values %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
-            "classes, store both with the same values", predictions, first_few(sides[0]), labels, first_few(sides[1]),
+            "%s: holds the %s %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
+            "classes, store both alike", predictions, "segments" if named else "values", first_few(sides[0]), labels,
+            first_few(sides[1]),
         )  # fmt: skip
-    return name_values(predicted | labelled, str(labels), ignore)
+    return name_values(find_values([*paths[0], *paths[1]]) if named else found[0] | found[1], str(labels), ignore)
 
 
 def _is_data_set(labels: Path) -> bool:
