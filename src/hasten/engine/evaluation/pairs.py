@@ -17,6 +17,7 @@ from hasten.cases.sources import find_listing
 from hasten.config.patterns import first_few, listing
 from hasten.engine.weights import read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
+from hasten.observe.rundir import RUN_YAML
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +153,10 @@ def _labels(
     """
     if _is_data_set(labels):
         data_set = find_listing(labels)
+        cases = (*data_set.tests, *data_set.cases)
         return (
-            {case.id: case.label for case in data_set.cases if case.label},
-            {case.id: case.image for case in data_set.cases},
+            {case.id: case.label for case in cases if case.label},
+            {case.id: case.image for case in cases},
             data_set.labels,
             data_set.regions,
             data_set.ignore,
@@ -173,6 +175,11 @@ def _folder(folder: Path, what: str) -> dict[str, Path]:
     """The label maps of a folder by name without ending. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name the folder of the {what}")
+    if (folder / RUN_YAML).is_file() or is_cross_validation(folder):
+        raise ValueError(
+            f"{folder}: is a run, whose validation cases `hasten evaluate {folder}` scores; to score others, predict "
+            f"them (hasten predict {folder} IMAGE... --out FOLDER), and name that folder"
+        )
     named = named_files(folder)
     if not named:
         raise ValueError(f"{folder}: holds no label maps; name the folder of the {what}")
