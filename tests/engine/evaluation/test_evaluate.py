@@ -197,6 +197,7 @@ def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
     [
         ("nowhere", "data", 1.0, "nowhere: no such folder; name the folder of the predictions"),
         ("empty", "data", 1.0, "empty: holds no label maps"),
+        ("run", "data", 1.0, "run: is a run, whose validation cases .*predict them"),
         ("predictions", "nowhere", 1.0, "nowhere: no such folder; name the folder of the label maps"),
         ("predictions", "data", -1.0, "tolerance_mm=-1.0: use a distance in mm"),
         ("predictions", "data", math.nan, "tolerance_mm=nan"),
@@ -205,6 +206,8 @@ def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
 def test_bad_input(folders: tuple[Path, Path], predictions: str, labels: str, tolerance: float, message: str) -> None:
     root = folders[0].parent
     (root / "empty").mkdir()
+    (root / "run").mkdir()
+    (root / "run" / "run.yaml").touch()
     with pytest.raises(ValueError, match=message):
         evaluate(root / predictions, root / labels, tolerance_mm=tolerance)
 
@@ -227,7 +230,7 @@ def test_pictures_are_measured_in_px(tmp_path: Path) -> None:
     page = write_evaluation_page(result, out / "evaluation.html").read_text()
     assert "HD95 (px)" in page
     assert "NSD at 1 px" in page
-    assert "mm" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\bmm\b", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
 
 
 @pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("mm", 1.0), ("meter", 1e3), ("unknown", 1.0)])

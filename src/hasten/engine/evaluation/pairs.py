@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
-from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels, nearest, similar_names
+from hasten.cases.image_folders import declared_labels, has_layout, nearest, side_by_side, similar_names
 from hasten.cases.labels import find_values, name_values, split_ignore
 from hasten.cases.nnunet import labels_and_regions
 from hasten.cases.read import check_affine
@@ -138,11 +138,7 @@ def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int |
 
 
 def _is_data_set(labels: Path) -> bool:
-    if labels.is_file():
-        return True
-    return (labels / "dataset.json").is_file() or any(
-        (labels / images).is_dir() and (labels / maps).is_dir() for images, maps in PAIR_FOLDERS
-    )
+    return labels.is_file() or (labels.is_dir() and (has_layout(labels) or bool(side_by_side(labels))))
 
 
 def _labels(
