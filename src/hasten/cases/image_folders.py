@@ -100,7 +100,7 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
 
 def side_by_side(folder: Path) -> tuple[Case, ...]:
     """The cases of a folder that holds each image with its label map, NAME_masks or NAME_seg beside NAME or NAME_img,
-    as cellpose does; none where a file is left over, or there are folders. Raises ValueError for names that fit several.
+    as cellpose does; none where a file is left over, or there are folders. Raises ValueError for names like several.
     """
     if _folders(folder):
         return ()
