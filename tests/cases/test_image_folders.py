@@ -133,7 +133,12 @@ def test_images_and_label_maps_in_one_folder(tmp_path: Path, names: str, ids: st
     [
         ("w00.png", "w00_mask.png w00_seg.png", "several names are alike, w00 and w00_mask, w00_seg; give"),
         ("w00.png W00.png", "w00_mask.png", "several names are alike, W00, w00 and w00_mask; give"),
-        ("w00.png w01.png", "w00_mask.png w02_mask.png", r"no label map .*: w01\.png \(nearest is w02_mask\); add"),
+        ("w00.png w01.png", "w00_mask.png w02_mask.png", r"no label map .*: w01\.png \(nearest is w02_mask\), and"),
+        (
+            "w0.png",
+            "w0_binary.png",
+            r"no label map .*: w0\.png.*, and labels/ has w0_binary\.png without an image; give",
+        ),
         ("w00.png", "w00.png w00_mask.png", r"1 label maps have no image .*: w00_mask\.png; add"),
     ],
 )

@@ -86,9 +86,11 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
     if without_label:
         _refuse_unread(labels, [image_of[name].name for name in without_label])
         shown = first_few(f"{image_of[name].name}{nearest(name, without_image)}" for name in without_label)
+        left = first_few(label_of[name].name for name in without_image)
         raise ValueError(
             f"{images}: {len(without_label)} images have no label map of the same name in {labels.name}/: "
-            f"{shown}; add the label maps or move the images away."
+            f"{shown}{f', and {labels.name}/ has {left} without an image' if left else ''}; give both the same names, "
+            "add the label maps or move the images away."
         )
     if without_image:
         raise ValueError(
