@@ -362,7 +362,7 @@ def test_bad_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lists 0 cases"):
         load_case_set(tmp_path)
     volume(tmp_path / "images/a.nii.gz")
-    with pytest.raises(ValueError, match=r"1 images .*no label map .*labels/: a.nii.gz; add"):
+    with pytest.raises(ValueError, match=r"1 images .*no label map .*labels/: a.nii.gz; give both"):
         load_case_set(tmp_path)
     volume(tmp_path / "labels/a.nii.gz")
     volume(tmp_path / "labels/b.nii.gz")
