@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import list_files, read_file, read_file_header
 from hasten.cases.read import read_image, read_label
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing, load_case_set
 from tests.cases.itk_images import (
     Grid,
     affine_of,
@@ -259,3 +259,8 @@ def test_segmentations_and_contours_are_named(tmp_path: Path, uid: str, name: st
     for path in (tmp_path / "case", tmp_path / "case" / "a.dcm"):
         with pytest.raises(ValueError, match=rf"a\.dcm: is a DICOM .*\({name}\), which is no image; convert"):
             read_file(path)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").touch()
+    (tmp_path / "case").rename(tmp_path / "labels")
+    with pytest.raises(ValueError, match=rf"labels/a\.dcm: is a DICOM .*\({name}\)"):
+        find_listing(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hasten.cases.image_folders import pair_files
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing, load_case_set
 
 
 def tree(folder: Path, *names: str) -> Path:
@@ -107,11 +107,38 @@ def test_names_that_are_alike_are_paired(tmp_path: Path, images: str, labels: st
 
 
 @pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        ("w00.png w00_masks.png w01.tif w01_seg.png", "w00 w01"),
+        ("w00_img.png w00_masks.png", "w00_img"),
+        ("c0.nrrd c0.seg.nrrd c0_label.nrrd", ""),
+        ("w00.png w00_masks.png w01.png", ""),
+        ("w00.png w00_masks.png other/", ""),
+        ("w00.png w01.png", ""),
+    ],
+)
+def test_images_and_label_maps_in_one_folder(tmp_path: Path, names: str, ids: str) -> None:
+    tree(tmp_path, *names.split())
+    if not ids:
+        with pytest.raises(ValueError, match=r"no known layout|share a name"):
+            find_listing(tmp_path)
+        return
+    cases = find_listing(tmp_path).cases
+    assert [case.id for case in cases] == ids.split()
+    assert [path.name for case in cases for path in (*case.image, case.label) if path] == names.split()
+
+
+@pytest.mark.parametrize(
     ("images", "labels", "what"),
     [
         ("w00.png", "w00_mask.png w00_seg.png", "several names are alike, w00 and w00_mask, w00_seg; give"),
         ("w00.png W00.png", "w00_mask.png", "several names are alike, W00, w00 and w00_mask; give"),
-        ("w00.png w01.png", "w00_mask.png w02_mask.png", r"no label map .*: w01\.png \(nearest is w02_mask\); add"),
+        ("w00.png w01.png", "w00_mask.png w02_mask.png", r"no label map .*: w01\.png \(nearest is w02_mask\), and"),
+        (
+            "w0.png",
+            "w0_binary.png",
+            r"no label map .*: w0\.png.*, and labels/ has w0_binary\.png without an image; give",
+        ),
         ("w00.png", "w00.png w00_mask.png", r"1 label maps have no image .*: w00_mask\.png; add"),
     ],
 )

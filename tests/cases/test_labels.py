@@ -135,6 +135,8 @@ def test_numbers_of_single_objects_are_no_classes(tmp_path: Path) -> None:
         find_labels(paths, "here")
     with pytest.raises(ValueError, match=r"0\.png: holds 10 values up to 11, and \S*1\.png 4 up to 5, .*instances"):
         find_labels(write_masks(tmp_path, [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11], [0, 1, 2, 4, 5]), "here")
+    with pytest.raises(ValueError, match=r"3\.png: holds 15 values up to 15, and \S*0\.png 12 up to 12, .*instances"):
+        find_labels(write_masks(tmp_path, *(list(range(count)) for count in (13, 14, 15, 16))), "here")
     with pytest.raises(ValueError, match=r"0\.png: more than 32 label values .*instances"):
         find_labels(write_masks(tmp_path, list(range(60))), "here")
 

@@ -11,6 +11,7 @@ import pytest
 from hasten.cases.labels import find_labels, read_label_values
 from hasten.cases.read import read_label
 from hasten.cases.types import Case, Volume
+from hasten.engine.evaluation.evaluate import evaluate
 
 pytest.importorskip("SimpleITK")
 
@@ -88,6 +89,21 @@ def test_a_value_without_a_segment_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.seg.nrrd", maps(1, 7), ("liver", 1, 0))
     with pytest.raises(ValueError, match=r"a\.seg\.nrrd: names its segments, but holds the value 7"):
         find_labels([path], "here")
+
+
+def test_predicted_segments_are_matched_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for folder, segments in (
+        ("labels", [("liver", 1, 0), ("tumour", 2, 0)]),
+        ("exchanged", [("tumour", 1, 0), ("Liver", 2, 0)]),
+        ("strange", [("cyst", 1, 0), ("vessel", 2, 0)]),
+    ):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "a.seg.nrrd", maps(2, 1) if folder == "exchanged" else maps(1, 2), *segments)
+    scores = evaluate(tmp_path / "exchanged", tmp_path / "labels", num_workers=1)
+    assert (scores.names, scores.mean(), caplog.text) == (("tumour", "Liver"), 1.0, "")
+    scores = evaluate(tmp_path / "strange", tmp_path / "labels", num_workers=1)
+    assert (scores.names, scores.mean()) == (("cyst", "vessel", "liver", "tumour"), 0.0)
+    assert "holds the segments cyst, vessel, but the label maps" in caplog.text
 
 
 def test_names_and_bare_values_do_not_mix(tmp_path: Path) -> None:

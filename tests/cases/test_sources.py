@@ -220,8 +220,22 @@ def test_a_column_that_is_nearly_one_that_is_read_is_told(tmp_path: Path, caplog
     write_list(tmp_path, [])
     (tmp_path / "list.csv").write_text("image,label,kfold,site\nfiles/a.nii.gz,files/seg.nii.gz,0,9\n")
     assert load_case_set(tmp_path / "list.csv").folds == {}
-    assert 'column "kfold" is not read; call it "fold"' in caplog.text
+    assert 'field "kfold" is not read; call it "fold"' in caplog.text
     assert "site" not in caplog.text
+    entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz", "Fold": 1, "site": 9}]
+    for content in (entries, {"training": entries}):
+        caplog.clear()
+        write_list(tmp_path, content)
+        assert load_case_set(tmp_path / "list.json").folds == {}
+        assert 'field "Fold" is not read; call it "fold"' in caplog.text
+        assert "site" not in caplog.text
+
+
+def test_a_list_for_validation_beside_cases_is_refused(tmp_path: Path) -> None:
+    entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}]
+    write_list(tmp_path, {"cases": entries, "validation": entries})
+    with pytest.raises(ValueError, match='has "validation" beside "cases"; call that list "training"'):
+        load_case_set(tmp_path / "list.json")
 
 
 def test_csv_list(tmp_path: Path) -> None:
@@ -348,7 +362,7 @@ def test_bad_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lists 0 cases"):
         load_case_set(tmp_path)
     volume(tmp_path / "images/a.nii.gz")
-    with pytest.raises(ValueError, match=r"1 images .*no label map .*labels/: a.nii.gz; add"):
+    with pytest.raises(ValueError, match=r"1 images .*no label map .*labels/: a.nii.gz; give both"):
         load_case_set(tmp_path)
     volume(tmp_path / "labels/a.nii.gz")
     volume(tmp_path / "labels/b.nii.gz")

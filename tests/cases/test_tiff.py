@@ -102,6 +102,14 @@ def test_pages_that_may_be_either_are_refused(tmp_path: Path) -> None:
             read(tmp_path / "a.tif")
 
 
+@pytest.mark.parametrize("axes", ["YXC", "YXZ", "YCX"])
+def test_rows_that_are_pages_are_refused(tmp_path: Path, axes: str) -> None:
+    write(tmp_path / "a.tif", voxels(shape=(6, 5, 4)), metadata={"axes": axes})
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"a\.tif: calls its axes {axes}, but its pages are \(5, 4\)"):
+            read(tmp_path / "a.tif")
+
+
 def test_complex_voxels_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.tif", np.ones((4, 5), np.complex64))
     with pytest.raises(ValueError, match=r"a\.tif: stores voxels of complex64; save it as float32"):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hasten.cases.entries import PARTS, Listing, Part, case_from_entry, join_entries, load_json, read_rows
+from hasten.cases.entries import (
+    PARTS,
+    Listing,
+    Part,
+    case_from_entry,
+    join_entries,
+    load_json,
+    read_rows,
+    warn_of_unread,
+)
 from hasten.cases.image_folders import declared_labels, refuse_list
 from hasten.cases.labels import parse_labels
 from hasten.cases.locate import FileLocator
@@ -28,6 +37,13 @@ def read_json_list(path: Path, place: FileLocator) -> Listing:
             f'{path}: must be a list of {{"image": ..., "label": ...}}, an object with such a list in "cases", '
             'or a Decathlon dataset.json with "training".'
         )
+    beside = [key for key, part in _part_lists(declared).items() if part == "val"]
+    if beside:
+        raise ValueError(
+            f'{path}: has "{beside[0]}" beside "cases"; call that list "training", or write "split": train, val or '
+            "test into each of the cases."
+        )
+    _warn_of_unread(entries, path)
     listed = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
     labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(place.folder)
     name = str(declared.get("name") or path.stem)
@@ -53,7 +69,7 @@ def read_csv_list(path: Path, place: FileLocator) -> Listing:
 def read_decathlon(path: Path, place: FileLocator) -> Listing:
     """The cases of a dataset.json, whose names start at `place`, those of "validation" held out. Raises ValueError.
 
-    A list of cases to test is ignored. A dataset.json of nnU-Net v2, which lists no cases, is read by
+    Of cases to test, those with a label are kept apart. A dataset.json of nnU-Net v2, which lists no cases, is read by
     `hasten.cases.nnunet`.
     """
     content = load_json(path)
@@ -66,19 +82,29 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
         refuse_list(path)
     entries = []
     for key, part in lists.items():
-        if part == "test":
-            continue
         listed = content[key]
-        if not isinstance(listed, list):
+        if part == "test":
+            listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        elif not isinstance(listed, list):
             raise ValueError(f'{path}: "{key}" must be a list of {{"image": ..., "label": ...}}.')
+        _warn_of_unread(listed, path)
         for number, item in enumerate(listed):
-            entry = case_from_entry(item, place, f"{path}: {key}[{number}]")
-            entries.append(entry._replace(part="val") if entry and part == "val" else entry)
-    used = [entry for entry in entries if entry is not None]
+            entry = case_from_entry(
+                item if part != "test" else {**item, "split": "test"}, place, f"{path}: {key}[{number}]"
+            )
+            if entry is not None:
+                entries.append(entry if part == "train" or entry.part == "test" else entry._replace(part=part))
     if not place.url:
+        used = [entry for entry in entries if entry.part != "test"]
         cases = with_channel_files(path, content, [entry.case for entry in used])
-        used = [entry._replace(case=case) for entry, case in zip(used, cases, strict=True)]
-    return declared_listing(path, content, place, **join_entries(used, str(path)))
+        tested = [entry for entry in entries if entry.part == "test"]
+        entries = [entry._replace(case=case) for entry, case in zip(used, cases, strict=True)] + tested
+    return declared_listing(path, content, place, **join_entries(entries, str(path)))
+
+
+def _warn_of_unread(entries: list[Any], path: Path) -> None:
+    names = dict.fromkeys(name for entry in entries if isinstance(entry, dict) for name in entry)
+    warn_of_unread(names, ("id", "image", "label", "split", "fold", "sha256"), str(path))
 
 
 def _part_lists(content: dict[str, Any]) -> dict[str, Part]:

@@ -66,6 +66,8 @@ class Listing:
     """Ids of the cases that the source itself holds out for validation, as in CaseSet."""
     folds: Mapping[str, int] = field(default_factory=dict)
     """The fold of cases by id, as in CaseSet."""
+    tests: tuple[Case, ...] = ()
+    """Labelled cases that are neither trained nor validated on; their files are not looked for."""
 
 
 class Entry(NamedTuple):
@@ -135,11 +137,7 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> I
                 f'{path}: has no column "{missing[0]}" (its first line names {columns}); '
                 f"name the columns {','.join(required)} in the first line."
             )
-        known = (*required, *optional)
-        near = {name: get_close_matches(name, known, 1, _NEAR) for name in columns if name not in known}
-        for name, similar in near.items():
-            if similar:
-                log.warning('%s: the column "%s" is not read; call it "%s" if it is meant so', path, name, similar[0])
+        warn_of_unread(dict.fromkeys(columns), (*required, *optional), str(path))
         for fields in reader:
             if not any(field.strip() for field in fields):
                 continue
@@ -154,8 +152,16 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> I
         raise ValueError(f"{path}: is not valid CSV near line {reader.line_num} ({error}); correct it there.") from None
 
 
+def warn_of_unread(names: Iterable[str], known: Sequence[str], where: str) -> None:
+    """Log a warning for each name of a column or field that is not read, but nearly called as one that is."""
+    for name in names:
+        similar = get_close_matches(name.lower(), known, 1, _NEAR) if name not in known else []
+        if similar:
+            log.warning('%s: the field "%s" is not read; call it "%s" if it is meant so', where, name, similar[0])
+
+
 def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry | None:
-    """A case from `{"id", "image": str | list, "label", "sha256", "split", "fold"}`; None for one that is to be tested.
+    """A case from `{"id", "image": str | list, "label", "sha256", "split", "fold"}`; None to test without label.
 
     Relative names start at `place`. `split` and `fold` are as `read_part` and `read_fold` take them. `sha256`,
     `{"image": str | list, "label": str}`, is what the content of remote files must have. Raises ValueError.
@@ -163,9 +169,9 @@ def case_from_entry(entry: object, place: FileLocator, where: str) -> Entry | No
     if not isinstance(entry, dict):
         raise ValueError(f'{where}: must be {{"image": ..., "label": ...}}, not {shown(repr(entry))}.')
     part, fold = read_part(entry.get("split"), where), read_fold(entry.get("fold"), where)
-    if part == "test":
-        return None
     image, label = entry.get("image"), entry.get("label")
+    if part == "test" and not label:
+        return None
     names = [image] if isinstance(image, str) else image
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f'{where}: "image" must name a file or a list of files, not {shown(repr(image))}.')
@@ -248,13 +254,15 @@ def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
 
 def join_entries(entries: Iterable[Entry | None], where: str) -> dict[str, Any]:
     """The fields of a Listing that the entries provide; None is a case that is left out. Raises ValueError."""
-    used = [entry for entry in entries if entry is not None]
+    listed = [entry for entry in entries if entry is not None]
+    used = [entry for entry in listed if entry.part != "test"]
     check_parts({entry.case.id: entry.part for entry in used}, where)
     return {
         "cases": tuple(entry.case for entry in used),
         "remote": tuple(each for entry in used for each in entry.remote),
         "held_out": tuple(entry.case.id for entry in used if entry.part == "val"),
         "folds": {entry.case.id: entry.fold for entry in used if entry.fold is not None},
+        "tests": tuple(entry.case for entry in listed if entry.part == "test"),
     }
 
 

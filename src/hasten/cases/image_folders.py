@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hasten.cases.dicom import check_is_image
 from hasten.cases.entries import Listing, load_json
 from hasten.cases.formats import ENDINGS, ending, list_files, named_files
 from hasten.cases.labels import parse_labels
@@ -26,12 +27,15 @@ _WORDS = {
 _NNUNET_NAME = re.compile(r"Dataset\d{3}_.+")
 _LIST = "dataset.json"
 _CHANNEL = re.compile(r"(.+)_\d{4}")
-_MARKS = (
-    r"images?|imgs?|raw|cp[-_]?masks?|masks?|seg(?:mentation)?s?|labels?|label[-_]?maps?|annotations?|annot|gt|"
-    r"ground[-_]?truth|manual|rois?|targets?"
+_LABEL_MARKS = (
+    r"cp[-_]?masks?|masks?|seg(?:mentation)?s?|labels?|label[-_]?maps?|annotations?|annot|gt|ground[-_]?truth|manual|"
+    r"rois?|targets?"
 )
+_MARKS = rf"images?|imgs?|raw|{_LABEL_MARKS}"
 _MARK = re.compile(rf"^(?:{_MARKS})(?=[\W_\d])[\W_]*|(?:[\W_]+|(?<=\d))(?:{_MARKS})$")
 """A word that says what a file is, at either end of its name."""
+_LABEL_MARK = re.compile(rf"^(?:{_LABEL_MARKS})(?=[\W_\d])|(?:[\W_]+|(?<=\d))(?:{_LABEL_MARKS})$")
+"""One that says that it is a label map."""
 
 
 def read_pairs(folder: Path) -> Listing:
@@ -40,7 +44,10 @@ def read_pairs(folder: Path) -> Listing:
         if (folder / images).is_dir() and (folder / labels).is_dir():
             cases = pair_files(folder / images, folder / labels)
             return Listing(name=folder.name, source=folder, cases=cases, labels=declared_labels(folder))
-    refuse_layout(folder)
+    cases = side_by_side(folder)
+    if not cases:
+        refuse_layout(folder)
+    return Listing(name=folder.name, source=folder, cases=cases, labels=declared_labels(folder))
 
 
 def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
@@ -79,9 +86,11 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
     if without_label:
         _refuse_unread(labels, [image_of[name].name for name in without_label])
         shown = first_few(f"{image_of[name].name}{nearest(name, without_image)}" for name in without_label)
+        left = first_few(label_of[name].name for name in without_image)
         raise ValueError(
             f"{images}: {len(without_label)} images have no label map of the same name in {labels.name}/: "
-            f"{shown}; add the label maps or move the images away."
+            f"{shown}{f', and {labels.name}/ has {left} without an image' if left else ''}; give both the same names, "
+            "add the label maps or move the images away."
         )
     if without_image:
         raise ValueError(
@@ -89,6 +98,20 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
             f"{first_few(label_of[name].name for name in without_image)}; add the images or move the label maps away."
         )
     return tuple(Case(id=case_id, image=tuple(paths), label=label_of[case_id]) for case_id, paths in images_of.items())
+
+
+def side_by_side(folder: Path) -> tuple[Case, ...]:
+    """The cases of a folder that holds each image with its label map, NAME_masks or NAME_seg beside NAME or NAME_img,
+    as cellpose does; none where a file is left over, or there are folders. Raises ValueError for names like several.
+    """
+    if _folders(folder):
+        return ()
+    files = _by_stem(folder)
+    labels = [name for name in files if _LABEL_MARK.search(name.casefold())]
+    alike = similar_names(files.keys() - set(labels), labels, str(folder))
+    if 2 * len(alike) != len(files):
+        return ()
+    return tuple(Case(id=name, image=(files[name],), label=files[alike[name]]) for name in sorted(alike))
 
 
 def similar_names(images: Iterable[str], labels: Iterable[str], where: str) -> dict[str, str]:
@@ -135,6 +158,7 @@ def _refuse_unread(folder: Path, names: Sequence[str]) -> None:
         and (not stems or _CHANNEL.sub(r"\1", path.stem) in stems)
     )  # fmt: skip
     if unread:
+        check_is_image(folder / unread[0])
         raise ValueError(
             f"{folder}: {len(unread)} files are of no known kind ({', '.join(ENDINGS)}): {first_few(unread)}; convert "
             "them to .png or .nii.gz."
@@ -243,7 +267,7 @@ def _images(folder: Path) -> str:
         return ""
     return (
         f"It holds {len(files)} image files itself: put images into images/ and label maps, under the same names, into "
-        "labels/, or pass a JSON or CSV list of them."
+        "labels/, or give each image NAME a label map NAME_mask beside it, or pass a JSON or CSV list of them."
     )
 
 

@@ -28,6 +28,8 @@ _GRAYS = 5
 """Different values between 0 and 255 that are taken for those of a smoothed mask, if their steps differ."""
 _MOST_NUMBERED, _DENSE = 5, 0.8
 """Values from 1 with few gaps (this share of them is there) that are classes, however many of them a file has."""
+_COUNTS = 4
+"""Different highest values of such files that are counts of single objects, as classes end at one."""
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
 """Digits of a label value at most, so that it fits into int64."""
@@ -207,7 +209,8 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> N
         )
     numbered = [each for each in sets if each[0] > 0 and len(each) >= _DENSE * each[-1]]
     most, fewest = max(numbered, key=len, default=()), min(numbered, key=len, default=())
-    if len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and 2 * len(fewest) <= len(most):
+    differ = 2 * len(fewest) <= len(most) or len({each[-1] for each in numbered}) >= _COUNTS
+    if len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and differ:
         raise ValueError(
             f"{sets[most]}: holds {len(most)} values up to {most[-1]}, and {sets[fewest]} {len(fewest)} up to "
             f"{fewest[-1]}, which look like numbers of single objects (instances), not classes; store masks of 0 and 1 "
@@ -299,8 +302,8 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
     unknown = np.setdiff1d(distinct_values(integers), values)
     raise ValueError(
         f"{path}: holds label values that are not declared: {_listed(unknown)}; declared are {_listed(values)}. "
-        "Declare them in the source's labels, or correct the label map; data.ignore=VALUE leaves one out that marks "
-        "voxels that are not annotated."
+        "Name the classes with their values (data.classes={cell: 255}, a labels.json, or the labels of the source), or "
+        "correct the label map; data.ignore=VALUE leaves one out that marks voxels that are not annotated."
     )
 
 

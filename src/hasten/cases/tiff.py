@@ -184,6 +184,13 @@ def _stack_of(tiff: Any, path: Path) -> _Stack:
 
 def _check_axes(stack: _Stack) -> None:
     letters = [letter for letter, _ in stack.lead]
+    pages = math.prod(length for _, length in stack.lead)
+    if math.prod(stack.series.get_shape(False)) != pages * math.prod(stack.page.shaped):
+        raise ValueError(
+            f"{stack.path}: calls its axes {stack.series.get_axes(False)}, but its pages are {stack.page.shaped[2:4]} "
+            "(H, W); save the array with rows and columns as its last axes (in Python tifffile.imwrite(path, "
+            "numpy.moveaxis(array, -1, 0), photometric='minisblack', metadata={'axes': 'CYX'}))."
+        )
     if "T" in letters:
         raise ValueError(
             f"{stack.path}: is a time series of {stack.length('T')} frames; save each frame as a file of its own, or, "

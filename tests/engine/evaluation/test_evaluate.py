@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import hasten
+from hasten.cases.sources import load_case_set
 from hasten.cli.main import app
 from hasten.engine.evaluation.evaluate import evaluate, read_evaluation, write_evaluation
 from hasten.engine.evaluation.pairs import find_pairs
@@ -114,6 +116,30 @@ def test_a_part_of_a_data_set_may_be_predicted_but_not_of_a_folder(folders: tupl
         evaluate(predictions, data / "labelsTr")
 
 
+@pytest.mark.parametrize("form", ["csv", "training", "cases"])
+def test_cases_to_test_have_label_maps(tmp_path: Path, form: str) -> None:
+    for number in range(3):
+        save(tmp_path / "files" / f"c{number}.nii.gz", label_of(number))
+    parts = ["train", "val", "test"]
+    rows = [{"image": f"files/c{i}_image.nii.gz", "label": f"files/c{i}.nii.gz", "id": f"c{i}"} for i in range(3)]
+    for row in rows:
+        save(tmp_path / row["image"], label_of(0))
+    if form == "csv":
+        lines = [f"{row['id']},{row['image']},{row['label']},{part}" for row, part in zip(rows, parts, strict=True)]
+        source = tmp_path / "list.csv"
+        source.write_text("\n".join(["id,image,label,split", *lines]))
+    else:
+        content: Any = {"training": rows[:1], "validation": rows[1:2], "testing": ["files/c9.nii.gz", rows[2]]}
+        if form == "cases":
+            content = {"cases": [row | {"split": part} for row, part in zip(rows, parts, strict=True)]}
+        source = tmp_path / "list.json"
+        source.write_text(json.dumps(content))
+    save(tmp_path / "predicted" / "c2.nii.gz", label_of(2))
+    scores = evaluate(tmp_path / "predicted", source, num_workers=1)
+    assert (scores.cases, scores.mean(), scores.num_labelled) == (["c2"], 1.0, 3)
+    assert [case.id for case in load_case_set(source).cases] == ["c0", "c1"]
+
+
 def test_every_case_that_cannot_be_compared_is_listed(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     save(predictions / "c0.nii.gz", np.zeros((10, 9, 7), np.uint8))
@@ -171,6 +197,7 @@ def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
     [
         ("nowhere", "data", 1.0, "nowhere: no such folder; name the folder of the predictions"),
         ("empty", "data", 1.0, "empty: holds no label maps"),
+        ("run", "data", 1.0, "run: is a run, whose validation cases .*predict them"),
         ("predictions", "nowhere", 1.0, "nowhere: no such folder; name the folder of the label maps"),
         ("predictions", "data", -1.0, "tolerance_mm=-1.0: use a distance in mm"),
         ("predictions", "data", math.nan, "tolerance_mm=nan"),
@@ -179,6 +206,8 @@ def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
 def test_bad_input(folders: tuple[Path, Path], predictions: str, labels: str, tolerance: float, message: str) -> None:
     root = folders[0].parent
     (root / "empty").mkdir()
+    (root / "run").mkdir()
+    (root / "run" / "run.yaml").touch()
     with pytest.raises(ValueError, match=message):
         evaluate(root / predictions, root / labels, tolerance_mm=tolerance)
 
@@ -201,7 +230,7 @@ def test_pictures_are_measured_in_px(tmp_path: Path) -> None:
     page = write_evaluation_page(result, out / "evaluation.html").read_text()
     assert "HD95 (px)" in page
     assert "NSD at 1 px" in page
-    assert "mm" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\bmm\b", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
 
 
 @pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("mm", 1.0), ("meter", 1e3), ("unknown", 1.0)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
-from hasten.cases.image_folders import PAIR_FOLDERS, declared_labels, nearest, similar_names
+from hasten.cases.image_folders import declared_labels, has_layout, nearest, side_by_side, similar_names
 from hasten.cases.labels import find_values, name_values, split_ignore
 from hasten.cases.nnunet import labels_and_regions
 from hasten.cases.read import check_affine
@@ -17,6 +17,7 @@ from hasten.cases.sources import find_listing
 from hasten.config.patterns import first_few, listing
 from hasten.engine.weights import read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
+from hasten.observe.rundir import RUN_YAML
 
 log = logging.getLogger(__name__)
 
@@ -116,25 +117,28 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
 
 
 def _found(pairs: Sequence[Pair], predictions: Path, labels: Path, ignore: int | None) -> dict[int, str]:
-    """The values of both sides as classes; logs a warning where no foreground value is common to them."""
-    predicted, labelled = (
-        find_values(paths) for paths in ([pair.prediction for pair in pairs], [pair.label for pair in pairs])
-    )
-    sides = [sorted(values.keys() - {0, ignore}) for values in (predicted, labelled)]
-    if all(sides) and not set(sides[0]) & set(sides[1]):
+    """The values of both sides as classes; logs a warning where no foreground class is common to them.
+
+    Where both name their segments, names are the classes, and else values.
+    """
+    paths = [pair.prediction for pair in pairs], [pair.label for pair in pairs]
+    found = [find_values(each) for each in paths]
+    named = all(any(each.name for each in values.values()) for values in found)
+    sides = [
+        sorted(each.name if named else str(value) for value, each in values.items() if value not in (0, ignore))
+        for values in found
+    ]
+    if all(sides) and not {name.lower() for name in sides[0]} & {name.lower() for name in sides[1]}:
         log.warning(
-            "%s: holds the values %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
-            "classes, store both with the same values", predictions, first_few(sides[0]), labels, first_few(sides[1]),
+            "%s: holds the %s %s, but the label maps of %s hold %s, so every Dice is 0; if they mean the same "
+            "classes, store both alike", predictions, "segments" if named else "values", first_few(sides[0]), labels,
+            first_few(sides[1]),
         )  # fmt: skip
-    return name_values(predicted | labelled, str(labels), ignore)
+    return name_values(find_values([*paths[0], *paths[1]]) if named else found[0] | found[1], str(labels), ignore)
 
 
 def _is_data_set(labels: Path) -> bool:
-    if labels.is_file():
-        return True
-    return (labels / "dataset.json").is_file() or any(
-        (labels / images).is_dir() and (labels / maps).is_dir() for images, maps in PAIR_FOLDERS
-    )
+    return labels.is_file() or (labels.is_dir() and (has_layout(labels) or bool(side_by_side(labels))))
 
 
 def _labels(
@@ -145,9 +149,10 @@ def _labels(
     """
     if _is_data_set(labels):
         data_set = find_listing(labels)
+        cases = (*data_set.tests, *data_set.cases)
         return (
-            {case.id: case.label for case in data_set.cases if case.label},
-            {case.id: case.image for case in data_set.cases},
+            {case.id: case.label for case in cases if case.label},
+            {case.id: case.image for case in cases},
             data_set.labels,
             data_set.regions,
             data_set.ignore,
@@ -166,6 +171,11 @@ def _folder(folder: Path, what: str) -> dict[str, Path]:
     """The label maps of a folder by name without ending. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name the folder of the {what}")
+    if (folder / RUN_YAML).is_file() or is_cross_validation(folder):
+        raise ValueError(
+            f"{folder}: is a run, whose validation cases `hasten evaluate {folder}` scores; to score others, predict "
+            f"them (hasten predict {folder} IMAGE... --out FOLDER), and name that folder"
+        )
     named = named_files(folder)
     if not named:
         raise ValueError(f"{folder}: holds no label maps; name the folder of the {what}")
