@@ -196,8 +196,8 @@ SIZE = r"\[4, 8, 8\], .*\[8, 8, 8\]; set sample.patch=\[4, 8, 8\]"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mine = 3", r"is a int; .*Chain, or a MONAI Compose"),
-        ("mine = lambda: 3", r"is a function; a list"),
+        ("mine = 3", r"is of type int; .*Chain, or a MONAI Compose"),
+        ("mine = lambda: 3", r"is of type int; a list"),
         ("mine = []", r"is empty; write augment.preset=none"),
         ("mine = [Flip]", r"holds the class Flip; write Flip\(...\)"),
         ("mine = [Flip(), 3]", r"holds a int, which is no operation"),

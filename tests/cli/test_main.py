@@ -128,7 +128,7 @@ def test_train_on_a_folder_with_overrides(calls: Calls, data: Path, tmp_path: Pa
             ["best IoU   0.8000 at step 7", "time       12.3 s"],
         ),
         (
-            {"earlier_seconds": 100.0},
+            {"seconds": {"total": 112.34, "train": 8.0}, "earlier_seconds": 100.0},
             ["best Dice  0.9123 at step 120", "time       112.3 s, 100.0 s of them before this resumption"],
         ),
     ],

@@ -72,7 +72,7 @@ def test_it_is_resumed_bit_for_bit_and_goes_on_with_its_own_source(make: Make, t
 def test_from_python(make: Make, tmp_path: Path) -> None:
     train(make("train.steps=2"), tmp_path / "run", loss=from_python)
     assert load_run(tmp_path / "run/run.yaml").loss.name.endswith("test_custom_loss:from_python")
-    with pytest.raises(ValueError, match=r"^loss: .*is no class or function at the top of a file"):
+    with pytest.raises(ValueError, match=r"^loss: .*has no name at the top of a file"):
         train(make(), tmp_path / "none", loss=lambda scores, labels: scores.mean())
     with pytest.raises(ValueError, match=r"^network\.weights: .*absent: no such file or run"):
         train(make(), tmp_path / "none", weights=tmp_path / "absent")

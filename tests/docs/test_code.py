@@ -49,7 +49,8 @@ def folder(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "kept"))
 
     def small(path: Any = None, overrides: Any = ()) -> Any:
-        return load_run(path, [*overrides, *SMALL])
+        given = [f"{name}={value}" for name, value in overrides.items()] if isinstance(overrides, dict) else overrides
+        return load_run(path, [*given, *SMALL])
 
     monkeypatch.setattr(hasten, "load_run", small, raising=False)
     return tmp_path

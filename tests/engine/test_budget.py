@@ -193,7 +193,7 @@ def test_a_step_is_timed_on_the_network_itself(source: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("train.budget=soon",), "train.budget: must be a time such as 90s, 10min or 1.5h"),
+        (("train.budget=soon",), "train.budget: must be a time with a unit, such as 90s, 10min or 1h30m"),
         (("train.budget=0min",), "train.budget: must be a time"),
         (("train.budget=1min", "train.max_seconds=90"), "train.budget=1min is 60 seconds; give one"),
     ],

@@ -86,6 +86,7 @@ def test_the_load_is_not_read_at_every_step(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unbounded_spin_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    torch.set_num_threads(2)
     for chosen, lines in ((True, 0), (False, 1)):
         caplog.clear()
         monkeypatch.setattr(core_follower, "spin_is_chosen", lambda chosen=chosen: chosen)

@@ -347,7 +347,7 @@ def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch
     monkeypatch.setattr(run, "prepare_run", refuse)
     before = contents(half)
     message = (
-        r"^data.split.fold=1: can't change .* has 0; leave it out, .*\n"
+        r"^data.split.fold=1: can't change .* has null; leave it out, .*\n"
         r"network.channels=\[4, 16\]: .* has \[4, 8\]; leave it out, .* --out$"
     )
     with pytest.raises(ValueError, match=message):

@@ -84,7 +84,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         for name, value in fields.items()
         if value is None
     ]
-    of_the_source = {"data.spatial_dims", "data.regions", "data.region_values"}
+    of_the_source = {"data.classes", "data.spatial_dims", "data.regions", "data.region_values"}
     assert set(open_fields) <= of_the_source | {
         "prepare.num_threads",
         "train.target",
@@ -533,6 +533,9 @@ class Watch:
 
     def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
         self.calls.append(("start", total_steps, target, metric))
+
+    def tell(self, text: str) -> None:
+        """Lines of the start are looked at by the tests of the command line."""
 
     def expect(self, total_steps: int, limit_s: float) -> None:
         self.calls.append(("expect", total_steps, limit_s))

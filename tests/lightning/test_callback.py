@@ -123,7 +123,7 @@ def test_gone_on_with_in_the_same_folder(data: Path, tmp_path: Path) -> None:
     assert run.steps == 10
     assert first_line["time_s"] < run.earlier_s < run.total_s
     trained_s = run.seconds["train"] + run.seconds["wait_for_data"]
-    assert run.samples_per_s * trained_s == pytest.approx(5 * 3)  # of both processes
+    assert run.samples_per_s * trained_s == pytest.approx(10 * 2)  # of both processes
 
 
 def test_a_training_that_fails_is_told(data: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("tiles.sizes=3", r"override 'tiles.sizes=3': .*did you mean tiles.size"),
         ("tiles.size=0", r"tiles.size: must be 1 or more \(given 0\)"),
-        ("tiles.ram=big", "tiles.ram: must be a size such as 8GiB"),
+        ("tiles.ram=big", "tiles.ram: must be a size with a unit, such as 8GiB"),
         ("detect.threshold=1.5", "detect.threshold: must be 0 to 1"),
         ("data.fraction=0.9", "data.fraction: must be above 0, up to 0.5"),
         ("data.backend=bioformats", "data.backend: must be 'auto'"),

@@ -222,7 +222,7 @@ def test_what_a_killed_start_left_does_not_stand_in_the_way(config: DetectionCon
 
 
 def test_slides_without_lesions_can_not_be_trained_on(config: DetectionConfig, tmp_path: Path) -> None:
-    rows = [(str(case.slide), "", case.split) for case in find_slides(config.data.source)]
+    rows = [(str(case.slide), "", case.part) for case in find_slides(config.data.source)]
     with (tmp_path / "slides.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("slide", "mask", "split"), *rows])
     out = tmp_path / "run"

@@ -35,7 +35,7 @@ def test_the_last_cases_by_name_are_held_out_unless_the_user_splits(twelve: Path
     split = run_of(spleen, [f"data.source={twelve}"]).data.split
     assert (split.by, split.validation) == ("list", tuple(f"phantom_{index:03d}" for index in range(3, 12)))
     own = run_of(spleen, [f"data.source={twelve}", "data.split.fraction=0.3"]).data.split
-    assert (own.by, own.fraction, own.validation) == ("fraction", 0.3, ())
+    assert (own.by, own.fraction, own.validation) == (None, 0.3, ())
 
 
 def test_too_few_cases_for_the_split_are_told(twelve: Path, tmp_path: Path) -> None:

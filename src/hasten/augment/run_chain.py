@@ -262,7 +262,7 @@ def _plan_of(value: Any, patch: Triple, spatial_dims: int) -> LoweredChain:
     members = value.transforms if isinstance(value, Compose) else value
     if not isinstance(members, list | tuple):
         raise ValueError(
-            f"is a {type(value).__name__}; a list of Hasten's operations, a Chain, or a MONAI Compose is needed"
+            f"is of type {type(value).__name__}; a list of Hasten's operations, a Chain, or a MONAI Compose is needed"
         )
     if not members:
         raise ValueError("is empty; write augment.preset=none for a crop alone")

@@ -69,6 +69,7 @@ def network():
 def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5, **loader):
     net = network() if net is None else net
     return SimpleNamespace(
+        cores=2,
         loaders=[(DataLoader(Items() if dataset is None else dataset, **{"batch_size": 2, **loader}), "/s/t.py:1")],
         optimizers=[(torch.optim.Adam(net.parameters()) if optimizer is None else optimizer, "/s/t.py:2")],
         roots=[(net, "/s/t.py:3")],

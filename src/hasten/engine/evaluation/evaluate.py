@@ -28,7 +28,7 @@ from hasten.engine.recorded_split import trained_on
 from hasten.engine.weights import model_file, run_of
 from hasten.files import replacing
 from hasten.observe.cores import usable_cores
-from hasten.observe.folds import finished_folds, is_cross_validation
+from hasten.observe.folds import is_cross_validation
 from hasten.observe.notebook import html_table
 from hasten.observe.rundir import write_json
 
@@ -203,10 +203,10 @@ def _trained_on(pairs: Pairs, predictions: Path, run: str | Path | None) -> dict
     """Training cases, as prediction.json says, by the images; and by the label maps of a run that is named."""
     by_name = training_cases(predictions)
     found = {pair.case: by_name[pair.prediction.name] for pair in pairs.pairs if pair.prediction.name in by_name}
-    if run is None:
+    if run is None or is_cross_validation(Path(run)):  # of which each case trains all folds but one
         return found
-    runs = finished_folds(Path(run)) if is_cross_validation(Path(run)) else [run_of(model_file(run))]
-    return {**trained_on(runs, {pair.case: [pair.label] for pair in pairs.pairs}, "label"), **found}
+    labels = {pair.case: [pair.label] for pair in pairs.pairs}
+    return {**trained_on([run_of(model_file(run))], labels, "label"), **found}
 
 
 def evaluate_pairs(

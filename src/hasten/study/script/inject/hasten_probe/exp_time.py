@@ -86,7 +86,10 @@ def _timed(call: Callable[[], object], inner: int, sync: Callable[[], object] | 
 
 
 def interval(base: list[float], arm: list[float]) -> tuple[float, float, float]:
-    """Median of the rounds' base / arm, and the ends of the interval that holds it at about 95 % (order statistics)."""
+    """Ratio of the medians of base and arm, and the ends of an interval of about 95 % that holds it.
+
+    The interval is that of the rounds' ratios (order statistics), widened to the ratio of the medians.
+    """
     ratios = sorted(base[i] / arm[i] for i in range(len(base)))
     n = len(ratios)
     # The interval from the k-th smallest to the k-th largest misses the median with probability 2 * P(Bin(n, 1/2) < k).
@@ -96,7 +99,8 @@ def interval(base: list[float], arm: list[float]) -> tuple[float, float, float]:
         k += 1
         term = term * (n - k + 1) / k
     k = max(k, 1)
-    return statistics.median(ratios), ratios[k - 1], ratios[n - k]
+    gain = statistics.median(base) / statistics.median(arm)
+    return gain, min(ratios[k - 1], gain), max(ratios[n - k], gain)
 
 
 def usable_cores(given: int) -> int:
