@@ -99,7 +99,7 @@ def test_busy_machine_warns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     times = namedtuple("times", "user idle")
     looks = iter([times(0.0, 0.0), times(3.0, 1.0)])
-    monkeypatch.setattr("psutil.cpu_times", lambda percpu: [next(looks)])
-    monkeypatch.setattr("hasten.observe.cpu_load.allowed_cpus", lambda: {0})
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: [next(looks)] * 4)
+    monkeypatch.setattr("hasten.observe.cpu_load.allowed_cpus", lambda: {0, 1, 2, 3})
     assert busy_machine(0.2) == pytest.approx(3.0, abs=0.5)
     assert "busy machine" in capsys.readouterr().err
