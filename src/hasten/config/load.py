@@ -280,6 +280,20 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+_FORMER = {("distribute", "average_every"): 8, ("distribute", "exchange"): "file"}
+"""Fields of earlier versions, and their defaults: run directories hold every field."""
+
+
+def _without_former(tree: dict[Any, Any]) -> dict[Any, Any]:
+    """`tree` without fields of earlier versions that are at their default; another value stays, and is a mistake."""
+    tree = dict(tree)
+    for (section, name), default in _FORMER.items():
+        fields = tree.get(section)
+        if isinstance(fields, dict) and fields.get(name) == default:
+            tree[section] = {key: value for key, value in fields.items() if key != name}
+    return tree
+
+
 def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T, list[tuple[Key, str]]]:
     """A tree as a dataclass, and every mistake of type or name with its path; a field with one is at its default.
 
@@ -288,7 +302,7 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
     # Imported here: it is the slowest import of the command line, and `hasten --help` needs none of it.
     from pydantic import TypeAdapter, ValidationError
 
-    adapter = TypeAdapter(cls)
+    adapter, tree = TypeAdapter(cls), _without_former(tree)
     mistakes = [((*under, *at), message) for at, message in _booleans(cls, tree, under)]
     try:
         return adapter.validate_python(tree, extra="forbid"), mistakes
