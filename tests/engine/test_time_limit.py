@@ -208,3 +208,12 @@ def test_where_no_validation_was_made_the_last_is_looked_at_again_half_way() -> 
     run.run()
     assert run.looks == 2
     assert run.now > 0.97 * 60
+
+
+def test_the_first_validation_comes_at_half_of_the_time_at_the_latest() -> None:
+    """An expected 2.8 s are more than the share of all validations; in truth one takes 0.14 s."""
+    run = Simulated(seconds=60.0, step_s=[0.2], validation_s=1.0, estimate=20.0)
+    run.run()
+    assert run.validations >= 2
+    assert run.first_validation * 0.2 < 0.75 * (60 - 10)
+    assert run.now > 0.97 * 60

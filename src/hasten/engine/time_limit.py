@@ -16,7 +16,7 @@ from hasten.engine.components import Evaluator, LoopComponents
 from hasten.observe.clock import Clock
 from hasten.optim.schedule import multiples_before
 
-_CLOSING_S = 0.6
+_CLOSING_S = 0.9
 """Seconds after the last validation for checkpoints, trackers and summary.json."""
 _LONGEST, _TARGET_LONGEST = 0.06, 0.25
 """Shares of the time at the first step that a validation may take, without and with a target; it is cut to that."""
@@ -53,7 +53,7 @@ class TimeLimit:
             longest = _LONGEST if train.target is None else _TARGET_LONGEST
             self._longest = longest * max(0.0, self.left_s - reserve_s)
             self.validation_s = evaluator.fit(self._whole(), self._longest)
-        self._half_s = self.left_s / 2
+        self._half_s, self._looked_again = self.left_s / 2, False
         self.over = False
         """Whether no further step fits."""
         self._all_fits = True
@@ -79,6 +79,11 @@ class TimeLimit:
         """Seconds that are reserved for the last validation."""
         return self._safety * self.validation_s
 
+    @property
+    def _is_untimed_at_half(self) -> bool:
+        """Whether half of the time is over, and no validation has told how long one takes."""
+        return self._safety == _FIRST_VALIDATION and self.left_s < self._half_s
+
     def require(self, clock: Clock) -> None:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
         if broadcast_from_rank0(self.world, self.expired()):
@@ -100,9 +105,9 @@ class TimeLimit:
         if self.device.type == "cuda":
             # Kernels that only wait in the queue have cost no time yet.
             torch.cuda.synchronize(self.device)
-        if self._safety == _FIRST_VALIDATION and broadcast_from_rank0(self.world, self.left_s < self._half_s):
-            # No validation has told how long it takes: a second look, at the speed that the machine has now.
-            self.validation_s, self._half_s = self._evaluator.fit(self._whole(), self._longest), -math.inf
+        if not self._looked_again and broadcast_from_rank0(self.world, self._is_untimed_at_half):
+            # A second look, at the speed that the machine has now.
+            self.validation_s, self._looked_again = self._evaluator.fit(self._whole(), self._longest), True
         steps, self._due = broadcast_from_rank0(self.world, self._fitting(step, trained_s))
         if steps is None:
             return
@@ -137,13 +142,15 @@ class TimeLimit:
     def allows_validation(self, trained_s: float) -> bool:
         """Whether a validation before the last one fits: beside the last one, and as a share of the time so far.
 
-        The share does not matter where there is time for the whole schedule with all its validations.
+        The share does not matter where there is time for the whole schedule with all its validations, nor for the first
+        one from half of the time on: it tells what the last one needs, for which more is kept while nobody knows.
         """
         if self.seconds is None:
             return True
         fits = self.left_s - self.closing_s > 2 * self.validation_s
         validating_s = self._validating_s + self.validation_s
-        fits &= self._all_fits or validating_s <= self._share * (validating_s + trained_s)
+        in_share = validating_s <= self._share * (validating_s + trained_s)
+        fits &= self._all_fits or in_share or self._is_untimed_at_half
         return broadcast_from_rank0(self.world, fits)
 
     def validated(self, seconds: float) -> None:
