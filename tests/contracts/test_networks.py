@@ -43,7 +43,8 @@ CASES = [
 def config_of(name: str, dims: int = 3, **settings: Any) -> NetworkConfig:
     """A small one; settings that it does not have are left out."""
     built_in = NETWORKS[name]
-    first = 12 if name == "swinunetr" else 4
+    # Without AVX-512, oneDNN corrupts memory in strided 1x1 convolutions of 4 channels in channels-last.
+    first = 12 if name == "swinunetr" else 8
     channels = built_in.channels(first, 3)
     stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
     had = {key: value for key, value in settings.items() if key in built_in.settings}
