@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hasten.pathology.config import DetectionConfig
 
 
-_REPORT_SHARE = 0.55
+_REPORT_SHARE = 0.75
 """Time to write the report and exit, as a share of the time of the imports at the start."""
 
 
