@@ -26,3 +26,15 @@ def test_limits_are_met_and_passed_by_one(tmp_path: Path) -> None:
         1,
         ["src/a.py:1: 601 lines (at most 600); split it by idea", "src/a.py:2: outgrown has 81 lines (at most 80)"],
     )
+
+
+def test_a_package_has_a_budget_and_keeps_it(tmp_path: Path) -> None:
+    for name, lines in (("small", 5), ("large", 6), ("unlisted", 1)):
+        (tmp_path / "src" / "hasten" / name).mkdir(parents=True)
+        (tmp_path / "src" / "hasten" / name / "__init__.py").write_text("\n" * lines)
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.hasten.lines]\n"src/hasten/small" = 5\n"src/hasten/large" = 5\n"src" = 12\n'
+    )
+    code, lines = check(tmp_path)
+    assert (code, [line.split(":")[0] for line in lines]) == (1, ["src/hasten/large", "src/hasten/unlisted"])
+    assert lines[0].endswith("remove 1")
