@@ -142,7 +142,7 @@ def test_label_stacks_of_another_spacing_are_all_misplaced(tmp_path: Path) -> No
     found: dict[Path, float] = {}
     for number in range(4):
         files = [tmp_path / f"{number}.tif", tmp_path / f"{number}_mask.tif"]
-        for file, size in zip(files, (2.0, 1.0 if number else 2.0), strict=True):
+        for file, size in zip(files, (4.0, 2.0 if number else 4.0), strict=True):
             tifffile.imwrite(
                 file, np.zeros((3, 4, 5), np.uint8), photometric="minisblack", resolution=(1.0, 1.0),
                 metadata={"axes": "ZYX", "spacing": size, "unit": "mm"}, imagej=True,
