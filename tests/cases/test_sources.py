@@ -233,7 +233,7 @@ def test_a_column_that_is_nearly_one_that_is_read_is_told(tmp_path: Path, caplog
 
 @pytest.mark.parametrize(
     ("column", "meant"),
-    [("set", "split"), ("Subset", "split"), ("data_split", "split"), ("phase", "split"), ("validation_fold", "fold")],
+    [("set", "split"), ("Subset", "split"), ("data_split", "split"), ("is_val", "split"), ("validation_fold", "fold")],
 )
 def test_columns_that_other_tables_use_for_the_split_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, column: str, meant: str
@@ -247,6 +247,15 @@ def test_columns_that_other_tables_use_for_the_split_are_told(
     (tmp_path / "list.csv").write_text(f"image,label,{column},{meant}\n{row},{'train' if meant == 'split' else 0}\n")
     load_case_set(tmp_path / "list.csv")
     assert "is not read" not in caplog.text
+
+
+def test_a_list_of_cases_that_is_not_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}]
+    write_list(tmp_path, {"training": entries, "dev": entries, "tags": [{"name": "a"}]})
+    assert len(load_case_set(tmp_path / "list.json").cases) == 1
+    assert [record.message for record in caplog.records if "is not read" in record.message] == [
+        f'{tmp_path / "list.json"}: the list "dev" is not read; call it "training", "validation" or "test"'
+    ]
 
 
 def test_a_list_for_validation_beside_cases_is_refused(tmp_path: Path) -> None:

@@ -165,7 +165,9 @@ def test_a_page_that_would_be_too_large_says_what_it_leaves_out(
     assert page.stat().st_size < 63_500
 
 
-@pytest.mark.parametrize(("ending", "names"), [("png", ["red", "green", "blue"]), ("tif", ["image_0", "image_1", "image_2"])])
+@pytest.mark.parametrize(
+    ("ending", "names"), [("png", ["red", "green", "blue"]), ("tif", ["image_0", "image_1", "image_2"])]
+)
 def test_channels_of_colour_have_its_names(tmp_path: Path, ending: str, names: list[str]) -> None:
     for folder in ("images", "labels"):
         (tmp_path / "data" / folder).mkdir(parents=True)

@@ -20,7 +20,6 @@ from hasten.engine.infer import WINDOW_BATCH
 from hasten.nets.build import NNUNET, monai_network
 from hasten.nets.dynunet import dynunet_settings, dynunet_weights
 
-
 _UNIT = "{1: 1e3, 3: 1e-3}.get(int(x.meta.get('xyzt_units', 0)) % 8, 1.0)"
 _IN_MM = (
     "$lambda x: monai.data.MetaTensor(x, meta=x.meta, affine=x.affine * torch.tensor("

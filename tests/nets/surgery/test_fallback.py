@@ -118,7 +118,7 @@ for inputs, stride in ((2, 2), (4, 2), (4, (1, 2)), (7, 3)):
         for output in (expected, found):
             output.square().sum().backward()
         for one, other in zip(layers[0].parameters(), last.parameters(), strict=True):
-            torch.testing.assert_close(other.grad, one.grad)
+            torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-3)
 """
 """A process of its own, which aborts where memory is corrupted."""
 

@@ -134,7 +134,7 @@ def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
 
 
 def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
-    """The scores of several folds, which share classes and regions; without surfaces if their units or tolerances differ."""
+    """The scores of several folds, which share classes and regions; without surfaces if units or tolerances differ."""
     alike = len({(each.unit, each.tolerance) for each in evaluations}) == 1
     surfaces = all(each.surfaces for each in evaluations) and alike
     scores = tuple(score for each in evaluations for score in each.scores)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"
 Unit = Literal["mm", "px"]
 SMALL_VOXEL = 0.01
-"""Side in mm below which voxels are those of a microscope, where NSD's tolerance of 1 mm would hold for all surfaces."""
+"""Side in mm below which voxels are a microscope's, where NSD's tolerance of 1 mm would hold for all surfaces."""
 Tick = Callable[[int, int, str], None]
 """Called with (cases done, cases in all, case) after each case."""
 
