@@ -20,6 +20,7 @@ WHERE = Path("label.nii.gz")
         ({"0": "background", "2": "b", "1": "a"}, {0: "background", 1: "a", 2: "b"}),
         ({"background": 0, "a": 1, "b": 7}, {0: "background", 1: "a", 7: "b"}),
         (["background", "a"], {0: "background", 1: "a"}),
+        ({"background": 0.0, "a": 1.0}, {0: "background", 1: "a"}),
         ({"255": "membrane"}, {0: "background", 255: "membrane"}),
     ],
 )
@@ -39,7 +40,8 @@ def test_parse(raw: object, expected: dict[int, str]) -> None:
         ({"0": "background", "1": "a", "2": "a"}, "share a name"),
         ({"0": "background", "1": "a", "01": "b"}, "declared twice"),
         ({"background": 0, "whole": [1, 2]}, "region"),
-        ({"background": 0, "a": 1.5}, "no integer value"),
+        ({"background": 0, "a": 1.5}, 'no integer value; write {"1": "a"}'),
+        ({"background": 0.5, "a": 1}, 'no integer value; write {"0": "background"}'),
         ({"background": 0, "a": 1, "ignore": 2}, '"ignore" is no class; .*set data.ignore=2'),
         ({str(v): f"c{v}" for v in range(256)}, "256 classes"),
         ({"0": "background", "1": ""}, "label 1 is named ''"),

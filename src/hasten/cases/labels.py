@@ -65,7 +65,9 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
 
 
 def as_number(value: object) -> object:
-    """A label value that is written as text, "255", as an integer; anything else as it is."""
+    """A number that is written as text, "255", or as 255.0, as an integer; anything else as it is."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     text = value.strip() if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else value
 
@@ -95,7 +97,8 @@ def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
     if isinstance(entry, list):
         raise ValueError(f'{where}: label "{key}" is a region {entry}; declare one value per class instead of regions.')
     if isinstance(entry, bool) or not isinstance(entry, int):
-        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"1": "{key}"}}.')
+        value = int(key.strip().lower() != "background")
+        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"{value}": "{key}"}}.')
     if key == "ignore":
         raise ValueError(f'{where}: "ignore" is no class; leave it out here, and set data.ignore={entry} instead.')
     return entry, key

@@ -51,7 +51,7 @@ def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> List
         fields = _listed_cases(path, content["dataset"], place)
     else:
         fields = {"cases": _folder_cases(path, place, _file_ending(content), channels)}
-    _check_count(path, content.get("numTraining"), len(fields["cases"]))
+    _check_count(path, as_number(content.get("numTraining")), len(fields["cases"]))
     return declared_listing(path, content, place, **fields)
 
 
