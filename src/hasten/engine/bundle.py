@@ -22,8 +22,8 @@ from hasten.nets.dynunet import dynunet_settings, dynunet_weights
 
 _UNIT = "{1: 1e3, 3: 1e-3}.get(int(x.meta.get('xyzt_units', 0)) % 8, 1.0)"
 _IN_MM = (
-    "$lambda x: monai.data.MetaTensor(x, meta=x.meta, affine=x.affine * torch.tensor("
-    f"[[{_UNIT}]] * 3 + [[1.0]], dtype=x.affine.dtype))"
+    "$lambda x: monai.data.MetaTensor(x, meta={k: v for k, v in x.meta.items() if k != 'affine'}, "
+    f"affine=x.affine * torch.tensor([[{_UNIT}]] * 3 + [[1.0]], dtype=x.affine.dtype))"
 )
 """Expression of an image whose affine is in mm, whatever unit of length its NIfTI header states (meter, micron)."""
 

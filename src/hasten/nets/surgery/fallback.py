@@ -97,4 +97,5 @@ def slice_strided(network: nn.Module) -> tuple[str, ...]:
 def _writes_past(layer: nn.Module) -> bool:
     if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (1, 1) or layer.padding not in ((0, 0), "valid"):
         return False
-    return max(layer.stride) > 1 and 1 < layer.in_channels < 8 and layer.groups == 1
+    plain = type(layer)._conv_forward is nn.Conv2d._conv_forward
+    return plain and max(layer.stride) > 1 and 1 < layer.in_channels < 8 and layer.groups == 1
