@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import locale
 import shutil
 import tempfile
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import list_files, read_file, read_file_header
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import find_listing, load_case_set
+from hasten.engine.evaluation.pairs import find_pairs
 from tests.cases.itk_images import (
     Grid,
     affine_of,
@@ -260,7 +263,17 @@ def test_segmentations_and_contours_are_named(tmp_path: Path, uid: str, name: st
         with pytest.raises(ValueError, match=rf"a\.dcm: is a DICOM .*\({name}\), which is no image; convert"):
             read_file(path)
     (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.png").touch()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "images" / "a.png")
     (tmp_path / "case").rename(tmp_path / "labels")
     with pytest.raises(ValueError, match=rf"labels/a\.dcm: is a DICOM .*\({name}\)"):
+        find_listing(tmp_path)
+    for sides in (("labels", "images"), ("images", "labels")):
+        with pytest.raises(ValueError, match=rf"labels/a\.dcm: is a DICOM .*\({name}\)"):
+            find_pairs(*(tmp_path / side for side in sides))
+    (tmp_path / "images").rename(tmp_path / "imagesTr")
+    (tmp_path / "imagesTr/a.png").rename(tmp_path / "imagesTr/a_0000.png")
+    (tmp_path / "labels").rename(tmp_path / "labelsTr")
+    content = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "a": 1}, "file_ending": ".png"}
+    (tmp_path / "dataset.json").write_text(json.dumps({**content, "numTraining": 1}))
+    with pytest.raises(ValueError, match=rf"labelsTr/a\.dcm: is a DICOM .*\({name}\)"):
         find_listing(tmp_path)

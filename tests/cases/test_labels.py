@@ -20,6 +20,7 @@ WHERE = Path("label.nii.gz")
         ({"0": "background", "2": "b", "1": "a"}, {0: "background", 1: "a", 2: "b"}),
         ({"background": 0, "a": 1, "b": 7}, {0: "background", 1: "a", 7: "b"}),
         (["background", "a"], {0: "background", 1: "a"}),
+        ({"background": 0.0, "a": 1.0}, {0: "background", 1: "a"}),
         ({"255": "membrane"}, {0: "background", 255: "membrane"}),
     ],
 )
@@ -39,7 +40,8 @@ def test_parse(raw: object, expected: dict[int, str]) -> None:
         ({"0": "background", "1": "a", "2": "a"}, "share a name"),
         ({"0": "background", "1": "a", "01": "b"}, "declared twice"),
         ({"background": 0, "whole": [1, 2]}, "region"),
-        ({"background": 0, "a": 1.5}, "no integer value"),
+        ({"background": 0, "a": 1.5}, 'no integer value; write {"1": "a"}'),
+        ({"background": 0.5, "a": 1}, 'no integer value; write {"0": "background"}'),
         ({"background": 0, "a": 1, "ignore": 2}, '"ignore" is no class; .*set data.ignore=2'),
         ({str(v): f"c{v}" for v in range(256)}, "256 classes"),
         ({"0": "background", "1": ""}, "label 1 is named ''"),
@@ -137,6 +139,10 @@ def test_numbers_of_single_objects_are_no_classes(tmp_path: Path) -> None:
         find_labels(write_masks(tmp_path, [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11], [0, 1, 2, 4, 5]), "here")
     with pytest.raises(ValueError, match=r"3\.png: holds 15 values up to 15, and \S*0\.png 12 up to 12, .*instances"):
         find_labels(write_masks(tmp_path, *(list(range(count)) for count in (13, 14, 15, 16))), "here")
+    with pytest.raises(ValueError, match=r"1\.png: holds 20 values up to 20, and \S*0\.png 12 up to 12, .*instances"):
+        find_labels(write_masks(tmp_path, list(range(13)), list(range(21))), "here")
+    with pytest.raises(ValueError, match=r"2\.png: holds 5 values \(4, 5, 6, 7, 8\) that no other file .*instances"):
+        find_labels(write_masks(tmp_path, [0, 0], [1, 2, 3], [0, 4, 5, 6, 7, 8]), "here")
     with pytest.raises(ValueError, match=r"0\.png: more than 32 label values .*instances"):
         find_labels(write_masks(tmp_path, list(range(60))), "here")
 
@@ -145,6 +151,9 @@ def test_classes_that_not_every_file_has_are_classes(tmp_path: Path) -> None:
     assert len(find_labels(write_masks(tmp_path, list(range(9)), list(range(8))), "here")) == 9
     assert len(find_labels(write_masks(tmp_path, list(range(9)), [0, 3]), "here")) == 9
     assert len(find_labels(write_masks(tmp_path, list(range(6)), [0, 1]), "here")) == 6
+    assert len(find_labels(write_masks(tmp_path, list(range(14)), list(range(12))), "here")) == 14
+    assert len(find_labels(write_masks(tmp_path, [1, 2, 3], [4, 5, 6], [1, 2, 3]), "here")) == 7
+    assert len(find_labels(write_masks(tmp_path, [1], [2], [3], [4], [5], [6]), "here")) == 7
 
 
 def test_grays_of_a_smoothed_mask_are_no_classes(tmp_path: Path) -> None:

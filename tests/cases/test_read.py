@@ -6,6 +6,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from hasten.cases.formats import read_file_header
@@ -135,6 +136,22 @@ def test_all_misplaced_files_of_a_set_are_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"affine of 4 files differ .*3/label.* and 1 more; resample them") as raised:
         refuse_misplaced(beside, tmp_path)
     assert str(raised.value).count("label.nii.gz") == 3
+
+
+def test_label_stacks_of_another_spacing_are_all_misplaced(tmp_path: Path) -> None:
+    found: dict[Path, float] = {}
+    for number in range(4):
+        files = [tmp_path / f"{number}.tif", tmp_path / f"{number}_mask.tif"]
+        for file, size in zip(files, (4.0, 2.0 if number else 4.0), strict=True):
+            tifffile.imwrite(
+                file, np.zeros((3, 4, 5), np.uint8), photometric="minisblack", resolution=(1.0, 1.0),
+                metadata={"axes": "ZYX", "spacing": size, "unit": "mm"}, imagej=True,
+            )  # fmt: skip
+        case = Case(id=f"{number}", image=(files[0],), label=files[1])
+        found |= misplaced_files(case, read_file_header(files[0]))
+    assert {path.name: distance for path, distance in found.items()} == {
+        f"{number}_mask.tif": pytest.approx(1.25) for number in (1, 2, 3)
+    }
 
 
 @pytest.mark.parametrize(

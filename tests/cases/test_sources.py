@@ -231,6 +231,33 @@ def test_a_column_that_is_nearly_one_that_is_read_is_told(tmp_path: Path, caplog
         assert "site" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("column", "meant"),
+    [("set", "split"), ("Subset", "split"), ("data_split", "split"), ("is_val", "split"), ("validation_fold", "fold")],
+)
+def test_columns_that_other_tables_use_for_the_split_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, column: str, meant: str
+) -> None:
+    write_list(tmp_path, [])
+    row = "files/a.nii.gz,files/seg.nii.gz,val"
+    (tmp_path / "list.csv").write_text(f"image,label,{column}\n{row}\n")
+    assert load_case_set(tmp_path / "list.csv").held_out == ()
+    assert f'field "{column.lower()}" is not read; call it "{meant}"' in caplog.text
+    caplog.clear()
+    (tmp_path / "list.csv").write_text(f"image,label,{column},{meant}\n{row},{'train' if meant == 'split' else 0}\n")
+    load_case_set(tmp_path / "list.csv")
+    assert "is not read" not in caplog.text
+
+
+def test_a_list_of_cases_that_is_not_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}]
+    write_list(tmp_path, {"training": entries, "dev": entries, "tags": [{"name": "a"}]})
+    assert len(load_case_set(tmp_path / "list.json").cases) == 1
+    assert [record.message for record in caplog.records if "is not read" in record.message] == [
+        f'{tmp_path / "list.json"}: the list "dev" is not read; call it "training", "validation" or "test"'
+    ]
+
+
 def test_a_list_for_validation_beside_cases_is_refused(tmp_path: Path) -> None:
     entries = [{"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}]
     write_list(tmp_path, {"cases": entries, "validation": entries})

@@ -73,6 +73,21 @@ def test_the_variables_of_another_job_are_soon_an_error(
         pass
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_waits_for_another_host_says_how_to_run_as_one_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rank: int
+) -> None:
+    assert module._SILENT_S <= 25
+    monkeypatch.setattr(module, "_SILENT_S", 0.2)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.2")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    world = World(rank=rank, size=2, launcher="torchrun")
+    with pytest.raises(RendezvousError), process_group(world, CONFIG, torch.device("cpu")):
+        pass
+    assert [record.levelname for record in caplog.records if "unset RANK WORLD_SIZE" in record.message] == ["WARNING"]
+
+
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     message = error_of(monkeypatch, 1, "127.0.0.1", port)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pytest
 import torch
@@ -82,6 +83,10 @@ def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: str, lea
         image = anatomy(5)[0]
         image[:2] = image.min()
         save(tmp_path / "images" / f"{name}.nii.gz", image, affine)
+    in_microns = nib.load(tmp_path / "images/LPS.nii.gz")
+    in_microns.set_sform(np.diag([1e3, 1e3, 1e3, 1.0]) @ in_microns.affine)
+    in_microns.header.set_xyzt_units("micron")
+    nib.save(in_microns, tmp_path / "images" / "microns.nii.gz")
     export_weights(other, tmp_path / "bundle", "bundle")
     by_monai(tmp_path / "bundle", tmp_path / "images", tmp_path / "theirs")
     predictor = load_predictor(other)

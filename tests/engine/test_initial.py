@@ -19,11 +19,12 @@ from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
 from hasten.config.decision import GIVEN, Decision
 from hasten.config.load import load_run
-from hasten.config.schema import RunConfig
+from hasten.config.schema import NetworkConfig, RunConfig
 from hasten.engine.checkpoint import write_checkpoint
-from hasten.engine.initial import by_module, read_weights
+from hasten.engine.initial import by_module, counted_once, read_weights
 from hasten.engine.run import train
 from hasten.engine.run_plan import plan_run
+from hasten.nets.build import build_network
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
 from tests.engine.runs import at_step, checkpoint, config_of, resumed
 
@@ -145,6 +146,16 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "nan.pt")
     with pytest.raises(ValueError, match=r"nan\.pt: .*NaN or infinite .*1 tensors, such as 2\.weight"):
         read_weights(tmp_path / "nan.pt")
+
+
+def test_tensors_of_two_names_are_counted_once() -> None:
+    config = NetworkConfig(name="plainconvunet", channels=(4, 8), strides=((2, 2, 2),))
+    network = build_network(config, num_channels=1, num_classes=2, spatial_dims=3)
+    once = counted_once(network.state_dict())
+    parameters = dict(network.named_parameters())
+    assert once.keys() == parameters.keys()
+    assert sum(value.numel() for value in once.values()) == sum(value.numel() for value in parameters.values())
+    assert counted_once({"decoder.encoder.w": torch.zeros(2)}).keys() == {"decoder.encoder.w"}
 
 
 def test_rows_by_module() -> None:

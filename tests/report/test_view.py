@@ -12,6 +12,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+import tifffile
 from nibabel.orientations import axcodes2ornt, inv_ornt_aff, ornt_transform
 from PIL import Image
 
@@ -162,6 +163,22 @@ def test_a_page_that_would_be_too_large_says_what_it_leaves_out(
     sides = shown["axes"][1]["step"]
     assert (stack(shown["label"]) > 0).tolist() == (as_shown(label)[::every, ::sides, ::sides] > 0).tolist()
     assert page.stat().st_size < 63_500
+
+
+@pytest.mark.parametrize(
+    ("ending", "names"), [("png", ["red", "green", "blue"]), ("tif", ["image_0", "image_1", "image_2"])]
+)
+def test_channels_of_colour_have_its_names(tmp_path: Path, ending: str, names: list[str]) -> None:
+    for folder in ("images", "labels"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+    for number in range(4):
+        image = np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)
+        file = tmp_path / f"data/images/{number}.{ending}"
+        Image.fromarray(image).save(file) if ending == "png" else tifffile.imwrite(file, image, photometric="rgb")
+        Image.fromarray(np.uint8(image[:, :, 0] > 99)).save(tmp_path / f"data/labels/{number}.png")
+    config = load_run(overrides=[f"data.source={tmp_path / 'data'}", f"cache.dir={tmp_path / 'cache'}",
+                                 "sample.patch=[1,16,16]", "sample.batch_size=4", "sample.compile=false"])  # fmt: skip
+    assert content(write_batch_page(config, tmp_path / "batch.html"))["channels"] == names
 
 
 @pytest.mark.parametrize("dims", [2, 3])

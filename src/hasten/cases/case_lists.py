@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hasten.cases.image_folders import declared_labels, refuse_list
 from hasten.cases.labels import parse_labels
 from hasten.cases.locate import FileLocator
 from hasten.cases.nnunet import declared_listing, is_nnunet, read_nnunet, with_channel_files
+
+log = logging.getLogger(__name__)
 
 
 def read_json_list(path: Path, place: FileLocator) -> Listing:
@@ -80,6 +83,13 @@ def read_decathlon(path: Path, place: FileLocator) -> Listing:
     lists = _part_lists(content)
     if "train" not in lists.values():
         refuse_list(path)
+    for key, value in content.items():
+        if (
+            key not in lists
+            and isinstance(value, list)
+            and any(isinstance(each, dict) and "image" in each for each in value)
+        ):
+            log.warning('%s: the list "%s" is not read; call it "training", "validation" or "test"', path, key)
     entries = []
     for key, part in lists.items():
         listed = content[key]

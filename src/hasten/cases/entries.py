@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _NEAR = 0.7
 """Similarity of a column's name to one that is read, from which it may be meant."""
+_SPLIT_WORDS = {"set", "subset", "partition", "phase", "stage", "usage", "part", "val", "validation", "train", "test"}
+"""Words in other tables' names of `split`."""
 _LONGEST_ID = 200
 """Bytes: of the 255 that a file name may have, the endings of predictions and temporary files need some."""
 _BATCH = 256
@@ -153,10 +155,15 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> I
 
 
 def warn_of_unread(names: Iterable[str], known: Sequence[str], where: str) -> None:
-    """Log a warning for each name of a column or field that is not read, but nearly called as one that is."""
-    for name in names:
-        similar = get_close_matches(name.lower(), known, 1, _NEAR) if name not in known else []
-        if similar:
+    """Log a warning for each name of a column or field that is not read, but may mean one that is."""
+    given = list(names)
+    for name in given:
+        words = re.split(r"[\W_]+", name.lower())
+        similar = get_close_matches(name.lower(), known, 1, _NEAR)
+        similar = similar or [each for each in words if each in ("split", "fold")]
+        if not similar and _SPLIT_WORDS.intersection(words):
+            similar = ["split"]
+        if name not in known and similar and similar[0] in known and similar[0] not in given:
             log.warning('%s: the field "%s" is not read; call it "%s" if it is meant so', where, name, similar[0])
 
 

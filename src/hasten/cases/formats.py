@@ -12,8 +12,8 @@ from hasten.cases.dicom import check_is_image, is_series, read_series, read_seri
 from hasten.cases.itk import ITK_ENDINGS, data_file, read_itk, read_itk_header
 from hasten.cases.nifti import NIFTI_ENDINGS, read_nifti, read_nifti_header
 from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_header
-from hasten.cases.tiff import TIFF_ENDINGS, is_stack, read_tiff, read_tiff_header
-from hasten.cases.types import Shape, Volume
+from hasten.cases.tiff import TIFF_ENDINGS, is_stack, read_pixel_size, read_tiff, read_tiff_header
+from hasten.cases.types import Shape, Volume, spacing_of
 
 Kind = Literal["nifti", "itk", "series", "tiff", "picture"]
 HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
@@ -67,6 +67,16 @@ def may_lack_position(path: Path) -> bool:
 def lacks_position(path: Path, affine: np.ndarray) -> bool:
     """Whether a file states no position or spacing: a picture or TIFF stack, its affine (4, 4) the identity."""
     return may_lack_position(path) and np.array_equal(affine, np.eye(4))
+
+
+def stated_spacing(path: Path, affine: np.ndarray) -> tuple[float, float, float] | None:
+    """Voxel spacing (D, H, W) in mm that a file states; None where it states none. affine: (4, 4), as it is read.
+
+    A TIFF of one slice has no position, but may state the size of its pixels. Raises ValueError.
+    """
+    if not lacks_position(path, affine):
+        return spacing_of(affine)
+    return read_pixel_size(path) if ending(path) in TIFF_ENDINGS else None
 
 
 def is_nifti(path: Path) -> bool:

@@ -82,9 +82,9 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
             without_label.append(name)
     without_image = [name for name in label_of if name not in images_of]
     if without_image or not (label_of or without_label):
-        _refuse_unread(images, [label_of[name].name for name in without_image])
+        refuse_unread(images, [label_of[name].name for name in without_image])
     if without_label:
-        _refuse_unread(labels, [image_of[name].name for name in without_label])
+        refuse_unread(labels, [image_of[name].name for name in without_label])
         shown = first_few(f"{image_of[name].name}{nearest(name, without_image)}" for name in without_label)
         left = first_few(label_of[name].name for name in without_image)
         raise ValueError(
@@ -148,7 +148,7 @@ def nearest(name: str, others: Iterable[str]) -> str:
     return f" (nearest is {by_bare[close[0]]})" if close else ""
 
 
-def _refuse_unread(folder: Path, names: Sequence[str]) -> None:
+def refuse_unread(folder: Path, names: Sequence[str]) -> None:
     """Raise ValueError for files that are of a kind that is not read, of these names, or of any if there are none."""
     stems = {_CHANNEL.sub(r"\1", name.removesuffix(ending(Path(name)))) for name in names}
     unread = sorted(

@@ -30,6 +30,8 @@ _MOST_NUMBERED, _DENSE = 5, 0.8
 """Values from 1 with few gaps (this share of them is there) that are classes, however many of them a file has."""
 _COUNTS = 4
 """Different highest values of such files that are counts of single objects, as classes end at one."""
+_SPREAD = 3
+"""Difference of highest values, where each file has all values from 1, that classes at the end do not explain."""
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
 """Digits of a label value at most, so that it fits into int64."""
@@ -63,7 +65,9 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
 
 
 def as_number(value: object) -> object:
-    """A label value that is written as text, "255", as an integer; anything else as it is."""
+    """A number that is written as text, "255", or as 255.0, as an integer; anything else as it is."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     text = value.strip() if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else value
 
@@ -93,7 +97,8 @@ def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
     if isinstance(entry, list):
         raise ValueError(f'{where}: label "{key}" is a region {entry}; declare one value per class instead of regions.')
     if isinstance(entry, bool) or not isinstance(entry, int):
-        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"1": "{key}"}}.')
+        value = int(key.strip().lower() != "background")
+        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"{value}": "{key}"}}.')
     if key == "ignore":
         raise ValueError(f'{where}: "ignore" is no class; leave it out here, and set data.ignore={entry} instead.')
     return entry, key
@@ -176,7 +181,8 @@ def find_values(paths: Iterable[Path]) -> dict[int, Found]:
                     found[value] = Found(path)
             if len(found) > _MAX_FOUND:
                 break
-    _check_classes(sorted(found), {values: path for values, path in sets.items() if values})
+    empty = sets.pop((), None) is not None
+    _check_classes(sorted(found), sets, repeated=len(plain) > len(sets) + empty)
     named = next((each for each in found.values() if each.name), None)
     if named and plain:
         raise ValueError(
@@ -193,10 +199,11 @@ def _values_and_names(volume: Volume, path: Path) -> tuple[list[tuple[int, str]]
     return [(value, "") for value in distinct_values(as_integers(volume.array, path)).tolist()], False
 
 
-def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> None:
+def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, repeated: bool) -> None:
     """Raise ValueError for values that are grays of a smoothed mask, numbers of single objects, or many.
 
     values: all, sorted. sets: those of each file but 0, where it has any, with the first file that holds just these.
+    repeated: whether several files hold the same.
     """
     richest = sets[max(sets, key=len)] if sets else None
     grays = [value for value in values if 0 < value < 255]
@@ -209,12 +216,21 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path]) -> N
         )
     numbered = [each for each in sets if each[0] > 0 and len(each) >= _DENSE * each[-1]]
     most, fewest = max(numbered, key=len, default=()), min(numbered, key=len, default=())
-    differ = 2 * len(fewest) <= len(most) or len({each[-1] for each in numbered}) >= _COUNTS
+    whole = all(len(each) == each[-1] for each in numbered)
+    spread = whole and len(most) - len(fewest) >= _SPREAD
+    differ = spread or 2 * len(fewest) <= len(most) or len({each[-1] for each in numbered}) >= _COUNTS
     if len(numbered) == len(sets) and len(most) > _MOST_NUMBERED and differ:
         raise ValueError(
             f"{sets[most]}: holds {len(most)} values up to {most[-1]}, and {sets[fewest]} {len(fewest)} up to "
             f"{fewest[-1]}, which look like numbers of single objects (instances), not classes; store masks of 0 and 1 "
             "(in Python label > 0), or, if they are classes, declare them in a labels.json."
+        )
+    apart = len(set(chain.from_iterable(sets))) == sum(map(len, sets)) > _MOST_NUMBERED
+    if apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1:
+        raise ValueError(
+            f"{richest}: holds {max(map(len, sets))} values ({_listed(max(sets, key=len))}) that no other file holds, "
+            "and so do all others, which looks like numbers of single objects (instances), not classes; store masks of "
+            "0 and 1 (in Python label > 0), or, if they are classes, declare them in a labels.json."
         )
     if len(values) > _MAX_FOUND:
         raise ValueError(

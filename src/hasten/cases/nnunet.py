@@ -13,7 +13,7 @@ from typing import Any
 
 from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.formats import ENDINGS, ending, named_files, read_file_header
-from hasten.cases.image_folders import declared_labels, nearest_folder
+from hasten.cases.image_folders import declared_labels, nearest_folder, refuse_unread
 from hasten.cases.labels import as_number, parse_labels, split_ignore
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
@@ -51,7 +51,7 @@ def read_nnunet(path: Path, content: dict[str, Any], place: FileLocator) -> List
         fields = _listed_cases(path, content["dataset"], place)
     else:
         fields = {"cases": _folder_cases(path, place, _file_ending(content), channels)}
-    _check_count(path, content.get("numTraining"), len(fields["cases"]))
+    _check_count(path, as_number(content.get("numTraining")), len(fields["cases"]))
     return declared_listing(path, content, place, **fields)
 
 
@@ -302,6 +302,8 @@ def _check_channels(
 def _check_label_maps(labels: Path, targets: dict[str, Path], kind: str) -> None:
     missing = [str(target) for target in targets.values() if not target.is_file()]
     if missing:
+        if labels.is_dir():
+            refuse_unread(labels, [Path(name).name for name in missing])
         raise ValueError(
             f"{missing[0]}: does not exist{f', nor do {len(missing) - 1} more' if len(missing) > 1 else ''}; "
             "add the label map of every case of imagesTr/, under the case's name without a channel number."

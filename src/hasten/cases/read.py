@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import lacks_position, may_lack_position, read_file, read_file_header
+from hasten.cases.formats import lacks_position, read_file, read_file_header
 from hasten.cases.labels import read_label_values, to_class_index
 from hasten.cases.types import Case, CaseSet, Shape, Volume
 from hasten.config.patterns import first_few
@@ -94,15 +94,13 @@ def corner_distance(
 def misplaced_files(case: Case, header: tuple[Shape, int, np.ndarray]) -> dict[Path, float]:
     """Files of channels and the label that lie beside the first image of a case, by their headers, in voxels.
 
-    header: of that image, with its affine (4, 4). Files of another shape are left to the reading, as are pictures, most
-    of which have no position. Raises ValueError.
+    header: of that image, with its affine (4, 4); where it has no position, no other file is opened. Files of another
+    shape are left to the reading. Raises ValueError.
     """
     shape, _, reference = header
     first, *others = case.image if case.label is None else (*case.image, case.label)
     beside: dict[Path, float] = {}
-    for path in others:
-        if may_lack_position(path):
-            continue
+    for path in () if lacks_position(first, reference) else others:
         other_shape, _, affine = read_file_header(path)
         distance = corner_distance(affine, path, reference, first, shape) if other_shape == shape else 0.0
         if distance > _SAME:

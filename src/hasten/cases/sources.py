@@ -207,9 +207,14 @@ def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared:
     return dims
 
 
+def unnamed_channels(count: int) -> tuple[str, ...]:
+    """Names of the channels of a source that names none."""
+    return ("image",) if count == 1 else tuple(f"image_{index}" for index in range(count))
+
+
 def _checked_channels(listing: Listing, num_channels: int) -> tuple[str, ...]:
     if listing.channels is None:
-        return ("image",) if num_channels == 1 else tuple(f"image_{index}" for index in range(num_channels))
+        return unnamed_channels(num_channels)
     if len(listing.channels) != num_channels:
         raise ValueError(
             f"{listing.cases[0].image[0]}: the first case has {num_channels} channels, but {listing.source} names "

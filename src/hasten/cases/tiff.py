@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hasten.cases.picture import ORIENTATION, TRANSPOSED, lossy, turned
-from hasten.cases.types import IN_MM, Shape, Volume
+from hasten.cases.types import IN_MM, Shape, Volume, spacing_of
 from hasten.files import first_line
 
 TIFF_ENDINGS = (".tif", ".tiff")
@@ -275,37 +275,53 @@ def _mapped(stack: _Stack) -> np.ndarray | None:
     return np.memmap(stack.path, kind, "r", stack.series.dataoffset, (count,)).reshape(pages)
 
 
+def read_pixel_size(path: Path) -> tuple[float, float, float] | None:
+    """The size of a voxel (D, H, W) in mm that a TIFF states, also one of a single slice; None where it states none."""
+    with open_tiff(path) as tiff:
+        affine = _stated_sizes(_stack_of(tiff, path), tiff)
+    return None if np.array_equal(affine, np.eye(4)) else spacing_of(affine)
+
+
 def _affine_of(stack: _Stack, tiff: Any) -> np.ndarray:
-    if stack.depth == 1:
-        return np.eye(4)
+    return np.eye(4) if stack.depth == 1 else _stated_sizes(stack, tiff)
+
+
+def _stated_sizes(stack: _Stack, tiff: Any) -> np.ndarray:
     beside = spacing_file(stack.path)
     stated = None if beside is None else _stated_affine(beside)
     if stated is not None:
         return stated
+    flat = stack.depth == 1
     if tiff.is_imagej:
-        return _imagej_affine(tiff.imagej_metadata, stack.page)
-    return _ome_affine(tiff.ome_metadata) if tiff.is_ome else np.eye(4)
+        return _imagej_affine(tiff.imagej_metadata, stack.page, flat)
+    return _ome_affine(tiff.ome_metadata, flat) if tiff.is_ome else np.eye(4)
 
 
-def _imagej_affine(fields: dict[str, Any], page: Any) -> np.ndarray:
+def _imagej_affine(fields: dict[str, Any], page: Any, flat: bool) -> np.ndarray:
     """The resolution counts only where the description names its unit: elsewhere it is that of a printer."""
     x, y = (1 / value if value > 0 else 1.0 for value in page.resolution)
     shared = fields.get("unit", "")
     units = [str(fields.get(name, shared)).lower() for name in ("unit", "yunit", "zunit")]
-    return _affine([x, y, abs(_finite_or_zero(fields.get("spacing", 1))) or 1.0], units)
+    return _affine([x, y, abs(_finite_or_zero(fields.get("spacing", 1))) or 1.0], units, flat)
 
 
-def _ome_affine(description: str) -> np.ndarray:
+def _ome_affine(description: str, flat: bool) -> np.ndarray:
     root = ElementTree.fromstring(description.strip("\0 \n").encode())
     pixels = next(each for each in root.iter() if each.tag.rpartition("}")[2] == "Pixels")
     return _affine(
         [_finite_or_zero(pixels.get(f"PhysicalSize{axis}")) for axis in "XYZ"],
         [pixels.get(f"PhysicalSize{axis}Unit", "µm").lower() for axis in "XYZ"],
+        flat,
     )
 
 
-def _affine(sizes: list[float], units: list[str]) -> np.ndarray:
-    """Voxel sizes (x, y, z) as an affine in mm; the identity where a size or its unit is missing."""
+def _affine(sizes: list[float], units: list[str], flat: bool) -> np.ndarray:
+    """Voxel sizes (x, y, z) as an affine in mm; the identity where a size or its unit is missing.
+
+    A slice that is `flat` is as thick as its pixels are wide.
+    """
+    if flat:
+        sizes, units = [*sizes[:2], sizes[0]], [*units[:2], units[0]]
     lengths = [size * IN_MM[unit] for size, unit in zip(sizes, units, strict=True) if size > 0 and unit in IN_MM]
     return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
 

@@ -45,8 +45,12 @@ def evaluate(
         Path | None, typer.Option(help="Run whose classes and regions are scored; default: those of LABELS.")
     ] = None,
     tolerance_mm: Annotated[
-        float, typer.Option(help="Distance up to which NSD takes surfaces for equal; in px of pictures.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Distance up to which NSD takes surfaces for equal; in px of pictures. Default: 1 mm or 1 px; 1 µm "
+            "(0.001) where every voxel is smaller than 10 µm."
+        ),
+    ] = None,
     surfaces: Annotated[
         bool, typer.Option("--surfaces/--no-surfaces", help="Measure HD95 and NSD, which take most of the time.")
     ] = True,
@@ -75,7 +79,7 @@ def evaluate(
     if labels and (overrides or postprocessing or device):
         raise ValueError("LABELS: label maps are scored as they are; leave out LABELS to evaluate a run with settings")
     if not labels:
-        if run is not None or tolerance_mm != 1.0 or num_workers is not None:
+        if run is not None or tolerance_mm is not None or num_workers is not None:
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
         _of_run(predictions, overrides, postprocessing, surfaces, device, quiet, out)
         return

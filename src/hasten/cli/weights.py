@@ -29,18 +29,21 @@ def show(
     full: Annotated[bool, typer.Option("--all", help="List every tensor with its shape.")] = False,
 ) -> None:
     """Print what a file of weights holds, module by module, and with --run how it would fit that run."""
-    from hasten.engine.initial import by_module, fit_file, read_weights
+    from hasten.engine.initial import by_module, counted_once, fit_file, read_weights
     from hasten.nets.nnunet import nnunet_settings
 
     saved = read_weights(path)
-    total = sum(value.numel() for value in saved.weights.values())
+    once = counted_once(saved.weights)
+    total = sum(value.numel() for value in once.values())
     where = f" under {saved.key}" if saved.key else ""
-    echo(f"{saved.path}: {len(saved.weights)} tensors{where}, {total:,} numbers")
+    repeated = len(saved.weights) - len(once)
+    again = f"; {repeated} more names of the same tensors are left out" if repeated else ""
+    echo(f"{saved.path}: {len(once)} tensors{where}, {total:,} numbers{again}")
     if full:
         for name, value in saved.weights.items():
             echo(f"  {name:<60} {list(value.shape)!s:<24} {str(value.dtype).removeprefix('torch.')}")
     else:
-        for name, count, numbers, kinds in by_module(saved.weights, depth):
+        for name, count, numbers, kinds in by_module(once, depth):
             echo(f"  {name:<40} {count:>5} tensors {numbers:>14,} numbers  {kinds}")
     settings = nnunet_settings(saved.weights)
     if settings is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -19,10 +20,14 @@ from hasten.config.schema import DistributeConfig
 from hasten.distribute.world import World
 from hasten.files import first_line
 
+log = logging.getLogger(__name__)
+
 _LONG_TIMEOUT = timedelta(hours=12)
 """Timeout while one process prepares the data and the others wait: a large data set takes hours."""
 _SAME_HOST_S = 15.0
 """How long ranks that nobody supervises wait for each other on one host, where all start at once."""
+_SILENT_S = 20.0
+"""How long ranks wait for each other without a word: the variables of another host may be left from an earlier job."""
 _ONE_PROCESS = {
     "torchrun": "unset RANK WORLD_SIZE",
     "slurm": "unset SLURM_PROCID, or srun --ntasks=1",
@@ -57,12 +62,19 @@ def process_group(world: World, config: DistributeConfig, device: torch.device) 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=config.timeout_s)
-    store = _store(world, min(timeout, timedelta(seconds=_SAME_HOST_S)) if _unsupervised(world) else timeout)
-    store.set_timeout(timeout)
+    telling = threading.Timer(_SILENT_S, _tell_waiting, [world, timeout])
+    telling.daemon = True
+    telling.start()
     try:
+        store = _store(world, min(timeout, timedelta(seconds=_SAME_HOST_S)) if _unsupervised(world) else timeout)
+        store.set_timeout(timeout)
         distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
+    except RendezvousError:
+        raise
     except (RuntimeError, ValueError, OSError) as error:
         raise _rendezvous_error(world, first_line(error)) from error
+    finally:
+        telling.cancel()
     try:
         yield
     finally:
@@ -101,6 +113,12 @@ def _unsupervised(world: World) -> bool:
     """Whether all ranks are on this host and no agent watches them: a shell may have inherited a job's variables."""
     by_agent = any(name.startswith("TORCHELASTIC_") for name in os.environ) or world.launcher in ("mpi", "horovod")
     return not by_agent and os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1")
+
+
+def _tell_waiting(world: World, timeout: timedelta) -> None:
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    text = "%s has waited %.0f s for the others at %s, and waits for %.0f s at most. %s"
+    log.warning(text, world, _SILENT_S, where, timeout.total_seconds(), _as_one_process(world))
 
 
 def _as_one_process(world: World) -> str:

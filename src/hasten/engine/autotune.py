@@ -34,7 +34,7 @@ from hasten.nets.custom_network import decides_by_values, small_side
 from hasten.nets.freeze import freeze_parameters
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.size import small_image
-from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import Surgery, fused_norms
 from hasten.nets.surgery.operate import operate, operate_built
 from hasten.observe.clock import Clock
@@ -68,6 +68,7 @@ def operated_net(planned: RunPlan, start: Mapping[str, Tensor] | None = None) ->
     Weights that train.freeze names need no gradient.
     """
     network = build_net(planned)
+    slice_strided(network)
     if start is not None:
         network.load_state_dict(dict(start), strict=False)
     if is_own(planned.config.network):

@@ -20,6 +20,13 @@ from hasten.engine.infer import WINDOW_BATCH
 from hasten.nets.build import NNUNET, monai_network
 from hasten.nets.dynunet import dynunet_settings, dynunet_weights
 
+_UNIT = "{1: 1e3, 3: 1e-3}.get(int(x.meta.get('xyzt_units', 0)) % 8, 1.0)"
+_IN_MM = (
+    "$lambda x: monai.data.MetaTensor(x, meta={k: v for k, v in x.meta.items() if k != 'affine'}, "
+    f"affine=x.affine * torch.tensor([[{_UNIT}]] * 3 + [[1.0]], dtype=x.affine.dtype))"
+)
+"""Expression of an image whose affine is in mm, whatever unit of length its NIfTI header states (meter, micron)."""
+
 
 def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module, *, where: str) -> dict[str, bytes]:
     """The files of a bundle by their paths in its folder. content: of a best.pt, `where`, as `read_model` gives it.
@@ -78,7 +85,7 @@ def _inference(
 ) -> dict[str, Any]:
     infer = config.infer
     return {
-        "imports": ["$import functools", "$import glob", "$import numpy", "$import torch"],
+        "imports": [f"$import {name}" for name in ("functools", "glob", "monai", "numpy", "torch")],
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/images'",
         "output_dir": "$@bundle_root + '/labels'",
@@ -132,6 +139,7 @@ def _preprocessing(config: PlannedRun, scaling: Scaling) -> list[dict[str, Any]]
     assert prepare.orientation is not None
     transforms: list[dict[str, Any]] = [
         {"_target_": "LoadImaged", "keys": "image", "ensure_channel_first": True},
+        {"_target_": "Lambdad", "keys": "image", "func": _IN_MM},
         {"_target_": "Orientationd", "keys": "image", "axcodes": prepare.orientation[::-1], "labels": None},
     ]
     if prepare.crop_foreground:

@@ -233,6 +233,18 @@ def _is_plain(value: Tensor) -> bool:
     return not odd and value.layout is torch.strided
 
 
+def counted_once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a state dict without those that nnU-Net's networks name a second or third time."""
+
+    def is_repeated(name: str) -> bool:
+        if name.startswith("decoder.encoder."):
+            return name.removeprefix("decoder.") in weights
+        parent, _, rest = name.partition(".all_modules.")
+        return rest != "" and f"{parent}.conv.weight" in weights
+
+    return {name: value for name, value in weights.items() if not is_repeated(name)}
+
+
 def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, int, int, str]]:
     """(module, tensors, numbers, dtypes) of a state dict, one row for each beginning of names of `depth` parts.
 

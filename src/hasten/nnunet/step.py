@@ -17,7 +17,7 @@ from hasten.engine.update import Update
 from hasten.engine.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
 from hasten.nets.build import Loss
 from hasten.nets.losses.regions import Members, region_masks
-from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
@@ -79,6 +79,7 @@ def make_step(
     scaler: nnU-Net's, which is used where the step runs in fp16, as nnU-Net's does on a GPU.
     """
     bare = unwrapped(network)
+    slice_strided(bare)
     engaged = {"fused norms": _fuse_norms(bare, setting)}
     probe = Probe(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,

@@ -239,7 +239,9 @@ def text_of(value: float, measure: str) -> str:
         return words.DASH
     if math.isinf(value):
         return "∞"
-    return f"{value:.2f}" if measure == "hd95" else f"{value:.3f}"
+    if measure == "hd95":
+        return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
+    return f"{value:.3f}"
 
 
 def classes_section(evaluation: Evaluation) -> Section:

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cases.formats import is_picture, named_files
+from hasten.cases.formats import ending, is_picture, named_files
 from hasten.cases.labels import IGNORED
+from hasten.cases.picture import PICTURE_ENDINGS
 from hasten.cases.read import read_image, read_label
 from hasten.cases.regions import regions_of
+from hasten.cases.sources import unnamed_channels
 from hasten.cases.types import Case, CaseSet, Volume, is_flat
 from hasten.config.intensity import scalings
 from hasten.config.load import load_run
@@ -133,7 +135,7 @@ def _case_page(case: Case, case_set: CaseSet, config: RunConfig, prediction: Pat
         title=case.id,
         verdict=f"{_mean(dice, case_set)}{size}.",
         volumes=[volume],
-        channels=case_set.channels,
+        channels=_channels(case_set, case),
         classes=_classes(case_set, dice),
         colour=_is_colour(case_set, case),
         ignored=case_set.ignore is not None,
@@ -206,7 +208,7 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
         verdict=f"{len(shown)} patches of the first {len(sizes)} steps, {sides} {axes} and {sizes[0]} in a batch, "
         f"augmented by {chain.chain or f'augment.preset={chain.preset}'}.",
         volumes=shown,
-        channels=case_set.channels,
+        channels=_channels(case_set, planned.train[0]),
         classes=_classes(case_set),
         colour=_is_colour(case_set, planned.train[0]),
         ignored=case_set.ignore is not None,
@@ -230,6 +232,12 @@ def _patch(name: str, image: np.ndarray, label: np.ndarray, case_set: CaseSet, s
         caption=f"mean {image.mean():z.2f}, {image.min():z.2f} to {image.max():z.2f}",
     )  # fmt: skip
     return replace(patch, anatomical=False, planes=("axial",))  # which may be flipped
+
+
+def _channels(case_set: CaseSet, case: Case) -> tuple[str, ...]:
+    """Names of the channels; of a picture in colour, which has none, its colours."""
+    nameless = case_set.channels == unnamed_channels(3) and ending(case.image[0]) in PICTURE_ENDINGS
+    return ("red", "green", "blue") if nameless and len(case.image) == 1 else case_set.channels
 
 
 def _is_colour(case_set: CaseSet, case: Case) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 from hasten.report.read import Run
 
 DASH = "–"
+_AXES = ("slices", "rows", "columns")
+"""Axes D, H, W of a patch, in words."""
 NBSP = "\u00a0"
 """No-break space, between a number and its unit."""
 
@@ -108,18 +110,18 @@ def title(name: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def operations(name: str, calls: Sequence[str]) -> tuple[str, str]:
+def operations(name: str, calls: Sequence[str], flat: bool = False) -> tuple[str, str]:
     """A step of the augmentation and what it does: Hasten's operations as words, the name of another as it is.
 
-    calls: as their repr shows them.
+    calls: as their repr shows them. flat: whether they are of pictures, whose axes are rows and columns.
     """
-    read = [_call(call) for call in calls]
+    read = [_call(call, _AXES[1:] if flat else _AXES) for call in calls]
     own = any(called == name for called, _ in read)
     does = [text if called == name else f"{title(called)}{f': {text}' if text else ''}" for called, text in read]
     return title(name) if own else name, "; ".join(filter(None, does))
 
 
-def _call(text: str) -> tuple[str, str]:
+def _call(text: str, axes: Sequence[str]) -> tuple[str, str]:
     """The name and the arguments of a repr such as `Flip(keys=('image',), prob=0.5)`, without `keys`."""
     name, _, _ = text.partition("(")
     try:
@@ -127,7 +129,14 @@ def _call(text: str) -> tuple[str, str]:
         values = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg != "keys"}
     except (SyntaxError, ValueError, AttributeError):
         return name, text[len(name) :].strip("()")
-    return name, "; ".join(f"{_spaced(key)} {_plain_values(value)}" for key, value in values.items())
+    return name, "; ".join(_argument(key, value, axes) for key, value in values.items())
+
+
+def _argument(key: str, value: Any, axes: Sequence[str]) -> str:
+    if key in ("spatial_axis", "spatial_axes") and isinstance(value, tuple):
+        known = [axes[axis] for axis in value if -len(axes) <= axis < len(axes)]
+        return f"along {', '.join(known)}"
+    return f"{_spaced(key)} {_plain_values(value)}"
 
 
 def _spaced(name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
 from hasten.nets.surgery.operate import operate
 from tests.nets.examples import image_of, laid_out, network_of
 
@@ -96,3 +98,47 @@ def test_with_tiny_layers_in_float32_every_gradient_is_right(last: bool, operate
         del junk
         for name, value in gradients(network, image, short=True).items():
             assert (value - wanted[name]).norm() < 0.1 * wanted[name].norm() + 0.02 * largest, name
+
+
+STRIDED = """
+import torch
+from torch import nn
+from hasten.nets.surgery import slice_strided
+
+for inputs, stride in ((2, 2), (4, 2), (4, (1, 2)), (7, 3)):
+    layers = [nn.Conv2d(inputs, 8, 1, stride=stride) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    last = nn.Sequential(layers[1]).to(memory_format=torch.channels_last)
+    assert slice_strided(last) == ("0",)
+    for _ in range(6):
+        image = torch.randn(2, inputs, 33, 32)
+        expected = layers[0](image)
+        found = last(image.contiguous(memory_format=torch.channels_last))
+        torch.testing.assert_close(found, expected)
+        for output in (expected, found):
+            output.square().sum().backward()
+        for one, other in zip(layers[0].parameters(), last.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-3)
+"""
+"""A process of its own, which aborts where memory is corrupted."""
+
+
+def test_strided_1x1_convolutions_of_few_channels_do_not_end_the_process() -> None:
+    result = subprocess.run([sys.executable, "-c", STRIDED], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 8, 1),
+        nn.Conv2d(1, 8, 1, stride=2),
+        nn.Conv2d(8, 8, 1, stride=2),
+        nn.Conv2d(4, 8, 3, stride=2),
+        nn.Conv2d(4, 8, 1, stride=2, padding=1),
+        nn.Conv2d(4, 4, 1, stride=2, groups=2),
+        nn.Conv3d(4, 8, 1, stride=2),
+    ],
+)
+def test_other_convolutions_are_not_sliced(layer: nn.Module) -> None:
+    assert slice_strided(layer) == ()

@@ -95,11 +95,11 @@ def _dices(
     pair: Pair, *, pairs: Pairs, candidates: Sequence[Cleanings], affected: Mapping[str, Sequence[int]]
 ) -> list[Dices]:
     """Dice of `affected`, the classes and regions that cleanings concern, with each of the candidates in turn."""
-    prediction, label, spacing = read_pair(pair, pairs)
+    prediction, label, affine = read_pair(pair, pairs)
     label_values = list({value for members in affected.values() for value in members})
     box = bounding_box(np.isin(prediction, label_values) | np.isin(label, label_values))  # all that counts lies in it
     prediction, label = prediction[box], label[box]
-    cleaned = (postprocessed(prediction, candidate, spacing) for candidate in candidates)
+    cleaned = (postprocessed(prediction, candidate, spacing_of(affine)) for candidate in candidates)
     return [_dice_of(*without_ignored(each, label, pairs.ignore), affected) for each in cleaned]
 
 
@@ -134,8 +134,9 @@ def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
 
 
 def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
-    """The scores of several folds, which share classes and regions; without surfaces if their units differ."""
-    surfaces = all(each.surfaces for each in evaluations) and len({each.unit for each in evaluations}) == 1
+    """The scores of several folds, which share classes and regions; without surfaces if units or tolerances differ."""
+    alike = len({(each.unit, each.tolerance) for each in evaluations}) == 1
+    surfaces = all(each.surfaces for each in evaluations) and alike
     scores = tuple(score for each in evaluations for score in each.scores)
     total = sum(each.num_labelled for each in evaluations)
     return dataclasses.replace(evaluations[0], predictions=folder, scores=scores, surfaces=surfaces, num_labelled=total)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hasten.cases.formats import lacks_position, read_file_header
+from hasten.cases.formats import read_file_header, stated_spacing
 from hasten.cases.labels import distinct_values, read_label_values
 from hasten.cases.types import Volume
 from hasten.config.patterns import first_few, listing
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"
 Unit = Literal["mm", "px"]
+SMALL_VOXEL = 0.01
+"""Side in mm below which voxels are a microscope's, where NSD's tolerance of 1 mm would hold for all surfaces."""
 Tick = Callable[[int, int, str], None]
 """Called with (cases done, cases in all, case) after each case."""
 
@@ -161,7 +163,7 @@ def evaluate(
     labels: str | Path,
     *,
     run: str | Path | None = None,
-    tolerance_mm: float = 1.0,
+    tolerance_mm: float | None = None,
     surfaces: bool = True,
     num_workers: int | None = None,
     tick: Tick | None = None,
@@ -180,6 +182,7 @@ def evaluate(
         run: a run directory or best.pt, which names the classes and regions; else the data set does, or a dataset.json
             beside the folder.
         tolerance_mm: distance up to which NSD takes surfaces for equal; in px where the label maps state no spacing.
+            None: 1 mm or 1 px; 1 µm where every voxel is smaller than 10 µm, and 1 nm below 10 nm.
         surfaces: whether HD95 and NSD, which take most of the time, are measured.
         num_workers: cases at once, each in memory while it is scored; None takes the number of usable cores.
         tick: called as cases are scored.
@@ -215,25 +218,27 @@ def evaluate_pairs(
     predictions: Path,
     labels: Path,
     run: str | Path | None = None,
-    tolerance_mm: float = 1.0,
+    tolerance_mm: float | None = None,
     surfaces: bool = True,
     num_workers: int | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
     """`evaluate` for known pairs. predictions, labels: where they are from."""
-    if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
+    if tolerance_mm is not None and not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     scores: list[CaseScore] = []
     failures: list[str] = []
-    unit = _unit_of([pair.label for pair in pairs.pairs])
+    unit, tolerance = _unit_and_tolerance([pair.label for pair in pairs.pairs])
+    tolerance = tolerance if tolerance_mm is None else tolerance_mm
 
     def one(pair: Pair) -> list[CaseScore] | str:
         try:
-            prediction, label, spacing = read_pair(pair, pairs)
+            prediction, label, affine = read_pair(pair, pairs)
+            spacing = stated_spacing(pair.label, affine) if unit == "mm" else None
             prediction, label = without_ignored(prediction, label, pairs.ignore)
             return score_case(
                 pair.case, prediction, label, pairs.members,
-                spacing=spacing if unit == "mm" else (1.0, 1.0, 1.0), tolerance=tolerance_mm, surfaces=surfaces,
+                spacing=spacing or (1.0, 1.0, 1.0), tolerance=tolerance, surfaces=surfaces,
             )  # fmt: skip
         except (ValueError, OSError) as error:
             return str(error)
@@ -252,7 +257,7 @@ def evaluate_pairs(
         raise ValueError(listing([failures], f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     evaluation = Evaluation(
         predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
-        main=tuple(pairs.main), unit=unit, tolerance=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
+        main=tuple(pairs.main), unit=unit, tolerance=tolerance, surfaces=surfaces, num_labelled=pairs.num_labelled,
         trained_on=_trained_on(pairs, predictions, run),
     )  # fmt: skip
     if evaluation.training_note:
@@ -260,29 +265,36 @@ def evaluate_pairs(
     return evaluation
 
 
-def _unit_of(labels: Sequence[Path]) -> Unit:
-    """The unit that distances of these label maps are measured in; px if any of them states no spacing."""
-    without = [path for path in labels if _lacks_spacing(path)]
+def _unit_and_tolerance(labels: Sequence[Path]) -> tuple[Unit, float]:
+    """The unit that distances of these label maps are measured in, px if any states no spacing, and NSD's default."""
+    sizes = [_stated(path) for path in labels]
+    without = [str(path) for path, size in zip(labels, sizes, strict=True) if size is None]
     if without and len(without) < len(labels):
         log.warning(
             "%d of %d label maps state no spacing (%s), so all distances are in px; store it in each file to have mm",
-            len(without), len(labels), first_few([str(path) for path in without]),
+            len(without), len(labels), first_few(without),
         )  # fmt: skip
-    return "px" if without else "mm"
+    largest = max((side for size in sizes for side in size or ()), default=1.0)
+    if without or largest >= SMALL_VOXEL:
+        return "px" if without else "mm", 1.0
+    return "mm", 1e-3 if largest >= 1e-3 * SMALL_VOXEL else 1e-6
 
 
-def _lacks_spacing(path: Path) -> bool:
+def _stated(path: Path) -> list[float] | None:
+    """The sizes of a voxel in mm along the axes that are longer than one, as a file states them."""
     try:
-        return lacks_position(path, read_file_header(path)[2])
+        shape, _, affine = read_file_header(path)
+        spacing = stated_spacing(path, affine)
     except (ValueError, OSError):
-        return False  # who scores the case reads it again, and says what is wrong
+        return []  # who scores the case reads it again, and says what is wrong
+    return None if spacing is None else [size for size, side in zip(spacing, shape, strict=True) if side > 1]
 
 
-def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
-    """Prediction and label map (D, H, W) of label values, and their spacing in mm. Raises ValueError."""
+def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Prediction and label map (D, H, W) of label values, and their affine (4, 4). Raises ValueError."""
     prediction = read_label_map(pair.prediction, pairs.labels)
     label = read_label_map(pair.label, pairs.labels, pairs.ignore)
-    return prediction.array[0], label.array[0], label.spacing
+    return prediction.array[0], label.array[0], label.affine
 
 
 def without_ignored(prediction: np.ndarray, label: np.ndarray, ignore: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hasten.cases.dicom import check_is_image
 from hasten.cases.entries import load_json
 from hasten.cases.formats import named_files, read_file_header
 from hasten.cases.image_folders import declared_labels, has_layout, nearest, side_by_side, similar_names
@@ -178,6 +179,8 @@ def _folder(folder: Path, what: str) -> dict[str, Path]:
         )
     named = named_files(folder)
     if not named:
+        for file in sorted(each for each in folder.iterdir() if each.is_file()):
+            check_is_image(file)
         raise ValueError(f"{folder}: holds no label maps; name the folder of the {what}")
     names = [name for name, _ in named]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []

@@ -18,6 +18,7 @@ from hasten.distribute.strategy import without_sync
 from hasten.engine.update import Update
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import detached, float32, joined, lay_out, like, pieces, plain, prepare_batch
+from hasten.nets.surgery.fallback import slice_strided
 from hasten.nets.wrappers import unwrapped
 from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.average import average_of
@@ -96,6 +97,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         )
         self.scaler: torch.amp.GradScaler | None = self.arithmetic.scaler()
         if channels_last:
+            slice_strided(unwrapped(network))
             lay_out(unwrapped(network))
             self.add_event_handler(Events.EPOCH_STARTED, lambda: lay_out_moments(self.optimizer))
 

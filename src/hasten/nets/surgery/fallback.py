@@ -1,4 +1,4 @@
-"""Runs single layers in float32 within a network in lower precision."""
+"""Single layers that a CPU does not compute right, in float32 within a lower precision or without their stride."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
@@ -69,3 +70,32 @@ def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[st
         if any(extent > 1 and side < max(smallest, extent) for side, extent in zip(sides, extents, strict=True)):
             layers[call.module] = None
     return tuple(layers)
+
+
+class _Sliced(Mixed):
+    def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if image.device.type == "cpu":
+            rows, columns = self.stride
+            return functional.conv2d(image[..., ::rows, ::columns], weight, bias)
+        output: Tensor = super()._conv_forward(image, weight, bias)  # type: ignore[misc]
+        return output
+
+
+def slice_strided(network: nn.Module) -> tuple[str, ...]:
+    """Let strided 1x1 convolutions of 2 to 7 channels take every n-th pixel on a CPU first, in place.
+
+    In channels-last, oneDNN (torch 2.13, without AVX-512) writes past the end of its memory in the gradient of their
+    filters, and the process aborts or goes on with wrong values. The convolution of the slice is the same one. Returns
+    the names of the layers.
+    """
+    layers = [name for name, layer in network.named_modules() if _writes_past(layer)]
+    for name in layers:
+        become(network.get_submodule(name), _Sliced)
+    return tuple(layers)
+
+
+def _writes_past(layer: nn.Module) -> bool:
+    if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (1, 1) or layer.padding not in ((0, 0), "valid"):
+        return False
+    plain = type(layer)._conv_forward is nn.Conv2d._conv_forward
+    return plain and max(layer.stride) > 1 and 1 < layer.in_channels < 8 and layer.groups == 1
