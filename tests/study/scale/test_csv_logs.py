@@ -47,7 +47,7 @@ def test_unknown_columns_are_named_and_ignored(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0] + ",gpu_temp,note", *(line + ",80,hot" for line in lines[1:])]))
     log, notes = read_csv(path)
-    assert notes == ["log_1.csv: columns gpu_temp, note are not known and ignored."]
+    assert notes == ["log_1.csv: unknown columns are ignored: gpu_temp, note."]
     assert log.total_s == 65.0
 
 
@@ -62,16 +62,15 @@ def test_a_missing_column_is_named_with_its_file(tmp_path: Path, column: str) ->
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("0,15.0,", "0,fast,", r"log_1\.csv:2: time_per_epoch is 'fast', which is no number"),
-        ("0,15.0,", "0,,", r":2: time_per_epoch is '', which is no number"),
-        ("0,15.0,", "0,-15.0,", r":2: time_per_epoch is -15.0, but must be seconds above 0"),
-        ("0,15.0,", "0,nan,", r":2: time_per_epoch is nan, but must be seconds above 0"),
-        ("1,10.0,0.5,", "1,10.0,low,", r":3: loss is 'low', which is no number"),
+        ("0,15.0,", "0,fast,", r"log_1\.csv:2: time_per_epoch is 'fast'"),
+        ("0,15.0,", "0,,", r":2: time_per_epoch is ''"),
+        ("0,15.0,", "0,-15.0,", r":2: time_per_epoch is '-15.0', but must be a number of at least"),
+        ("0,15.0,", "0,nan,", r":2: time_per_epoch is 'nan'"),
+        ("1,10.0,0.5,", "1,10.0,low,", r":3: loss is 'low'"),
         ("1,10.0,", "0,10.0,", r":3: epoch 0 is there twice"),
-        ("1,10.0,", "1.5,10.0,", r":3: the first column is 1.5, but must be an epoch's number"),
+        ("1,10.0,", "-1,10.0,", r":3: the first column is '-1'"),
         ("1,10.0,0.5,", "1,10.0,", r":3: has 6 values for 7 columns"),
-        (",0.9\n", ",good\n", r"iou is 'good', which is no number"),
-        (",loss,lr,", ",loss,loss,", r"has the column loss more than once"),
+        (",0.9\n", ",good\n", r"iou is 'good'"),
     ],
 )  # fmt: skip
 def test_bad_rows(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -29,7 +29,6 @@ def test_the_page_stands_alone_and_says_all(logs: Analysis, tmp_path: Path) -> N
     assert "<script" not in text
     for title in ("Speed-up and efficiency", "IoU against workers", "Loss against epochs", "Loss against accumulated"):
         assert title in text
-    assert "Spread over the runs" not in text
     assert "doubtful" not in text
     assert text.count("<svg") == 7
     assert "native wins" in text
@@ -114,7 +113,6 @@ def test_several_seeds_and_doubts_are_on_the_page(tmp_path: Path, capsys: pytest
     list_runs(tmp_path, entries)
     analysis = analyse(tmp_path)
     text = write_scale_page(analysis, tmp_path / "page.html").read_text()
-    assert "Spread over the runs" in text
     assert "What makes these figures doubtful" in text
     assert "To mean Dice 0.8" in text
     several, single = qualities(analysis), qualities(analyse_one(tmp_path / "single"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 from hasten.study.scale.csv_logs import PATTERN, parse_name, read_csv
@@ -54,23 +53,16 @@ def read_logs(folder: Path) -> Logs:
             f"{folder}: holds no log of a scaling study{why}; it needs {PATTERN}, or folders of complete runs as "
             "`hasten scale` writes them"
         )
-    _require_one_each(folder, logs)
-    _require_one_metric(folder, logs)
-    logs.sort(key=lambda log: (log.strategy, log.world, log.seed))
-    return Logs(logs=tuple(logs), notes=tuple(notes))
-
-
-def _require_one_each(folder: Path, logs: list[Log]) -> None:
-    for one, other in combinations(logs, 2):
-        if (one.strategy, one.world, one.seed) == (other.strategy, other.world, other.seed):
+    by_arm: dict[tuple[str, int, int], Log] = {}
+    for log in logs:
+        other = by_arm.setdefault((log.strategy, log.world, log.seed), log)
+        if other is not log:
             raise ValueError(
-                f"{folder}: {one.source} and {other.source} are both of {one.strategy} with {one.world} workers and "
-                f"seed {one.seed}; take one away, or name their seeds ({PATTERN})"
+                f"{folder}: {other.source} and {log.source} are both of {log.strategy} with {log.world} workers and "
+                f"seed {log.seed}; take one away, or name their seeds ({PATTERN})"
             )
-
-
-def _require_one_metric(folder: Path, logs: list[Log]) -> None:
     by_metric = {log.metric_name: log.source for log in logs}
     if len(by_metric) > 1:
         metrics = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
         raise ValueError(f"{folder}: the logs have different metrics ({metrics}), which can't be compared; part them")
+    return Logs(logs=tuple(log for _, log in sorted(by_arm.items())), notes=tuple(notes))

@@ -13,11 +13,10 @@ from hasten.report import words
 from hasten.report.html import write_page
 from hasten.report.model import Key, Page, Section, Table
 from hasten.report.terminal import print_table
-from hasten.study.finding import ms
 from hasten.study.folder import writing_to
 from hasten.study.scale import figures
 from hasten.study.scale.analyse import Analysis
-from hasten.study.scale.series import Point, Spread, workers
+from hasten.study.scale.series import Point, workers
 from hasten.study.scale.verdict import LEAST_EFFICIENCY
 
 PAGE, JSON, CSV = "scaling.html", "scaling.json", "scaling.csv"
@@ -53,7 +52,6 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
         Section("What makes these figures doubtful", text=doubtful) if doubtful else None,
         _speed(analysis),
         _quality(analysis),
-        _spread(analysis),
         *_losses(analysis),
         _runs(analysis),
         Section("Notes", text="\n\n".join(analysis.notes)) if analysis.notes else None,
@@ -70,21 +68,18 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
 def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
     cards = []
     for one in analysis.series:
-        last = next((point for point in reversed(one.points[1:]) if point.speedup is not None or point.doubt), None)
-        if last is not None and last.doubt:
+        last = one.points[-1]
+        if last.doubt:
             cards.append(
                 (f"Speed-up of {one.strategy}", words.DASH, f"not quoted on {workers(last.world)}: {last.doubt}")
             )
-            continue
-        if last is None or last.speedup is None or last.efficiency is None:
-            continue
-        detail = f"of {last.ideal:g}x on {workers(last.world)}: {words.share(last.efficiency)}"
-        cards.append((f"Speed-up of {one.strategy}", f"{last.speedup:.2f}x", detail))
-        if last.total_s is not None:
+        elif last is not one.base and last.speedup is not None:
+            detail = f"of {last.ideal:g}x on {workers(last.world)}: {words.share(last.efficiency)}"
+            cards.append((f"Speed-up of {one.strategy}", f"{last.speedup:.2f}x", detail))
+        if last is not one.base and last.total_s is not None and not last.doubt:
             faster = f", {last.total_speedup:.2f}x as fast" if last.total_speedup is not None else ""
-            cards.append(
-                (f"Total of {one.strategy}", words.duration(last.total_s.median), f"{last.world} workers{faster}")
-            )
+            detail = f"{last.world} workers{faster}"
+            cards.append((f"Total of {one.strategy}", words.duration(last.total_s.median), detail))
     lowest = max(analysis.points, key=lambda point: point.fall or 0.0)
     if lowest.fall is not None and lowest.fall > 0:
         where = f"{lowest.strategy}, {workers(lowest.world)}"
@@ -97,12 +92,12 @@ def _speed(analysis: Analysis) -> Section:
         compared = "the median of all epochs but the first"
     else:
         compared = f"epoch {analysis.epoch} (counted from 0)"
-    several = " Times and metrics are medians over the runs." if _several(analysis) else ""
+    several = " Times and metrics are medians over the runs, with their range." if _several(analysis) else ""
     return Section(
         "Speed-up and efficiency",
         charts=(figures.speedups(analysis), figures.efficiencies(analysis)),
         keys=(*figures.strategy_keys(analysis), _IDEAL),
-        table=table_of(analysis, spreads=False),
+        table=table_of(analysis),
         note=f"Seconds of an epoch are those of {compared}. Speed-up is against {workers(analysis.baseline)} of the "
         f"same strategy; efficiency is speed-up over the ideal, with a dashed line at {LEAST_EFFICIENCY:.0%}.{several}",
     )
@@ -118,26 +113,6 @@ def _quality(analysis: Analysis) -> Section | None:
     return Section(title, charts=(chart,), keys=figures.strategy_keys(analysis), note=note)
 
 
-def _spread(analysis: Analysis) -> Section | None:
-    """What the medians of the other table leave out."""
-    if not _several(analysis):
-        return None
-    metric = analysis.metric
-    columns = ("Strategy", "Workers", "Runs", "Least epoch", "Largest epoch", f"Least {metric}", f"Largest {metric}")
-    unknown = (words.DASH, words.DASH)
-    lines = tuple(
-        (
-            point.strategy,
-            str(point.world),
-            str(len(point.seeds)),
-            *(unknown if point.epoch_s is None else (ms(point.epoch_s.low), ms(point.epoch_s.high))),
-            *(unknown if point.metric is None else (words.score(point.metric.low), words.score(point.metric.high))),
-        )
-        for point in analysis.points
-    )
-    return Section("Spread over the runs", table=Table(columns, lines, numeric=tuple(range(1, len(columns)))))
-
-
 def _losses(analysis: Analysis) -> list[Section]:
     titles = {"Loss against epochs": False, "Loss against accumulated time": True}
     note = "The first seed's runs." if _several(analysis) else ""
@@ -148,57 +123,51 @@ def _losses(analysis: Analysis) -> list[Section]:
 
 def _runs(analysis: Analysis) -> Section:
     columns = ("Run", "Strategy", "Workers", "Seed", "Epoch", "Total", "Peak learning rate", analysis.metric, "Threads")
-    lines = []
-    for log in analysis.logs:
-        threads = str((log.machine or {}).get("threads") or "")
-        seconds = log.epoch_s(analysis.epoch)
-        lines.append(
-            (
-                log.source,
-                log.strategy,
-                str(log.world),
-                str(log.seed),
-                words.DASH if seconds is None else f"{seconds:.4g}{words.NBSP}s",
-                words.duration(log.total_s),
-                words.DASH if log.rate is None else f"{log.rate:g}",
-                words.score(log.metric),
-                threads,
-            )
+    lines = tuple(
+        (
+            log.source,
+            log.strategy,
+            str(log.world),
+            str(log.seed),
+            words.short_duration(log.epoch_s(analysis.epoch)),
+            words.duration(log.total_s),
+            words.DASH if log.rate is None else f"{log.rate:g}",
+            words.score(log.metric),
+            str((log.machine or {}).get("threads") or words.DASH),
         )
-    header = columns if any(line[-1] for line in lines) else columns[:-1]
-    cut = tuple(line[: len(header)] for line in lines)
-    return Section("Every run", table=Table(header, cut, numeric=tuple(range(2, len(header)))))
+        for log in analysis.logs
+    )
+    return Section("Every run", table=Table(columns, lines, numeric=tuple(range(2, len(columns)))))
 
 
 def _several(analysis: Analysis) -> bool:
     return any(len(point.seeds) > 1 for point in analysis.points)
 
 
-def table_of(analysis: Analysis, *, spreads: bool = True) -> Table:
-    """A row for each strategy and count of workers; a column that nobody fills is left out.
-
-    spreads: with the least and the largest of the runs.
-    """
-    columns: list[tuple[str, Callable[[Point], str | None]]] = [
+def table_of(analysis: Analysis) -> Table:
+    """A row for each strategy and count of workers, of several runs with their range; empty columns are left out."""
+    several = _several(analysis)
+    columns: list[tuple[str, Callable[[Point], str]]] = [
         ("Strategy", lambda point: point.strategy),
         ("Workers", lambda point: str(point.world)),
-        ("Runs", lambda point: str(len(point.seeds)) if any(len(p.seeds) > 1 for p in analysis.points) else None),
-        ("Epoch", lambda point: _times(point.epoch_s, spreads)),
+        ("Runs", lambda point: str(len(point.seeds)) if several else words.DASH),
+        ("Epoch", lambda point: point.epoch_s.seconds() if point.epoch_s else words.DASH),
         ("Speed-up", lambda point: _factor(point.speedup)),
         ("Ideal", lambda point: f"{point.ideal:g}x"),
-        ("Efficiency", lambda point: None if point.efficiency is None else words.share(point.efficiency)),
-        ("Samples/s", lambda point: None if point.samples_per_s is None else words.number(point.samples_per_s)),
-        ("Total", lambda point: None if point.total_s is None else words.duration(point.total_s.median)),
+        ("Efficiency", lambda point: words.share(point.efficiency)),
+        ("Samples/s", lambda point: words.number(point.samples_per_s)),
+        ("Total", lambda point: words.duration(point.total_s.median if point.total_s else None)),
         ("Total speed-up", lambda point: _factor(point.total_speedup)),
         (f"To {analysis.metric} {analysis.target or 0:g}", _target),
-        (analysis.metric[:1].upper() + analysis.metric[1:], lambda point: _metric_text(point.metric, spreads)),
+        (
+            analysis.metric[:1].upper() + analysis.metric[1:],
+            lambda point: point.metric.score() if point.metric else words.DASH,
+        ),
     ]
-    cells = [[text_of(point) for point in analysis.points] for _, text_of in columns]
-    filled = [place for place, column in enumerate(cells) if any(column)]
-    names = tuple(columns[place][0] for place in filled)
-    rows = zip(*(cells[place] for place in filled), strict=True)
-    texts = tuple(tuple(cell or words.DASH for cell in row) for row in rows)
-    return Table(names, texts, numeric=tuple(range(1, len(names))))
+    cells = {name: [text_of(point) for point in analysis.points] for name, text_of in columns}
+    filled = {name: column for name, column in cells.items() if set(column) != {words.DASH}}
+    rows = tuple(zip(*filled.values(), strict=True))
+    return Table(tuple(filled), rows, numeric=tuple(range(1, len(filled))))
 
 
 def as_json(analysis: Analysis) -> dict[str, Any]:
@@ -238,26 +207,11 @@ def as_csv(analysis: Analysis) -> str:
     return text.getvalue()
 
 
-def _times(times: Spread | None, spreads: bool) -> str | None:
-    if times is None:
-        return None
-    return times.seconds(spread=spreads).replace(" s", f"{words.NBSP}s", 1)
+def _factor(value: float | None) -> str:
+    return words.DASH if value is None else f"{value:.2f}x"
 
 
-def _factor(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2f}x"
-
-
-def _target(point: Point) -> str | None:
-    if point.reached is None:
-        return None
-    if point.target_s is None:
+def _target(point: Point) -> str:
+    if point.target_s is None and point.reached is not None:
         return f"{point.reached} of {len(point.seeds)} reached it"
     return words.duration(point.target_s)
-
-
-def _metric_text(metric: Spread | None, spreads: bool) -> str | None:
-    if metric is None:
-        return None
-    spread = f" ({metric.low:.3f} to {metric.high:.3f})" if spreads and len(metric.values) > 1 else ""
-    return f"{metric.median:.3f}{spread}"

@@ -329,21 +329,23 @@ def _from_run(folder: Path, link: str, mode: Mode) -> Source:
             f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "
             "process, or a folder with runs of several counts"
         )
-    batch, distribute = config.sample.batch_size, config.distribute
+    batch, cases, distribute = config.sample.batch_size, run.cases.get("train"), config.distribute
+    if batch is None or not cases or not run.steps:
+        raise ValueError(f"{folder}: doesn't state its batch, cases and steps; give the folder of a run that has ended")
     paces = [
         (later.step - earlier.step, batch / later.samples_per_s)
         for earlier, later in pairwise(run.train)
         if later.step > earlier.step and later.samples_per_s
     ]
-    if len(paces) < _FEWEST_PACES or not run.steps or not run.cases.get("train"):
+    if len(paces) < _FEWEST_PACES:
         raise ValueError(
-            f"{folder}: has the pace of {len(paces)} stretches of steps after the first line of metrics.jsonl, and "
-            f"{_FEWEST_PACES} of a run that has ended are needed; train longer, or with a smaller train.log_every"
+            f"{folder}: its metrics.jsonl has the pace of {len(paces)} stretches of steps after the first line, and "
+            f"{_FEWEST_PACES} are needed; train it for longer, or with a smaller train.log_every"
         )
     compute = statistics.median(seconds for _, seconds in paces)
     # Differences of neighbours exclude a common drift; a mean over n steps varies less by the root of n than one does.
     squares = [(b - a) ** 2 / (1 / n + 1 / m) for (n, a), (m, b) in pairwise(paces)]
-    steps = run.cases["train"] / batch
+    steps = cases / batch
     step = Step(
         mode=mode,
         compute_s=compute,

@@ -27,11 +27,17 @@ class Spread:
     values: tuple[float, ...]
     """Value of each run, by seed."""
 
-    def seconds(self, *, spread: bool = True) -> str:
+    def seconds(self) -> str:
         """The value as a time, with the range of several runs."""
-        digits = ".1f" if self.median >= 10 else ".3g"
-        limits = f" ({self.low:{digits}} to {self.high:{digits}})" if spread and len(self.values) > 1 else ""
-        return f"{self.median:{digits}} s{limits}"
+        return self._text(".1f" if self.median >= 10 else ".3g", " s")
+
+    def score(self) -> str:
+        """The value as a score, with the range of several runs."""
+        return self._text(".3f", "")
+
+    def _text(self, digits: str, unit: str) -> str:
+        limits = f" ({self.low:{digits}} to {self.high:{digits}})" if len(self.values) > 1 else ""
+        return f"{self.median:{digits}}{unit}{limits}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

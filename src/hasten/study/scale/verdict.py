@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
 
-from scipy.stats import mannwhitneyu, rankdata
+from scipy.stats import PermutationMethod, mannwhitneyu
 
 from hasten.report.words import share
 from hasten.study.scale.series import Point, Series, Spread, workers
@@ -14,8 +13,8 @@ from hasten.study.scale.series import Point, Series, Spread, workers
 LEAST_EFFICIENCY = 0.8
 BEYOND = 0.05
 """Largest probability by chance at which a difference counts as more than noise."""
-_COUNTED = 200_000
-"""Number of permutations up to which the exact test is used."""
+_DEALS = 20_000
+"""Permutations up to which the test is exact."""
 _EQUAL = 0.03
 """Share below which a difference in time is ignored when single runs are compared."""
 
@@ -59,23 +58,15 @@ def _winner(series: Sequence[Series]) -> str:
     )
     if not _faster(best, second):
         return f"No winner can be told between {best.strategy} and {second.strategy}: {text}."
-    ahead = [
-        _seconds(ours).median < _seconds(other).median
-        for points in shared.values()
-        for ours in points
-        for other in points
-        if ours.strategy == best.strategy != other.strategy
-    ]
-    always = f"; it is ahead on every count above {series[0].base.world}" if all(ahead) and len(shared) > 1 else ""
     once = "" if len(best.seeds) > 1 and len(second.seeds) > 1 else " (one run each)"
-    return f"{best.strategy} wins{once}: {text}{always}."
+    return f"{best.strategy} wins{once}: {text}."
 
 
 def _alone(series: Sequence[Series]) -> str:
-    best = max((point for one in series for point in one.points if point.speedup is not None),
-               key=lambda point: point.world, default=None)  # fmt: skip
-    if best is None or best.speedup is None or best.ideal == 1:
+    points = [point for one in series for point in one.points[1:] if point.speedup is not None]
+    if not points:
         return ""
+    best = max(points, key=lambda point: point.world)
     total = f" (total time {best.total_speedup:.2f}x)" if best.total_speedup is not None else ""
     return f"{best.strategy} on {workers(best.world)} is {best.speedup:.2f}x as fast, of {best.ideal:g}x{total}."
 
@@ -106,59 +97,36 @@ def _seconds(point: Point) -> Spread:
 def _efficiencies(series: Sequence[Series]) -> list[str]:
     sentences = []
     for one in series:
-        measured = [(point, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
+        measured = [(point.world, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
         if not measured:
             continue
-        under = [point for point, efficiency in measured if efficiency < LEAST_EFFICIENCY]
-        last, least = measured[-1]
-        if not under:
-            sentences.append(f"{one.strategy}: efficiency stays above 80 %, {share(least)} at {workers(last.world)}.")
-            continue
-        first = next(efficiency for point, efficiency in measured if point is under[0])
-        onward = [point for point, _ in measured if point.world >= under[0].world]
-        if len(under) == len(onward):
-            where = f"from {under[0].world} workers on" if len(under) > 1 else f"at {under[0].world} workers"
-        else:
-            where = f"at {join_words([point.world for point in under])} workers"
-        there = f", {share(least)} at {last.world}" if last is not under[0] else ""
-        sentences.append(
-            f"{one.strategy}: efficiency is under 80 % {where} ({share(first)} at {under[0].world}{there})."
-        )
+        under = [world for world, efficiency in measured if efficiency < LEAST_EFFICIENCY]
+        where = f"is under 80 % at {join_words(under)} workers" if under else "stays above 80 %"
+        world, last = measured[-1]
+        sentences.append(f"{one.strategy}: efficiency {where}; {share(last)} at {workers(world)}.")
     return sentences
 
 
 def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
     """Falls of single runs are reported together, those over several seeds one by one, each with its significance."""
-    measured = [point for one in series for point in one.points[1:] if point.fall is not None]
-    if not measured:
-        return []
     base = workers(series[0].base.world)
-    fallen = [point for point in measured if _fall(point) > drop]
-    if not fallen:
-        return [f"{metric} is nowhere more than {drop:g} below {base}."]
-    sentences = []
-    single = {one.strategy: [p for p in one.points[1:] if p in fallen and _lone(one, p)] for one in series}
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for strategy, points in single.items():
-        if points:
-            groups.setdefault(tuple(point.world for point in points), []).append(strategy)
-    for worlds, strategies in groups.items():
-        falls = {strategy: [_fall(point) for point in single[strategy]] for strategy in strategies}
-        sentences.append(_single_falls(worlds, falls, metric, base, len(series)))
+    sentences, known = [], False
     for one in series:
-        sentences += [_judged(one, point, metric, base) for point in one.points[1:] if point in fallen
-                 and not _lone(one, point)]  # fmt: skip
+        falls = [(point, point.fall) for point in one.points[1:] if point.fall is not None]
+        known = known or bool(falls)
+        fallen = [(point, fall) for point, fall in falls if fall > drop]
+        single = [(point, fall) for point, fall in fallen if len(point.seeds) == 1 or len(one.base.seeds) == 1]
+        if single:
+            worlds = join_words([point.world for point, _ in single])
+            amounts = join_words([f"{fall:.3f}" for _, fall in single])
+            sentences.append(
+                f"{one.strategy}: {metric} falls by {amounts} at {worlds} workers against {base}; one seed: can't be "
+                "separated from noise."
+            )
+        sentences += [_judged(one, point, metric, base) for point, fall in fallen if (point, fall) not in single]
+    if known and not sentences:
+        return [f"{metric} is nowhere more than {drop:g} below {base}."]
     return sentences
-
-
-def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: str, base: str, strategies: int) -> str:
-    each = "; ".join(f"{name} {join_words([f'{fall:.3f}' for fall in drops])}" for name, drops in falls.items())
-    least = math.floor(100 * min(fall for drops in falls.values() for fall in drops)) / 100
-    both = ", though it falls there in all strategies" if 1 < len(falls) == strategies else ""
-    return (
-        f"{metric} at {join_words(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
-        f"one seed: can't be separated from noise{both}."
-    )
 
 
 def _judged(series: Series, point: Point, metric: str, base: str) -> str:
@@ -180,35 +148,22 @@ def _judged(series: Series, point: Point, metric: str, base: str) -> str:
 def chance(low: Sequence[float], high: Sequence[float]) -> float:
     """One-sided p-value of the Wilcoxon-Mann-Whitney test: is `low` below `high`? Exact for small groups.
 
-    The smallest value of 3 against 3 is 0.05, of 2 against 2 it is 1/6. Both groups need at least one value.
+    The smallest value of 3 against 3 is 0.05, of 2 against 2 it is 1/6. Both groups need at least two values.
     """
-    ranks = rankdata([*low, *high]).tolist()
-    count, rank_sum = len(low), sum(ranks[: len(low)])
-    deals = math.comb(len(ranks), count)
-    if deals <= _COUNTED:
-        # scipy's exact method doesn't handle ties.
-        return sum(sum(values) <= rank_sum + 1e-9 for values in combinations(ranks, count)) / deals
-    if min(ranks) == max(ranks):
+    if len({*low, *high}) == 1:
         return 1.0
-    return float(mannwhitneyu(low, high, alternative="less", method="asymptotic").pvalue)
+    # By permutation, as scipy's exact method doesn't handle ties; it deals the ranks in every way if there are few.
+    by_permutation = PermutationMethod(n_resamples=_DEALS, random_state=0)
+    return float(mannwhitneyu(low, high, alternative="less", method=by_permutation).pvalue)
 
 
 def least_chance(low: int, high: int) -> float:
-    """The smallest `chance` that groups of these sizes can have."""
-    return 1 / math.comb(low + high, low)
+    """The smallest `chance` that groups of these sizes can have; 1 for a single value, which has no spread."""
+    return 1.0 if min(low, high) == 1 else 1 / math.comb(low + high, low)
 
 
 def _quality(spread: Spread) -> str:
     return f"{spread.median:.3f} ({spread.low:.3f} to {spread.high:.3f}, n = {len(spread.values)})"
-
-
-def _lone(series: Series, point: Point) -> bool:
-    return len(point.seeds) == 1 or len(series.base.seeds) == 1
-
-
-def _fall(point: Point) -> float:
-    assert point.fall is not None
-    return point.fall
 
 
 def join_words(values: Sequence[object]) -> str:
