@@ -1,7 +1,7 @@
 """One run at a time in a run directory, whichever hosts and containers see it.
 
-The lock is the file `.lock`, created exclusively. It names its owner, who renews its time. An owner whose process number
-means the same here is looked up, by that number and its start time. One elsewhere, on another host or in another
+The lock is the file `.lock`, created exclusively. It names its owner, who renews its time. An owner whose process
+number means the same here is looked up, by that number and its start time. One elsewhere, on another host or in another
 container, is dead once its file has not been renewed for `_STALE_S`.
 
 Several processes may find the same owner dead. Each then tries to create `.lock.TOKEN`, TOKEN being the dead owner's;
