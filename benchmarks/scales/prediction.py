@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.study.scale.log_folder import read_logs
+from hasten.study.scale.logs import read_logs
 from hasten.study.scale.predict import Mode, Source, Step, fit_epochs, link_of, predict
 
 FITTED_ON = (1, 2, 4)

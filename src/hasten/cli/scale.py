@@ -91,8 +91,8 @@ def run(
 
     from hasten.config.url import shown
     from hasten.study.scale.analyse import analyse as analysed
+    from hasten.study.scale.logs import DONE
     from hasten.study.scale.page import print_analysis, write
-    from hasten.study.scale.run_logs import DONE
     from hasten.study.scale.study import run_study
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.study.scale.analyse import Analysis, analyse
-from hasten.study.scale.series import Point
+from hasten.study.scale.analyse import Analysis, Point, analyse
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 REAL = Path(__file__).parents[3].parent / "shared/data/unet_scaling_logs"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.study.scale.csv_logs import parse_name, read_csv
+from hasten.study.scale.logs import parse_name, read_csv
 from tests.study.scale.studies import COLUMNS, csv_log
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hasten.study.scale.log_folder import read_logs
+from hasten.study.scale.logs import read_logs
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
-from hasten.study.scale.verdict import chance, least_chance
+from hasten.study.scale.analyse import chance, least_chance
 
 
 @given(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hasten.study.scale.analyse import Analysis, analyse
-from hasten.study.scale.figures import losses, qualities
-from hasten.study.scale.page import print_analysis, table_of, write, write_scale_page
+from hasten.study.scale.page import losses, print_analysis, qualities, table_of, write, write_scale_page
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 

@@ -27,9 +27,7 @@ from hasten.observe.rundir import CHECKPOINTS, RUN_YAML
 from hasten.observe.values import mapping
 from hasten.report.read import read_run
 from hasten.report.words import short_duration
-from hasten.study.scale.log import Log
-from hasten.study.scale.log_folder import read_logs
-from hasten.study.scale.run_logs import SINGLE, entry_from_files, is_run
+from hasten.study.scale.logs import SINGLE, Log, entry_from_files, is_run, read_logs
 
 Mode = Literal["weak", "strong"]
 """`weak`: each worker keeps its batch, so an epoch has 1/W of the steps. `strong`: the batch is dealt out."""

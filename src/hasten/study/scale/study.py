@@ -28,8 +28,8 @@ from hasten.observe.rundir import write_json, write_text
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.sample.share import share_mistake
-from hasten.study.scale.run_logs import DONE, RUNS_JSON, SINGLE
-from hasten.study.scale.series import workers
+from hasten.study.scale.analyse import workers
+from hasten.study.scale.logs import DONE, RUNS_JSON, SINGLE
 
 BASE_YAML = "scale.yaml"
 """The planned run that all trainings are variants of."""
