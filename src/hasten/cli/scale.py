@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.config.schema import RunConfig
-    from hasten.study.scale.study import Wanted
+    from hasten.study.scale.study import StudyRequest
 
 _HELP = ("-h", "--help")
 
@@ -181,13 +181,13 @@ def _config(source: str, overrides: list[str], warmup: str | None, schedule: str
 
 def _request(
     worlds: str, strategies: str, seeds: str, mode: Literal["strong", "weak"], threads: int | None, oversubscribe: bool
-) -> Wanted:
+) -> StudyRequest:
     counts = tuple(_whole("--worlds", text) for text in _split(worlds))
     of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
 
-    from hasten.study.scale.study import Wanted
+    from hasten.study.scale.study import StudyRequest
 
-    return Wanted(
+    return StudyRequest(
         worlds=counts,
         strategies=tuple(_split(strategies)),  # type: ignore[arg-type]  # checked there
         seeds=of_seeds,

@@ -16,6 +16,8 @@ from hasten.observe.values import integer, number, number_in
 from hasten.report.words import share
 from hasten.study.scale.logs import MEASURED, SINGLE, Log, read_logs
 
+DROP = 0.05
+"""Default fall of the metric from which it is reported."""
 DEFAULT_EPOCH = 4
 """Epoch to compare in logs of other trainings: that of the study that introduced their format."""
 
@@ -94,7 +96,7 @@ def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> in
     epoch = DEFAULT_EPOCH if requested is None else requested
     missing = [log for log in logs if epoch not in log.epochs]
     if requested is None:
-        return None if missing or any(log.machine is not None for log in logs) else epoch
+        return None if missing or any(log.machine for log in logs) else epoch
     if missing:
         shortest = min(missing, key=lambda log: len(log.epochs))
         there = f"{min(shortest.epochs)} to {max(shortest.epochs)}" if shortest.epochs else "none"
@@ -184,7 +186,7 @@ def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, t
 
 def _doubt(logs: Sequence[Log], ratio: float | None, ideal: float) -> str:
     """Why a ratio of times of these runs is no speed-up; "" if it may be one."""
-    others = max(number((log.machine or {}).get("others_cores")) or 0.0 for log in logs)
+    others = max(number(log.machine.get("others_cores")) or 0.0 for log in logs)
     if others > BUSY:
         return f"other programs used up to {others:.2g} cores meanwhile"
     crowded = [log.world for log in logs if log.world > (cpu_cores(log) or log.world)]
@@ -197,8 +199,7 @@ def _doubt(logs: Sequence[Log], ratio: float | None, ideal: float) -> str:
 
 def cpu_cores(log: Log) -> int | None:
     """Cores of the machine of a run on a CPU; None of other runs, and where nobody knows."""
-    facts = log.machine or {}
-    return None if facts.get("gpus") else integer(facts.get("cores"))
+    return None if log.machine.get("gpus") else integer(log.machine.get("cores"))
 
 
 def _spread(values: Sequence[float | None]) -> Spread | None:
@@ -394,13 +395,12 @@ def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
     modes = sorted({log.mode for log in logs if log.mode and log.world > 1})
     if len(modes) > 1:
         doubts.append(f"{' and '.join(modes)} scaling are mixed here; study each in its own folder.")
-    notes = [_MODES[modes[0]]] if len(modes) == 1 else []
-    return doubts, [*notes, *filter(None, map(_rates, series))]
+    return doubts, [_MODES[modes[0]]] if len(modes) == 1 else []
 
 
 def _one_machine(logs: Sequence[Log]) -> list[str]:
     """Workers on one CPU share its hardware, unlike workers with a GPU each."""
-    cpu_logs = [log for log in logs if log.machine is not None and not log.machine.get("gpus")]
+    cpu_logs = [log for log in logs if log.machine and not log.machine.get("gpus")]
     if not any(log.world > 1 for log in cpu_logs):
         return []
     cores = max(cpu_cores(log) or 0 for log in cpu_logs)
@@ -408,7 +408,7 @@ def _one_machine(logs: Sequence[Log]) -> list[str]:
         f"All workers shared one machine of {cores} cores, and its memory bandwidth and caches, which more processes "
         "don't make more of."
     )
-    used = {log.world: log.world * number_in(str((log.machine or {}).get("threads"))) for log in cpu_logs}
+    used = {log.world: log.world * number_in(str(log.machine.get("threads"))) for log in cpu_logs}
     if len(used) > 1 and len(set(used.values())) == 1:
         total = next(iter(used.values()))
         note += (
@@ -425,8 +425,8 @@ def _unlike(logs: Sequence[Log]) -> list[str]:
     for name in MEASURED:
         by_value: dict[str, set[int]] = {}
         for log in logs:
-            if log.machine is not None:
-                by_value.setdefault(str((log.machine or {}).get(name)), set()).add(log.world)
+            if log.machine:
+                by_value.setdefault(str(log.machine.get(name)), set()).add(log.world)
         if len(by_value) > 1:
             each = ", ".join(
                 f"{value} with {', '.join(map(str, sorted(worlds)))}" for value, worlds in by_value.items()
@@ -435,28 +435,10 @@ def _unlike(logs: Sequence[Log]) -> list[str]:
                 f"train.{name} was not the same in all runs ({each} workers), which changes their speed; "
                 "set it in the YAML."
             )
-    devices = sorted({str((log.machine or {}).get("device")) for log in logs if log.machine is not None})
+    devices = sorted({str(log.machine.get("device")) for log in logs if log.machine})
     if len(devices) > 1:
         sentences.append(f"The runs were on unlike devices ({', '.join(devices)}), which can't be compared.")
     return sentences
-
-
-def _rates(series: Series) -> str:
-    """A note where a peak learning rate was scaled with the workers."""
-    rates = {log.world: log.rate for log in series.logs if log.rate}
-    base = series.base.world
-    if len(rates) < 2 or base not in rates:
-        return ""
-    grown = {world: rate / rates[base] for world, rate in rates.items() if world != base}
-    top = max(grown)
-    text = f"{series.strategy}: the peak learning rate goes from {rates[base]:g} to {rates[top]:g} with {workers(top)}"
-    if all(abs(factor - world / base) < 0.01 * factor for world, factor in grown.items()):
-        return f"{text}, in proportion to the workers."
-    return f"{text}." if any(abs(factor - 1) > 0.01 for factor in grown.values()) else ""
-
-
-DROP = 0.05
-"""Default fall of the metric from which it is reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

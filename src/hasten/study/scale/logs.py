@@ -8,7 +8,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,8 @@ class Log:
     """Samples of an epoch."""
     mode: str = ""
     """`weak`: the batch grows with the workers; `strong`: it stays the same; empty if unknown."""
-    machine: Mapping[str, object] | None = None
-    """Machine of a Hasten run: cores, threads of a worker, device, and settings that each run chooses by measuring."""
+    machine: Mapping[str, object] = field(default_factory=dict)
+    """Of a run of Hasten: cores, threads of a worker, device, and what each run chooses by measuring."""
 
     def epoch_s(self, epoch: int | None) -> float | None:
         """Seconds of that 0-based epoch; None: the median of all but the first, which warms up."""

@@ -229,7 +229,7 @@ def _runs(analysis: Analysis) -> Section:
             words.duration(log.total_s),
             words.DASH if log.rate is None else f"{log.rate:g}",
             words.score(log.metric),
-            str((log.machine or {}).get("threads") or words.DASH),
+            str(log.machine.get("threads") or words.DASH),
         )
         for log in analysis.logs
     )

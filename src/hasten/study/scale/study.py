@@ -106,7 +106,7 @@ def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class StudyRequest:
     """The options of a study."""
 
     worlds: tuple[int, ...]
@@ -193,7 +193,12 @@ def last_error(log: Path) -> str:
 
 
 def run_study(
-    config: RunConfig, out: Path, options: Wanted, *, echo: Callable[[str], None], begin: Callable[..., int] = start
+    config: RunConfig,
+    out: Path,
+    options: StudyRequest,
+    *,
+    echo: Callable[[str], None],
+    begin: Callable[..., int] = start,
 ) -> list[dict[str, Any]]:
     """Run the requested trainings that are not complete, in `out`; returns the entries of scale.json in their order.
 
@@ -217,7 +222,7 @@ def run_study(
     return list(record["runs"])
 
 
-def _require_room(planned: RunPlan, options: Wanted) -> None:
+def _require_room(planned: RunPlan, options: StudyRequest) -> None:
     most, cores = max(options.worlds), usable_cores()
     if planned.device.type == "cuda":
         import torch
@@ -231,7 +236,7 @@ def _require_room(planned: RunPlan, options: Wanted) -> None:
         )
 
 
-def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]:
+def _study_record(out: Path, base: RunConfig, options: StudyRequest) -> dict[str, Any]:
     """The content of scale.json, new or of the study to resume. Raises ValueError if `out` holds anything else."""
     settings = {"mode": options.mode, "threads": options.threads}
     path = out / RUNS_JSON
@@ -263,7 +268,12 @@ def _status(record: dict[str, Any], arm: TrainingArm) -> str | None:
 
 
 def _train(
-    out: Path, arm: TrainingArm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Callable[..., int]
+    out: Path,
+    arm: TrainingArm,
+    config: RunConfig,
+    options: StudyRequest,
+    record: dict[str, Any],
+    begin: Callable[..., int],
 ) -> dict[str, Any]:
     """Train an arm from the start, replacing an incomplete run, and store its entry in `record` and scale.json."""
     threads = options.threads or max(1, usable_cores() // arm.world)
