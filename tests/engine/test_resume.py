@@ -22,7 +22,7 @@ from hasten.engine.resume import resumed_run
 from hasten.engine.run import train
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
-from hasten.report.page import step_seconds
+from hasten.report.compare import step_seconds
 from hasten.report.read import read_run
 from tests.engine.runs import (
     Killed,

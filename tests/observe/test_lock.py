@@ -56,7 +56,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def write_owner(path: Path, *, age_s: float = 0.0, **changes: Any) -> None:
     """The lock file of another host's run, last renewed so many seconds ago."""
-    owner = {"token": "aa", "host": "node7", "kernel": "k", "namespace": 1, "pid": 4321, "birth": "5"}
+    owner = {"token": "aa", "host": "node7", "kernel": "k", "namespace": 1, "pid": 4321, "birth": "5", "flock": True}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**owner, "since": 1.7e9, **changes}))
     os.utime(path, (time.time() - age_s,) * 2)
@@ -89,8 +89,31 @@ def test_a_number_that_another_process_has_now_is_no_owner(tmp_path: Path) -> No
         raise AssertionError
 
 
-def test_an_owner_in_another_container_is_told_by_its_renewals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_in_another_container_is_told_by_its_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process number means nothing here."""
+    process = start(HOLD, tmp_path)
+    assert line(process) == "held"
+    monkeypatch.setattr(lock, "pid_namespace", lambda: 7)
+    os.utime(tmp_path / LOCK, (0, 0))
+    with pytest.raises(ValueError, match=f"pid {process.pid}"), run_lock(tmp_path, resume=False):
+        raise AssertionError
+    process.kill()
+    process.communicate()
+    with run_lock(tmp_path, resume=False):
+        pass
+
+
+@pytest.mark.parametrize("missing", ["refused", "no fcntl"])
+def test_without_flock_another_container_is_told_by_its_renewals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def unable(*_: Any) -> None:
+        raise OSError(38, "Function not implemented")
+
+    if missing == "refused":
+        monkeypatch.setattr(files.fcntl, "flock", unable)
+    else:
+        monkeypatch.setattr(files, "fcntl", None)
     with run_lock(tmp_path, resume=False):
         monkeypatch.setattr(lock, "pid_namespace", lambda: 7)
         with pytest.raises(ValueError, match="another run"), run_lock(tmp_path, resume=False):
@@ -255,7 +278,7 @@ def test_what_is_no_place_for_a_run_is_refused_and_nothing_is_made(tmp_path: Pat
 
 
 def test_a_folder_that_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
+    def refuse(path: Path) -> tuple[int, str]:
         raise FileNotFoundError(2, "No such file or directory", str(path))  # as in /proc
 
     monkeypatch.setattr(lock, "_create", refuse)

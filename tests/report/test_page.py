@@ -12,8 +12,9 @@ import matplotlib
 import numpy as np
 import pytest
 
-from hasten.report.page import run_sections, write_report
+from hasten.report.page import write_report
 from hasten.report.read import read_run
+from hasten.report.run_page import run_sections
 from tests.report.page_text import PageText
 
 MakeRun = Callable[..., Path]

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from hasten.report import slices
-from hasten.report.page import run_sections
 from hasten.report.read import read_run
+from hasten.report.run_page import run_sections
 
 
 def pixels(uri: str) -> np.ndarray:

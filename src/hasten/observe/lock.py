@@ -1,8 +1,8 @@
 """One run at a time in a run directory, whichever hosts and containers see it.
 
-The lock is the file `.lock`, created exclusively. It names its owner, who renews its time. An owner whose process
-number means the same here is looked up, by that number and its start time. One elsewhere, on another host or in another
-container, is dead once its file has not been renewed for `_STALE_S`.
+The lock is the file `.lock`, created exclusively. It names its owner, who holds a flock on it and renews its time.
+Whether an owner on this kernel is alive is looked up: by process number and start time, or by its flock where another
+container numbers the processes. An owner elsewhere is dead once its file has not been renewed for `_STALE_S`.
 
 Several processes may find the same owner dead. Each then tries to create `.lock.TOKEN`, TOKEN being the dead owner's;
 one succeeds, checks that this owner is still the last one, and renames its file to `.lock`. No token is used twice, so
@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from hasten.files import boot_id, pid_namespace
+from hasten.files import boot_id, flocked, is_locked, pid_namespace
 from hasten.observe.rundir import LOCK, check_run_dir
 
 log = logging.getLogger(__name__)
@@ -50,10 +50,11 @@ class Owner:
     host: str = ""
     kernel: str = ""
     namespace: int = 0
-    """Of the process numbers, which a container has of its own."""
     pid: int = 0
     birth: str | None = None
     """Start of the process, as `_birth` returns it."""
+    flock: bool = False
+    """Whether it holds a flock; not every file system has them."""
     since: float = 0.0
     """Seconds since 1970."""
 
@@ -72,7 +73,7 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
     check_run_dir(out, resume=resume)
     existed, pid, over = out.exists(), os.getpid(), threading.Event()
     try:
-        token = _claim(out, time.monotonic() + (_STALE_S + _BEAT_S if patient else 0.0))
+        handle, token = _claim(out, time.monotonic() + (_STALE_S + _BEAT_S if patient else 0.0))
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
     renewal = threading.Thread(target=_renew, args=(out / LOCK, token, over), name="run lock", daemon=True)
@@ -83,14 +84,14 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
         if os.getpid() == pid:  # a child that was forked meanwhile owns nothing
             over.set()
             renewal.join()
-            _release(out / LOCK, token)
+            _release(out / LOCK, handle, token)
             if not existed:
                 with suppress(OSError):
                     out.rmdir()
 
 
-def _claim(out: Path, deadline: float) -> str:
-    """The token of the lock file, which is now this process's. Raises ValueError for an owner that is alive."""
+def _claim(out: Path, deadline: float) -> tuple[int, str]:
+    """The open lock file, now this process's, and its token. Raises ValueError for an owner that is alive."""
     lock, waits, tries = out / LOCK, False, 0
     while True:
         out.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,7 @@ def _claim(out: Path, deadline: float) -> str:
         if owner is not None and _is_alive(path, owner):
             if time.monotonic() >= deadline + (0.0 if owner.host else _HALF_WRITTEN_S):
                 remedy = "wait for it, stop it, or choose another --out"
-                if not _is_here(owner):
+                if owner.kernel != _kernel():
                     silent = f"its last sign came {_silent_s(path):.0f} s ago"
                     remedy += f" ({silent}; after {_STALE_S:.0f} s it counts as dead)"
                 raise ValueError(f"{out}: another {owner} is training there; {remedy}")
@@ -110,7 +111,7 @@ def _claim(out: Path, deadline: float) -> str:
         silent_s = _silent_s(path) if owner is not None else 0.0
         try:
             claim = lock if owner is None else lock.with_name(f"{LOCK}.{owner.token}")
-            token = _create(claim)
+            handle, token = _create(claim)
         except (FileExistsError, FileNotFoundError):
             # Another process was faster, or removed the empty folder; but /proc, say, never takes a file.
             tries += 1
@@ -120,42 +121,37 @@ def _claim(out: Path, deadline: float) -> str:
         if owner is not None:
             _, last = _owner(lock)
             if last is None or last.token != token:
-                _release(claim, token)
+                _release(claim, handle, token)
                 continue
             claim.replace(lock)
-            if not _is_here(owner):
+            if owner.kernel != _kernel():
                 log.warning("%s: taken over from a %s, which gave no sign for %.0f s", out, owner, silent_s)
         for leftover in out.glob(f"{LOCK}.*"):  # of processes that were killed while they took over
             leftover.unlink(missing_ok=True)
-        return token
+        return handle, token
 
 
-def _create(path: Path) -> str:
-    """Make the lock file, which must not exist; returns its token."""
-    pid = os.getpid()
-    owner = Owner(
-        token=token_hex(8),
-        host=platform.node(),
-        kernel=_kernel(),
-        namespace=pid_namespace(),
-        pid=pid,
-        birth=_birth(pid),
-        since=time.time(),
-    )
-    with path.open("x") as file:
-        try:
-            file.write(json.dumps(asdict(owner)))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-    return owner.token
+def _create(path: Path) -> tuple[int, str]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        owner = Owner(
+            token=token_hex(8), host=platform.node(), kernel=_kernel(), namespace=pid_namespace(), pid=os.getpid(),
+            birth=_birth(os.getpid()), flock=flocked(handle), since=time.time(),
+        )  # fmt: skip
+        os.write(handle, json.dumps(asdict(owner)).encode())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+        raise
+    return handle, owner.token
 
 
-def _release(path: Path, token: str) -> None:
+def _release(path: Path, handle: int, token: str) -> None:
     with suppress(OSError):
         owner = _read(path)
         if owner is not None and owner.token == token:
             path.unlink()
+    os.close(handle)
 
 
 def _renew(lock: Path, token: str, over: threading.Event) -> None:
@@ -195,14 +191,14 @@ def _owner(lock: Path) -> tuple[Path, Owner | None]:
     return path, owner
 
 
-def _is_here(owner: Owner) -> bool:
-    """Whether its process number means that process here."""
-    return owner.kernel == _kernel() and owner.namespace == pid_namespace()
-
-
 def _is_alive(path: Path, owner: Owner) -> bool:
-    birth = _birth(owner.pid) if _is_here(owner) else None
-    return _silent_s(path) < _STALE_S if birth is None else birth == owner.birth
+    if owner.kernel == _kernel():
+        birth = _birth(owner.pid) if owner.namespace == pid_namespace() else None
+        if birth is not None:
+            return birth == owner.birth
+        if owner.flock:
+            return is_locked(path)
+    return _silent_s(path) < _STALE_S
 
 
 def _kernel() -> str:
