@@ -135,9 +135,15 @@ def _create(path: Path) -> tuple[int, str]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         owner = Owner(
-            token=token_hex(8), host=platform.node(), kernel=_kernel(), namespace=pid_namespace(), pid=os.getpid(),
-            birth=_birth(os.getpid()), flock=flocked(handle), since=time.time(),
-        )  # fmt: skip
+            token=token_hex(8),
+            host=platform.node(),
+            kernel=_kernel(),
+            namespace=pid_namespace(),
+            pid=os.getpid(),
+            birth=_birth(os.getpid()),
+            flock=flocked(handle),
+            since=time.time(),
+        )
         os.write(handle, json.dumps(asdict(owner)).encode())
     except BaseException:
         path.unlink(missing_ok=True)

@@ -272,8 +272,11 @@ def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]
     losses: list[tuple[float, float, float]] = []
     if cases and batch:
         epochs = _epochs(run.train, batch, cases)
-        losses = [(record.step * batch / cases, record.time_s, record.loss) for record in run.train
-                  if record.loss is not None]  # fmt: skip
+        losses = [
+            (record.step * batch / cases, record.time_s, loss)
+            for record in run.train
+            if (loss := record.loss) is not None
+        ]
     if not epochs:
         notes.append(f"{at}: its {METRICS_JSONL} has no pace, so its epochs have no time.")
     return Log(

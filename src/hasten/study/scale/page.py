@@ -32,8 +32,9 @@ def speedups(analysis: Analysis) -> Chart:
     ideal = Line(x=[0, worlds[-1]], y=[0, worlds[-1] / analysis.baseline], color="--muted", width=1.2, dashed=True)
     lines = [_over_workers(one, place, "speedup") for place, one in enumerate(analysis.series)]
     describe = "Speed-up of an epoch over the count of workers"
-    svg = line_chart([ideal, *lines], x_label=_WORKERS, id_prefix="speedup", describe=describe, bounds=(0, None),
-                     ticks=worlds)  # fmt: skip
+    svg = line_chart(
+        [ideal, *lines], x_label=_WORKERS, id_prefix="speedup", describe=describe, bounds=(0, None), ticks=worlds
+    )
     return Chart(svg, "Speed-up")
 
 
@@ -41,8 +42,15 @@ def efficiencies(analysis: Analysis) -> Chart:
     """Efficiency over workers with a dashed line at the level of the verdict."""
     lines = [_over_workers(one, place, "efficiency") for place, one in enumerate(analysis.series)]
     describe = "Efficiency over the count of workers"
-    svg = line_chart(lines, x_label=_WORKERS, id_prefix="efficiency", describe=describe, level=LEAST_EFFICIENCY,
-                     bounds=(0, None), ticks=_worlds(analysis))  # fmt: skip
+    svg = line_chart(
+        lines,
+        x_label=_WORKERS,
+        id_prefix="efficiency",
+        describe=describe,
+        level=LEAST_EFFICIENCY,
+        bounds=(0, None),
+        ticks=_worlds(analysis),
+    )
     return Chart(svg, "Efficiency")
 
 
@@ -95,8 +103,14 @@ def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
             )
             for one in logs
         ]
-        svg = line_chart(lines, x_label="" if by_time else "Epochs", id_prefix=f"loss-{number}-{axis}", log=log,
-                         describe=f"Loss of {strategy} for each count of workers", bounds=bounds)  # fmt: skip
+        svg = line_chart(
+            lines,
+            x_label="" if by_time else "Epochs",
+            id_prefix=f"loss-{number}-{axis}",
+            log=log,
+            describe=f"Loss of {strategy} for each count of workers",
+            bounds=bounds,
+        )
         charts.append(Chart(svg, strategy))
     return tuple(charts)
 

@@ -148,9 +148,13 @@ def start(command: Sequence[str], *, threads: int, log: Path) -> int:
     environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     with log.open("wb") as file, _sigterm_interrupts():
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             return process.wait()
         finally:
