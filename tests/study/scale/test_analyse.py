@@ -4,8 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu
 
-from hasten.study.scale.analyse import Analysis, Point, analyse
+from hasten.study.scale.analyse import Analysis, Point, analyse, chance, least_chance
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 REAL = Path(__file__).parents[3].parent / "shared/data/unet_scaling_logs"
@@ -169,3 +172,24 @@ def test_what_makes_own_runs_doubtful(tmp_path: Path) -> None:
     assert "other programs used up to 1.2 cores" in point(analyse(tmp_path), "ddp", 2).doubt
     assert "strong and weak scaling are mixed" in output
     assert "hardware allows about 1x" not in output
+
+
+@given(
+    low=st.lists(st.integers(0, 1000), min_size=2, max_size=6),
+    high=st.lists(st.integers(0, 1000), min_size=2, max_size=6),
+)
+def test_the_rank_test_is_scipy_s_where_no_two_values_are_equal(low: list[int], high: list[int]) -> None:
+    if len({*low, *high}) < len(low) + len(high):
+        return
+    assert chance(low, high) == pytest.approx(mannwhitneyu(low, high, alternative="less", method="exact").pvalue)
+
+
+def test_the_ends_of_the_rank_test() -> None:
+    assert chance([1, 2, 3], [4, 5, 6]) == pytest.approx(1 / 20) == least_chance(3, 3)
+    assert chance([4, 5, 6], [1, 2, 3]) == 1.0
+    assert chance([1, 2], [3, 4]) == pytest.approx(1 / 6) == least_chance(2, 2)
+    assert chance([5, 5], [5, 5]) == 1.0
+    # Too many ways to count them one by one.
+    assert chance(range(20), range(20, 40)) < 1e-3
+    assert 0.3 < chance(range(0, 40, 2), range(1, 41, 2)) < 0.6
+    assert chance([7] * 20, [7] * 20) == 1.0

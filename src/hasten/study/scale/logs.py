@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -20,6 +20,9 @@ from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
 from hasten.observe.values import integer, mapping, number
 from hasten.report.read import Run, TrainRecord, read_run
 from hasten.report.words import METRIC
+
+Mode = Literal["weak", "strong"]
+"""`weak`: each worker keeps its batch, so an epoch has 1/W of the steps. `strong`: the batch is dealt out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

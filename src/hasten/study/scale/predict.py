@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 
@@ -27,10 +26,7 @@ from hasten.observe.rundir import CHECKPOINTS, RUN_YAML
 from hasten.observe.values import mapping
 from hasten.report.read import read_run
 from hasten.report.words import short_duration
-from hasten.study.scale.logs import SINGLE, Log, entry_from_files, is_run, read_logs
-
-Mode = Literal["weak", "strong"]
-"""`weak`: each worker keeps its batch, so an epoch has 1/W of the steps. `strong`: the batch is dealt out."""
+from hasten.study.scale.logs import SINGLE, Log, Mode, entry_from_files, is_run, read_logs
 
 COMPUTE, SLOWEST, COMMUNICATION = "compute", "the slowest worker", "communication"
 VALIDATION, FIXED = "validation", "fixed costs"

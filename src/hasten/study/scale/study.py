@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
@@ -29,7 +29,7 @@ from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.sample.share import share_mistake
 from hasten.study.scale.analyse import workers
-from hasten.study.scale.logs import DONE, RUNS_JSON, SINGLE
+from hasten.study.scale.logs import DONE, RUNS_JSON, SINGLE, Mode
 
 BASE_YAML = "scale.yaml"
 """The planned run that all trainings are variants of."""
@@ -37,7 +37,6 @@ _SETTINGS = "settings"
 _PATIENCE_S = 60.0
 """Seconds that a training gets to save a checkpoint after it is interrupted."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-Mode = Literal["strong", "weak"]
 STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "horovod")
 """Strategies that distribute a training among processes."""
 
