@@ -334,7 +334,7 @@ def _from_run(folder: Path, link: str, mode: Mode) -> Source:
     if len(paces) < _FEWEST_PACES:
         raise ValueError(
             f"{folder}: its metrics.jsonl has the pace of {len(paces)} stretches of steps after the first line, and "
-            f"{_FEWEST_PACES} are needed; train it for longer, or with a smaller train.log_every"
+            f"{_FEWEST_PACES} are needed; train it for longer"
         )
     compute = statistics.median(seconds for _, seconds in paces)
     # Differences of neighbours exclude a common drift; a mean over n steps varies less by the root of n than one does.
