@@ -182,7 +182,7 @@ def fit_epochs(
     notes = (
         f"Fitted to an epoch's seconds on {', '.join(map(str, counts))} workers ({mode}): compute {shares[0]:.4g} s, "
         f"{sent} {shares[1]:.4g} s, fixed {shares[2]:.4g} s.",
-        f"Error bars: {100 * noise:.1f} % from run to run, the fit's residuals and {_BETWEEN_RUNS:.0%} at least.",
+        f"Error bars: {100 * noise:.1f} % from run to run, the fit's residuals and {100 * _BETWEEN_RUNS:g} % at least.",
     )
     return _epoch_model(shares, mode), [_epoch_model(draw, mode) for draw in draws if draw[0] > 0], notes
 
@@ -353,7 +353,7 @@ def _from_run(folder: Path, link: str, mode: Mode) -> Source:
         validation_s=run.seconds.get("validate", 0.0) * steps / run.steps,
         checkpoint_s=run.seconds.get("checkpoint", 0.0) * steps / run.steps,
     )
-    fixed = f"; {_FIXED_SHARE:.0%} of it don't shrink with the batch" if mode == "strong" else ""
+    fixed = f"; {100 * _FIXED_SHARE:g} % of it don't shrink with the batch" if mode == "strong" else ""
     return Source(
         name=run.name or folder.name,
         mode=mode,
@@ -363,7 +363,7 @@ def _from_run(folder: Path, link: str, mode: Mode) -> Source:
             f"Measured on one process: a step of {short_duration(compute)}, varying by {100 * step.spread:.1f} %, "
             f"{step.gradient_bytes / 2**20:.4g} MiB of gradients.",
             f"Assumed: two thirds of a step is the backward pass{fixed}.",
-            f"Assumed: all workers joined by {link}, {latency_us:g} us a message and {rate:g} GB/s (--link).",
+            f"Assumed: a network ({link}) of {latency_us:g} us a message and {rate:g} GB/s; --link names another.",
         ),
         most=batch if mode == "strong" else max(1, int(steps)),
     )
