@@ -53,7 +53,7 @@ class Log:
     mode: str = ""
     """`weak`: the batch grows with the workers; `strong`: it stays the same; empty if unknown."""
     machine: Mapping[str, object] = field(default_factory=dict)
-    """Of a run of Hasten: cores, threads of a worker, device, and what each run chooses by measuring."""
+    """Cores, threads of a worker, device and measured choices of a run of Hasten; empty for another's."""
 
     def epoch_s(self, epoch: int | None) -> float | None:
         """Seconds of that 0-based epoch; None: the median of all but the first, which warms up."""
