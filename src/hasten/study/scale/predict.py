@@ -288,7 +288,7 @@ class Step:
         return max(each, backward_s / count + count * each - backward_s) if self.overlap else count * each
 
     def all_reduce_s(self, num_bytes: float, workers: int) -> float:
-        """Seconds around a ring (2 (W - 1) messages of 1/W of the bytes) or by a tree (fewer, larger ones): the less."""
+        """Seconds around a ring (2 (W - 1) messages of 1/W of the bytes) or by a tree (fewer, larger): the less."""
         hops, levels = 2 * (workers - 1), 2 * math.ceil(math.log2(workers))
         transfer_s = num_bytes / self.bytes_per_s
         ring = hops * self.latency_s + hops / workers * transfer_s
