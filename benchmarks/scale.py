@@ -1,7 +1,7 @@
 """Training on several processes: what the wrapper costs, recovery, balance, efficiency, and what is predicted.
 
 `python -m benchmarks.scale [--parts overhead recovery imbalance efficiency prediction]`. `prediction` needs the logs of
-a scaling study (`--logs`) and, for its links of limited speed, root and `tc`.
+a scaling study (`--logs`).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def ratios(epochs: dict[str, list[float]]) -> dict[str, Any]:
 
 def _run(settings: Path, folder: Path, processes: int, threads: int) -> tuple[float, float]:
     """Seconds of an epoch, and of the whole run as it counts itself, in a folder that is removed again."""
-    from hasten.study.scale.run_logs import StudyEntry, read_run_log
+    from hasten.study.scale.logs import StudyEntry, read_run_log
     from hasten.study.scale.study import command_of, last_error, start
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -11,6 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -86,7 +90,8 @@ def try_lock(path: Path, flags: int) -> int | None:
     locked = False
     try:
         with suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             locked = same_file(handle, path)
     finally:
         if not locked:
@@ -94,8 +99,21 @@ def try_lock(path: Path, flags: int) -> int | None:
     return handle if locked else None
 
 
+def flocked(handle: int) -> bool:
+    """Take the flock of an open file; False where another process holds it, or where there is no such lock."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process holds a flock on a file or folder; False where there is none."""
+    if fcntl is None:
+        return False
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

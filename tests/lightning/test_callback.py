@@ -89,7 +89,7 @@ class Slow(torch.utils.data.Dataset):
         return 12
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        time.sleep(0.05)
+        time.sleep(0.3)
         return {"image": torch.rand(1, 8, 8, 8), "label": torch.zeros(1, 8, 8, 8, dtype=torch.uint8)}
 
 

@@ -120,19 +120,26 @@ def test_steps_per_epoch(data: Path, sums: list[float]) -> None:
     assert small.seen == sums[:5]
 
 
-@pytest.mark.parametrize("saved", [1, 2, 3, 4, 5])
-def test_gone_on_with_from_any_step(data: Path, sums: list[float], tmp_path: Path, saved: int) -> None:
-    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-    small = Small()
+@pytest.fixture(scope="module")
+def saved(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+    """The folder with a checkpoint of each step, and what `Small` saw."""
+    folder, small = tmp_path_factory.mktemp("saved"), Small()
+    saving = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     trainer(max_steps=6, callbacks=[saving], enable_checkpointing=True, max_epochs=-1).fit(
         small, datamodule=module_of(data)
     )
-    assert small.seen == sums[:6]
+    return folder, small.seen
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_gone_on_with_from_any_step(data: Path, sums: list[float], saved: tuple[Path, list[float]], step: int) -> None:
+    folder, seen = saved
+    assert seen == sums[:6]
     again = Small()
     trainer(max_steps=8, max_epochs=-1).fit(
-        again, datamodule=module_of(data), ckpt_path=str(tmp_path / f"step={saved}.ckpt"), weights_only=False
+        again, datamodule=module_of(data), ckpt_path=str(folder / f"step={step}.ckpt"), weights_only=False
     )
-    assert again.seen == sums[saved:8]
+    assert again.seen == sums[step:8]
 
 
 def test_a_step_that_failed_is_made_again(data: Path, sums: list[float], tmp_path: Path) -> None:

@@ -103,13 +103,17 @@ def test_an_owner_in_another_container_is_told_by_its_flock(tmp_path: Path, monk
         pass
 
 
+@pytest.mark.parametrize("missing", ["refused", "no fcntl"])
 def test_without_flock_another_container_is_told_by_its_renewals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     def unable(*_: Any) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(lock.fcntl, "flock", unable)
+    if missing == "refused":
+        monkeypatch.setattr(files.fcntl, "flock", unable)
+    else:
+        monkeypatch.setattr(files, "fcntl", None)
     with run_lock(tmp_path, resume=False):
         monkeypatch.setattr(lock, "pid_namespace", lambda: 7)
         with pytest.raises(ValueError, match="another run"), run_lock(tmp_path, resume=False):

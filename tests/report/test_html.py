@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,45 +11,15 @@ from hasten.report.figures import Line, line_chart
 from hasten.report.html import write_page
 from hasten.report.model import Bar, Chart, Key, Note, Page, Section, Table, badge
 from hasten.report.words import NBSP
+from tests.report.page_text import PageText
 
 EVIL = "<script>alert('x')</script>\"&{{ 7 * 7 }}"
 
 
-class Html(HTMLParser):
-    """Checks the nesting while it parses, and keeps what the tests ask about."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str]] = []
-        self.text = ""
-        self.feed(path.read_text(encoding="utf-8"))
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in ("meta", "wbr"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, f"</{tag}> at {self.getpos()} closes nothing"
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.text += data.replace(NBSP, " ")
-
-
-def write(tmp_path: Path, *sections: Section, **changes: str) -> Html:
+def write(tmp_path: Path, *sections: Section, **changes: str) -> PageText:
     texts = {"title": "Doctor", "verdict": "The training is input-bound."} | changes
     page = Page(cards=(("Step", "194 ms", "of 40"),), sections=sections, **texts)
-    return Html(write_page(page, tmp_path / "page.html"))
+    return PageText(write_page(page, tmp_path / "page.html").read_text(encoding="utf-8"))
 
 
 def test_everything_given_is_on_the_page(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.config.schema import RunConfig
-    from hasten.study.scale.predict.links import Network
-    from hasten.study.scale.study import Wanted
+    from hasten.study.scale.study import StudyRequest
 
 _HELP = ("-h", "--help")
 
@@ -92,8 +91,8 @@ def run(
 
     from hasten.config.url import shown
     from hasten.study.scale.analyse import analyse as analysed
+    from hasten.study.scale.logs import DONE
     from hasten.study.scale.page import print_analysis, write
-    from hasten.study.scale.run_logs import DONE
     from hasten.study.scale.study import run_study
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
@@ -142,57 +141,29 @@ def predict(
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = COUNTS,
     link: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Run: what joins all workers: a name (default ib200) or a JSON file."),
+        typer.Option(metavar="NAME", help="Run: the slowest link between workers: a name (default ib200) or GB/s."),
     ] = None,
-    inter: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run: what joins nodes, in place of --link.")
-    ] = None,
-    intra: Annotated[
-        str, typer.Option(metavar="NAME", help="With --inter: what joins the GPUs of a node.")
-    ] = "nvlink3",
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="With --inter: GPUs of a node.")] = 8,
-    adapters: Annotated[int, typer.Option(min=1, help="With --inter: network adapters of a node.")] = 1,
     mode: _Mode = None,
     strategy: Annotated[str | None, typer.Option(metavar="NAME", help="Logs: which of several strategies.")] = None,
-    gradient_mib: Annotated[
-        float | None, typer.Option(min=0, help="Run: MiB of gradients of a step, in place of its checkpoint's.")
-    ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Run: epochs of the training, which share its start-up; default the run's own.")
-    ] = None,
-    imbalance: Annotated[
-        float, typer.Option(min=0, help="Run: the largest part of the data over the mean one, less 1.")
-    ] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Folder for prediction.json and prediction.html.")] = None,
 ) -> None:
     """Predict how a training scales to more workers, with error bars: from its logs, or one run and a network."""
     counts = _counts(workers)
-    if epochs is not None and epochs <= 0:
-        raise ValueError(f"--epochs {epochs:g}: give more than 0")
 
     from hasten.report.terminal import print_table
-    from hasten.study.scale.predict.fit import predictions
-    from hasten.study.scale.predict.page import table_of, verdict, write
-    from hasten.study.scale.predict.source import source_of
+    from hasten.study.scale.predict import predict as predicted
+    from hasten.study.scale.predict import source_of
+    from hasten.study.scale.prediction_page import table_of, verdict, write
 
-    network = _network(link, inter, intra, gpus_per_node, adapters)
-    data = source_of(
-        source,
-        network=network,
-        mode=mode,
-        strategy=strategy,
-        gradient_mib=gradient_mib,
-        epochs=epochs,
-        imbalance=imbalance,
-    )
-    if data.mode == "strong" and data.batch is not None:
-        counts = _within_batch(counts, data.batch, explicit=workers != COUNTS)
-    forecast = predictions(data.fitted, counts, data.mode)
-    print_table(table_of(forecast, data))
-    for line in (verdict(forecast, data), *data.fitted.notes):
+    data = source_of(source, link=link, mode=mode, strategy=strategy)
+    if data.most is not None:
+        counts = _at_most(data.most, counts, data.mode, explicit=workers != COUNTS)
+    predictions = [predicted(data, count) for count in counts]
+    print_table(table_of(predictions))
+    for line in (verdict(predictions, data), *data.notes):
         echo(line)
     if out is not None:
-        for path in write(out, forecast, data):
+        for path in write(out, predictions, data):
             echo(f"wrote      {path}")
 
 
@@ -210,13 +181,13 @@ def _config(source: str, overrides: list[str], warmup: str | None, schedule: str
 
 def _request(
     worlds: str, strategies: str, seeds: str, mode: Literal["strong", "weak"], threads: int | None, oversubscribe: bool
-) -> Wanted:
+) -> StudyRequest:
     counts = tuple(_whole("--worlds", text) for text in _split(worlds))
     of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
 
-    from hasten.study.scale.study import Wanted
+    from hasten.study.scale.study import StudyRequest
 
-    return Wanted(
+    return StudyRequest(
         worlds=counts,
         strategies=tuple(_split(strategies)),  # type: ignore[arg-type]  # checked there
         seeds=of_seeds,
@@ -243,29 +214,13 @@ def _counts(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def _network(link: str | None, inter: str | None, intra: str, per_node: int, adapters: int) -> Network | None:
-    from hasten.study.scale.predict.links import Network, link_of
-
-    if link is not None and inter is not None:
-        raise ValueError(f"--link {link}: joins all workers, and --inter {inter} only nodes; give one of them")
-    if link is not None:
-        return Network(between=link_of(link))
-    if inter is None:
-        return None
-    return Network(
-        between=link_of(inter, "--inter"), inside=link_of(intra, "--intra"), per_node=per_node, adapters=adapters
-    )
-
-
-def _within_batch(counts: Sequence[int], batch: int, *, explicit: bool) -> list[int]:
-    """The worker counts for which each worker gets at least one sample of the batch."""
-    fits = [count for count in counts if count <= batch]
+def _at_most(most: int, counts: Sequence[int], mode: str, *, explicit: bool) -> list[int]:
+    """The counts that there is work for. Raises ValueError for more if they were asked for, or if none is left."""
+    fits = [count for count in counts if count <= most]
+    work = f"a batch of {most} samples" if mode == "strong" else f"an epoch of {most} steps"
     if len(fits) < len(counts) and (explicit or not fits):
-        wrong = next(count for count in counts if count > batch)
-        raise ValueError(
-            f"--workers {wrong}: a batch of {batch} can't be dealt to {wrong} workers; give fewer by --workers, or "
-            "leave out --mode strong"
-        )
+        wrong = next(count for count in counts if count > most)
+        raise ValueError(f"--workers {wrong}: {work} can't be dealt to {wrong} workers; give at most {most}")
     if len(fits) < len(counts):
-        echo(f"left out   more than {batch} workers: the batch holds {batch} samples", err=True)
+        echo(f"left out   more than {most} workers, which {work} can't be dealt to", err=True)
     return fits

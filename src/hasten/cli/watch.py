@@ -20,8 +20,7 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from hasten.observe.monitor.frame import frame
-    from hasten.observe.monitor.watch import Watch
+    from hasten.observe.monitor.watch import Watch, frame
 
     console = Console(highlight=False)
     if not once and not run.exists():

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import _thread
 import errno
-import fcntl
 import json
 import logging
 import math
@@ -24,11 +23,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from hasten.files import boot_id, is_locked, pid_namespace
+from hasten.files import boot_id, flocked, is_locked, pid_namespace
 from hasten.observe.rundir import LOCK, check_run_dir
 
 log = logging.getLogger(__name__)
@@ -133,16 +132,18 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
 
 
 def _create(path: Path) -> tuple[int, str]:
-    owner = Owner(
-        token=token_hex(8), host=platform.node(), kernel=_kernel(), namespace=pid_namespace(), pid=os.getpid(),
-        birth=_birth(os.getpid()), flock=True, since=time.time(),
-    )  # fmt: skip
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = replace(owner, flock=False)
+        owner = Owner(
+            token=token_hex(8),
+            host=platform.node(),
+            kernel=_kernel(),
+            namespace=pid_namespace(),
+            pid=os.getpid(),
+            birth=_birth(os.getpid()),
+            flock=flocked(handle),
+            since=time.time(),
+        )
         os.write(handle, json.dumps(asdict(owner)).encode())
     except BaseException:
         path.unlink(missing_ok=True)

@@ -35,11 +35,15 @@ def machine_section(machine: Machine | None, id_: str) -> Section | None:
         _chart("GPU utilisation (%)", _utilisation(machine), f"{id_}-gpu", bounds=PERCENT),
         _chart("GPU memory (GiB)", _gpu_memory(machine), f"{id_}-gpu-memory"),
         _chart(f"Step time ({step_unit})", steps, f"{id_}-step"),
-        _chart("Processor, all cores (%)", [(Key("busy", "--c2", _mean(processor)), processor)], f"{id_}-cpu",
-               bounds=PERCENT),
+        _chart(
+            "Processor, all cores (%)",
+            [(Key("busy", "--c2", _mean(processor)), processor)],
+            f"{id_}-cpu",
+            bounds=PERCENT,
+        ),
         _chart("Host memory (GiB)", memory, f"{id_}-memory"),
         _chart("Disk and network (MB/s)", traffic, f"{id_}-traffic"),
-    )  # fmt: skip
+    )
     rows = [
         *_gpu_rows(machine),
         *_row("Processor, all cores", processor, ".0f", "%"),

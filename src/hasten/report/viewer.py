@@ -79,9 +79,16 @@ class Viewer:
 
 
 def turned(
-    name: str, image: np.ndarray, maps: Mapping[str, np.ndarray], permute: Permute, flip: Flip, *,
-    spacing: tuple[float, float, float], ranges: Sequence[tuple[float, float]], caption: str = "",
-) -> Pictured:  # fmt: skip
+    name: str,
+    image: np.ndarray,
+    maps: Mapping[str, np.ndarray],
+    permute: Permute,
+    flip: Flip,
+    *,
+    spacing: tuple[float, float, float],
+    ranges: Sequence[tuple[float, float]],
+    caption: str = "",
+) -> Pictured:
     """A volume (C, D, H, W) and its maps (D, H, W) in the file's order, turned; a single slice stays as it is.
 
     permute, flip: as `orientation_of` gives them for RAS. spacing: (D, H, W) of the file in mm.
@@ -142,8 +149,14 @@ def write_viewer(page: Viewer, out: Path) -> Path:
     left_out = ", ".join(parts + [f"{levels} grey values"] * (levels < 256))
     notes = (*page.notes, *([f"To keep the page below 20 MB it has {left_out}."] if left_out else []))
     return write_template(
-        "viewer.html.j2", out, title=page.title, verdict=page.verdict, notes=notes, links=page.links, data=data,
-    )  # fmt: skip
+        "viewer.html.j2",
+        out,
+        title=page.title,
+        verdict=page.verdict,
+        notes=notes,
+        links=page.links,
+        data=data,
+    )
 
 
 def _packed(volume: Pictured, slices: int, sides: int, levels: int) -> dict[str, Any]:

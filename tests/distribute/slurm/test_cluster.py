@@ -17,8 +17,7 @@ from hasten.distribute.slurm.script import Request
 from hasten.distribute.slurm.status import job_statuses, scale_json
 from hasten.distribute.slurm.submit import submit
 from hasten.observe.rundir import write_json
-from hasten.study.scale.log_folder import read_logs
-from hasten.study.scale.run_logs import RUNS_JSON
+from hasten.study.scale.logs import RUNS_JSON, read_logs
 from tests.distribute.slurm.cluster import Slurm, missing, slurm_cluster
 from tests.engine.runs import assert_same_run, config_of, metrics
 

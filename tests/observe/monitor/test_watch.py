@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hasten.observe.monitor.frame import frame
-from hasten.observe.monitor.watch import ENDING_S, SILENT_METRICS_S, SILENT_S, Watch
+from hasten.observe.monitor.watch import ENDING_S, SILENT_METRICS_S, SILENT_S, Watch, frame
 from tests.observe.monitor.series import series, start, write
 
 NOW = 1_700_000_000.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hasten.observe.trackers import Tracking, attach, tracking, worker
+from hasten.observe.trackers import Tracking, attach, tracking
 from hasten.observe.trackers.base import Plain, Scalar, Status, TrackedRun
 
 
@@ -83,7 +83,7 @@ def test_nothing_waits_for_one_that_hangs(
     hanging, other = stand_in("wandb"), stand_in("jsonl")
     hanging.hold.clear()
     monkeypatch.setattr(tracking, "CLOSE_S", 0.05)
-    monkeypatch.setattr(worker, "START_S", 0.05)
+    monkeypatch.setattr(tracking, "START_S", 0.05)
     with track(tmp_path, "wandb", "jsonl") as tracked:
         for step in range(100):
             tracked.log(train(step))
@@ -102,7 +102,7 @@ def test_nothing_waits_for_one_that_hangs(
 def test_a_slow_one_loses_old_samples_and_no_record_of_the_training(
     tmp_path: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker, "MOST_SAMPLES", 3)
+    monkeypatch.setattr(tracking, "MOST_SAMPLES", 3)
     kept = stand_in("jsonl")
     kept.hold.clear()
     with track(tmp_path, "jsonl") as tracked:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hasten.study.scale.analyse import Analysis, analyse
-from hasten.study.scale.figures import losses, qualities
-from hasten.study.scale.page import print_analysis, table_of, write, write_scale_page
+from hasten.study.scale.page import losses, print_analysis, qualities, table_of, write, write_scale_page
 from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
 
 
@@ -29,7 +28,6 @@ def test_the_page_stands_alone_and_says_all(logs: Analysis, tmp_path: Path) -> N
     assert "<script" not in text
     for title in ("Speed-up and efficiency", "IoU against workers", "Loss against epochs", "Loss against accumulated"):
         assert title in text
-    assert "Spread over the runs" not in text
     assert "doubtful" not in text
     assert text.count("<svg") == 7
     assert "native wins" in text
@@ -114,7 +112,6 @@ def test_several_seeds_and_doubts_are_on_the_page(tmp_path: Path, capsys: pytest
     list_runs(tmp_path, entries)
     analysis = analyse(tmp_path)
     text = write_scale_page(analysis, tmp_path / "page.html").read_text()
-    assert "Spread over the runs" in text
     assert "What makes these figures doubtful" in text
     assert "To mean Dice 0.8" in text
     several, single = qualities(analysis), qualities(analyse_one(tmp_path / "single"))

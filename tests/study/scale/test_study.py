@@ -19,7 +19,7 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.study.scale import study
 from hasten.study.scale.analyse import analyse
-from hasten.study.scale.study import Wanted, arms_of, command_of, last_error, run_study, settings_of, start
+from hasten.study.scale.study import StudyRequest, arms_of, command_of, last_error, run_study, settings_of, start
 from tests.engine.runs import config_of
 from tests.study.scale.studies import run_folder
 
@@ -75,7 +75,7 @@ def test_the_order_favours_no_count() -> None:
 def test_a_study_and_what_it_says(config: RunConfig, tmp_path: Path) -> None:
     trainings, said = Trainings(), []
     out = tmp_path / "out"
-    wanted = Wanted(worlds=(1, 2, 4), seeds=(0, 1, 2))
+    wanted = StudyRequest(worlds=(1, 2, 4), seeds=(0, 1, 2))
     entries = run_study(config, out, wanted, echo=said.append, begin=trainings)
     assert len(entries) == len(trainings.done) == 9
     assert trainings.threads[:3] == [4, 2, 1]
@@ -92,7 +92,7 @@ def test_a_study_and_what_it_says(config: RunConfig, tmp_path: Path) -> None:
     again = Trainings()
     run_study(config, out, wanted, echo=said.append, begin=again)
     assert again.done == []
-    run_study(config, out, Wanted(worlds=(1, 2), strategies=("zero1",)), echo=said.append, begin=again)
+    run_study(config, out, StudyRequest(worlds=(1, 2), strategies=("zero1",)), echo=said.append, begin=again)
     assert again.done == ["zero1-2-seed0"]
     assert len(study_json(out)["runs"]) == 10
 
@@ -100,13 +100,13 @@ def test_a_study_and_what_it_says(config: RunConfig, tmp_path: Path) -> None:
 def test_a_failed_training_is_told_and_done_again(config: RunConfig, tmp_path: Path) -> None:
     out, said = tmp_path / "out", []
     first = Trainings(failing=["ddp-2-seed0"])
-    entries = run_study(config, out, Wanted(worlds=(1, 2, 4)), echo=said.append, begin=first)
+    entries = run_study(config, out, StudyRequest(worlds=(1, 2, 4)), echo=said.append, begin=first)
     assert [entry["status"] for entry in entries] == ["finished", "failed", "finished"]
     assert "failed: exit code 2, error: no room (see ddp-2-seed0.log)" in [line.strip() for line in said]
     notes = " ".join(analyse(out).notes)
     assert re.search(r"ddp-2-seed0: failed \(exit code 2, .*ddp-2-seed0\.log.*left out", notes)
     again = Trainings()
-    entries = run_study(config, out, Wanted(worlds=(1, 2, 4)), echo=said.append, begin=again)
+    entries = run_study(config, out, StudyRequest(worlds=(1, 2, 4)), echo=said.append, begin=again)
     assert again.done == ["ddp-2-seed0"]
     assert {entry["status"] for entry in entries} == {"finished"}
 
@@ -123,15 +123,15 @@ def test_an_interrupted_study_goes_on_with_the_training_it_was_in(config: RunCon
         return trainings(command, threads=threads, log=log)
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(config, out, Wanted(worlds=(1, 2)), echo=lambda line: None, begin=interrupted)
+        run_study(config, out, StudyRequest(worlds=(1, 2)), echo=lambda line: None, begin=interrupted)
     assert [entry["status"] for entry in study_json(out)["runs"]] == ["finished", "interrupted"]
-    run_study(config, out, Wanted(worlds=(1, 2)), echo=lambda line: None, begin=trainings)
+    run_study(config, out, StudyRequest(worlds=(1, 2)), echo=lambda line: None, begin=trainings)
     assert trainings.done == ["single-1-seed0", "ddp-2-seed0"]
 
 
 def test_weak_scaling_keeps_epochs_and_grows_the_learning_rate(config: RunConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    wanted = Wanted(worlds=(1, 4), mode="weak")
+    wanted = StudyRequest(worlds=(1, 4), mode="weak")
     run_study(config, out, wanted, echo=lambda line: None, begin=Trainings())
     one, four = (load_run(out / f"{name}-seed0.yaml") for name in ("single-1", "ddp-4"))
     assert (one.sample.batch_size, one.train.steps, one.train.validate_every) == (4, 14, 4)
@@ -139,23 +139,23 @@ def test_weak_scaling_keeps_epochs_and_grows_the_learning_rate(config: RunConfig
     assert (four.train.learning_rate_batch, four.train.learning_rate) == (4, one.train.learning_rate)
     assert "Weak scaling" in " ".join(analyse(out).notes)
     with pytest.raises(ValueError, match=r"other settings \(scale\.mode weak -> strong\)"):
-        run_study(config, out, Wanted(worlds=(1, 2)), echo=lambda line: None, begin=Trainings())
+        run_study(config, out, StudyRequest(worlds=(1, 2)), echo=lambda line: None, begin=Trainings())
 
 
 def test_a_study_of_other_settings_is_left_alone(config: RunConfig, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run_study(config, out, Wanted(worlds=(1,)), echo=lambda line: None, begin=Trainings())
+    run_study(config, out, StudyRequest(worlds=(1,)), echo=lambda line: None, begin=Trainings())
     other = config_of(source, tmp_path / "cache", "sample.batch_size=4", "train.steps=20")
     with pytest.raises(ValueError, match=r"other settings \(train\.steps 14 -> 20\); .*another folder"):
-        run_study(other, out, Wanted(worlds=(1,)), echo=lambda line: None, begin=Trainings())
+        run_study(other, out, StudyRequest(worlds=(1,)), echo=lambda line: None, begin=Trainings())
     shutil.rmtree(out / "single-1-seed0")
     (out / "ddp-2-seed0").mkdir()
     with pytest.raises(ValueError, match=r"ddp-2-seed0: is in the way of ddp, 2 workers, seed 0"):
-        run_study(config, out, Wanted(worlds=(2,)), echo=lambda line: None, begin=Trainings())
+        run_study(config, out, StudyRequest(worlds=(2,)), echo=lambda line: None, begin=Trainings())
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.png").write_text("")
     with pytest.raises(ValueError, match="is not empty and holds no study to continue"):
-        run_study(config, tmp_path / "photos", Wanted(worlds=(1,)), echo=lambda line: None, begin=Trainings())
+        run_study(config, tmp_path / "photos", StudyRequest(worlds=(1,)), echo=lambda line: None, begin=Trainings())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_can_not_be_studied(
 ) -> None:
     given = config_of(source, tmp_path / "cache", "sample.batch_size=4", *overrides)
     with pytest.raises(ValueError, match=message):
-        run_study(given, tmp_path / "out", Wanted(**wanted), echo=lambda line: None, begin=Trainings())
+        run_study(given, tmp_path / "out", StudyRequest(**wanted), echo=lambda line: None, begin=Trainings())
     assert not (tmp_path / "out").exists()
 
 
@@ -189,7 +189,7 @@ def test_what_can_not_be_studied(
 )
 def test_what_can_not_be_wanted(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Wanted(**fields)
+        StudyRequest(**fields)
 
 
 def test_a_pipeline_sees_the_whole_batch(config: RunConfig) -> None:

@@ -5,20 +5,129 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from hasten.observe.rundir import write_json, write_text
 from hasten.report import words
+from hasten.report.figures import Line, color, line_chart
 from hasten.report.html import write_page
-from hasten.report.model import Key, Page, Section, Table
+from hasten.report.model import Chart, Key, Page, Section, Table
 from hasten.report.terminal import print_table
-from hasten.study.finding import ms
 from hasten.study.folder import writing_to
-from hasten.study.scale import figures
-from hasten.study.scale.analyse import Analysis
-from hasten.study.scale.series import Point, Spread, workers
-from hasten.study.scale.verdict import LEAST_EFFICIENCY
+from hasten.study.scale.analyse import LEAST_EFFICIENCY, Analysis, Point, Series, workers
+from hasten.study.scale.logs import Log
+
+_WORKERS = "Workers"
+
+
+def strategy_keys(analysis: Analysis) -> tuple[Key, ...]:
+    return tuple(Key(one.strategy, color(place)) for place, one in enumerate(analysis.series))
+
+
+def speedups(analysis: Analysis) -> Chart:
+    """Speed-up over workers with the dashed line of the ideal."""
+    worlds = _worlds(analysis)
+    ideal = Line(x=[0, worlds[-1]], y=[0, worlds[-1] / analysis.baseline], color="--muted", width=1.2, dashed=True)
+    lines = [_over_workers(one, place, "speedup") for place, one in enumerate(analysis.series)]
+    describe = "Speed-up of an epoch over the count of workers"
+    svg = line_chart(
+        [ideal, *lines], x_label=_WORKERS, id_prefix="speedup", describe=describe, bounds=(0, None), ticks=worlds
+    )
+    return Chart(svg, "Speed-up")
+
+
+def efficiencies(analysis: Analysis) -> Chart:
+    """Efficiency over workers with a dashed line at the level of the verdict."""
+    lines = [_over_workers(one, place, "efficiency") for place, one in enumerate(analysis.series)]
+    describe = "Efficiency over the count of workers"
+    svg = line_chart(
+        lines,
+        x_label=_WORKERS,
+        id_prefix="efficiency",
+        describe=describe,
+        level=LEAST_EFFICIENCY,
+        bounds=(0, None),
+        ticks=_worlds(analysis),
+    )
+    return Chart(svg, "Efficiency")
+
+
+def qualities(analysis: Analysis) -> Chart | None:
+    """The metric over workers, each count with a bar from its worst run to its best; None where none is known."""
+    lines = []
+    for place, one in enumerate(analysis.series):
+        measured = [(point.world, point.metric) for point in one.points if point.metric is not None]
+        spread = [(metric.low, metric.high) for _, metric in measured]
+        lines.append(
+            Line(
+                x=[world for world, _ in measured],
+                y=[metric.median for _, metric in measured],
+                color=color(place),
+                spread=spread if any(low < high for low, high in spread) else (),
+            )
+        )
+    if not any(line.x for line in lines):
+        return None
+    describe = f"{analysis.metric} over the count of workers"
+    ticks = _worlds(analysis)
+    return Chart(line_chart(lines, x_label=_WORKERS, id_prefix="metric", describe=describe, ticks=ticks))
+
+
+def world_keys(analysis: Analysis) -> tuple[Key, ...]:
+    return tuple(Key(workers(world), color(place)) for place, world in enumerate(_worlds(analysis)))
+
+
+def losses(analysis: Analysis, *, by_time: bool) -> tuple[Chart, ...]:
+    """Loss over epochs or over time, a chart for each strategy; none if no loss is known.
+
+    Of several seeds the first is drawn. All charts of a row have the same scale.
+    """
+    by_strategy = {one.strategy: _first_seeds(one) for one in analysis.series}
+    values = [loss for logs in by_strategy.values() for log in logs for _, _, loss in log.losses]
+    if not values:
+        return ()
+    log = min(values) > 0 and max(values) > 20 * min(values)
+    bounds = (min(values) * 0.8, max(values) * 1.25) if log else (min(0.0, *values), max(values) * 1.05)
+    places = {world: place for place, world in enumerate(_worlds(analysis))}
+    axis = "time" if by_time else "epoch"
+    charts = []
+    for number, (strategy, logs) in enumerate(by_strategy.items()):
+        lines = [
+            Line(
+                x=[time if by_time else epoch for epoch, time, _ in one.losses],
+                y=[loss for _, _, loss in one.losses],
+                color=color(places[one.world]),
+                width=1.4,
+            )
+            for one in logs
+        ]
+        svg = line_chart(
+            lines,
+            x_label="" if by_time else "Epochs",
+            id_prefix=f"loss-{number}-{axis}",
+            log=log,
+            describe=f"Loss of {strategy} for each count of workers",
+            bounds=bounds,
+        )
+        charts.append(Chart(svg, strategy))
+    return tuple(charts)
+
+
+def _over_workers(series: Series, place: int, field: str) -> Line:
+    points = [point for point in series.points if getattr(point, field) is not None]
+    return Line(x=[point.world for point in points], y=[getattr(point, field) for point in points], color=color(place))
+
+
+def _first_seeds(series: Series) -> list[Log]:
+    logs = sorted((log for log in series.logs if log.losses), key=lambda log: (log.world, log.seed))
+    return [next(of_world) for _, of_world in groupby(logs, key=lambda log: log.world)]
+
+
+def _worlds(analysis: Analysis) -> list[int]:
+    return sorted({point.world for point in analysis.points})
+
 
 PAGE, JSON, CSV = "scaling.html", "scaling.json", "scaling.csv"
 _IDEAL = Key("ideal", "--muted", dashed=True)
@@ -53,7 +162,6 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
         Section("What makes these figures doubtful", text=doubtful) if doubtful else None,
         _speed(analysis),
         _quality(analysis),
-        _spread(analysis),
         *_losses(analysis),
         _runs(analysis),
         Section("Notes", text="\n\n".join(analysis.notes)) if analysis.notes else None,
@@ -70,21 +178,18 @@ def write_scale_page(analysis: Analysis, out: Path) -> Path:
 def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
     cards = []
     for one in analysis.series:
-        last = next((point for point in reversed(one.points[1:]) if point.speedup is not None or point.doubt), None)
-        if last is not None and last.doubt:
+        last = one.points[-1]
+        if last.doubt:
             cards.append(
                 (f"Speed-up of {one.strategy}", words.DASH, f"not quoted on {workers(last.world)}: {last.doubt}")
             )
-            continue
-        if last is None or last.speedup is None or last.efficiency is None:
-            continue
-        detail = f"of {last.ideal:g}x on {workers(last.world)}: {words.share(last.efficiency)}"
-        cards.append((f"Speed-up of {one.strategy}", f"{last.speedup:.2f}x", detail))
-        if last.total_s is not None:
+        elif last is not one.base and last.speedup is not None:
+            detail = f"of {last.ideal:g}x on {workers(last.world)}: {words.share(last.efficiency)}"
+            cards.append((f"Speed-up of {one.strategy}", f"{last.speedup:.2f}x", detail))
+        if last is not one.base and last.total_s is not None and not last.doubt:
             faster = f", {last.total_speedup:.2f}x as fast" if last.total_speedup is not None else ""
-            cards.append(
-                (f"Total of {one.strategy}", words.duration(last.total_s.median), f"{last.world} workers{faster}")
-            )
+            detail = f"{last.world} workers{faster}"
+            cards.append((f"Total of {one.strategy}", words.duration(last.total_s.median), detail))
     lowest = max(analysis.points, key=lambda point: point.fall or 0.0)
     if lowest.fall is not None and lowest.fall > 0:
         where = f"{lowest.strategy}, {workers(lowest.world)}"
@@ -97,108 +202,82 @@ def _speed(analysis: Analysis) -> Section:
         compared = "the median of all epochs but the first"
     else:
         compared = f"epoch {analysis.epoch} (counted from 0)"
-    several = " Times and metrics are medians over the runs." if _several(analysis) else ""
+    several = " Times and metrics are medians over the runs, with their range." if _several(analysis) else ""
     return Section(
         "Speed-up and efficiency",
-        charts=(figures.speedups(analysis), figures.efficiencies(analysis)),
-        keys=(*figures.strategy_keys(analysis), _IDEAL),
-        table=table_of(analysis, spreads=False),
+        charts=(speedups(analysis), efficiencies(analysis)),
+        keys=(*strategy_keys(analysis), _IDEAL),
+        table=table_of(analysis),
         note=f"Seconds of an epoch are those of {compared}. Speed-up is against {workers(analysis.baseline)} of the "
         f"same strategy; efficiency is speed-up over the ideal, with a dashed line at {LEAST_EFFICIENCY:.0%}.{several}",
     )
 
 
 def _quality(analysis: Analysis) -> Section | None:
-    chart = figures.qualities(analysis)
+    chart = qualities(analysis)
     if chart is None:
         return None
     bars = " A bar goes from the worst run to the best." if _several(analysis) else ""
     note = f"Higher is better. Falls of more than {analysis.drop:g} are reported.{bars}"
     title = f"{analysis.metric[:1].upper()}{analysis.metric[1:]} against workers"
-    return Section(title, charts=(chart,), keys=figures.strategy_keys(analysis), note=note)
-
-
-def _spread(analysis: Analysis) -> Section | None:
-    """What the medians of the other table leave out."""
-    if not _several(analysis):
-        return None
-    metric = analysis.metric
-    columns = ("Strategy", "Workers", "Runs", "Least epoch", "Largest epoch", f"Least {metric}", f"Largest {metric}")
-    unknown = (words.DASH, words.DASH)
-    lines = tuple(
-        (
-            point.strategy,
-            str(point.world),
-            str(len(point.seeds)),
-            *(unknown if point.epoch_s is None else (ms(point.epoch_s.low), ms(point.epoch_s.high))),
-            *(unknown if point.metric is None else (words.score(point.metric.low), words.score(point.metric.high))),
-        )
-        for point in analysis.points
-    )
-    return Section("Spread over the runs", table=Table(columns, lines, numeric=tuple(range(1, len(columns)))))
+    return Section(title, charts=(chart,), keys=strategy_keys(analysis), note=note)
 
 
 def _losses(analysis: Analysis) -> list[Section]:
     titles = {"Loss against epochs": False, "Loss against accumulated time": True}
     note = "The first seed's runs." if _several(analysis) else ""
-    keys = figures.world_keys(analysis)
-    rows = [(title, figures.losses(analysis, by_time=by_time)) for title, by_time in titles.items()]
+    keys = world_keys(analysis)
+    rows = [(title, losses(analysis, by_time=by_time)) for title, by_time in titles.items()]
     return [Section(title, charts=charts, keys=keys, note=note) for title, charts in rows if charts]
 
 
 def _runs(analysis: Analysis) -> Section:
     columns = ("Run", "Strategy", "Workers", "Seed", "Epoch", "Total", "Peak learning rate", analysis.metric, "Threads")
-    lines = []
-    for log in analysis.logs:
-        threads = str((log.machine or {}).get("threads") or "")
-        seconds = log.epoch_s(analysis.epoch)
-        lines.append(
-            (
-                log.source,
-                log.strategy,
-                str(log.world),
-                str(log.seed),
-                words.DASH if seconds is None else f"{seconds:.4g}{words.NBSP}s",
-                words.duration(log.total_s),
-                words.DASH if log.rate is None else f"{log.rate:g}",
-                words.score(log.metric),
-                threads,
-            )
+    lines = tuple(
+        (
+            log.source,
+            log.strategy,
+            str(log.world),
+            str(log.seed),
+            words.short_duration(log.epoch_s(analysis.epoch)),
+            words.duration(log.total_s),
+            words.DASH if log.rate is None else f"{log.rate:g}",
+            words.score(log.metric),
+            str(log.machine.get("threads") or words.DASH),
         )
-    header = columns if any(line[-1] for line in lines) else columns[:-1]
-    cut = tuple(line[: len(header)] for line in lines)
-    return Section("Every run", table=Table(header, cut, numeric=tuple(range(2, len(header)))))
+        for log in analysis.logs
+    )
+    return Section("Every run", table=Table(columns, lines, numeric=tuple(range(2, len(columns)))))
 
 
 def _several(analysis: Analysis) -> bool:
     return any(len(point.seeds) > 1 for point in analysis.points)
 
 
-def table_of(analysis: Analysis, *, spreads: bool = True) -> Table:
-    """A row for each strategy and count of workers; a column that nobody fills is left out.
-
-    spreads: with the least and the largest of the runs.
-    """
-    columns: list[tuple[str, Callable[[Point], str | None]]] = [
+def table_of(analysis: Analysis) -> Table:
+    """A row for each strategy and count of workers, of several runs with their range; empty columns are left out."""
+    several = _several(analysis)
+    columns: list[tuple[str, Callable[[Point], str]]] = [
         ("Strategy", lambda point: point.strategy),
         ("Workers", lambda point: str(point.world)),
-        ("Runs", lambda point: str(len(point.seeds)) if any(len(p.seeds) > 1 for p in analysis.points) else None),
-        ("Epoch", lambda point: _times(point.epoch_s, spreads)),
+        ("Runs", lambda point: str(len(point.seeds)) if several else words.DASH),
+        ("Epoch", lambda point: point.epoch_s.seconds() if point.epoch_s else words.DASH),
         ("Speed-up", lambda point: _factor(point.speedup)),
         ("Ideal", lambda point: f"{point.ideal:g}x"),
-        ("Efficiency", lambda point: None if point.efficiency is None else words.share(point.efficiency)),
-        ("Samples/s", lambda point: None if point.samples_per_s is None else words.number(point.samples_per_s)),
-        ("Total", lambda point: None if point.total_s is None else words.duration(point.total_s.median)),
+        ("Efficiency", lambda point: words.share(point.efficiency)),
+        ("Samples/s", lambda point: words.number(point.samples_per_s)),
+        ("Total", lambda point: words.duration(point.total_s.median if point.total_s else None)),
         ("Total speed-up", lambda point: _factor(point.total_speedup)),
         (f"To {analysis.metric} {analysis.target or 0:g}", _target),
-        (analysis.metric[:1].upper() + analysis.metric[1:], lambda point: _metric_text(point.metric, spreads)),
+        (
+            analysis.metric[:1].upper() + analysis.metric[1:],
+            lambda point: point.metric.score() if point.metric else words.DASH,
+        ),
     ]
-    cells = [[text_of(point) for point in analysis.points] for _, text_of in columns]
-    filled = [place for place, column in enumerate(cells) if any(column)]
-    names = tuple(columns[place][0] for place in filled)
-    rows = zip(*(cells[place] for place in filled), strict=True)
-    texts = tuple(tuple(cell or words.DASH for cell in row) for row in rows)
-    return Table(names, texts, numeric=tuple(range(1, len(names))))
+    cells = {name: [text_of(point) for point in analysis.points] for name, text_of in columns}
+    filled = {name: column for name, column in cells.items() if set(column) != {words.DASH}}
+    rows = tuple(zip(*filled.values(), strict=True))
+    return Table(tuple(filled), rows, numeric=tuple(range(1, len(filled))))
 
 
 def as_json(analysis: Analysis) -> dict[str, Any]:
@@ -238,26 +317,11 @@ def as_csv(analysis: Analysis) -> str:
     return text.getvalue()
 
 
-def _times(times: Spread | None, spreads: bool) -> str | None:
-    if times is None:
-        return None
-    return times.seconds(spread=spreads).replace(" s", f"{words.NBSP}s", 1)
+def _factor(value: float | None) -> str:
+    return words.DASH if value is None else f"{value:.2f}x"
 
 
-def _factor(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2f}x"
-
-
-def _target(point: Point) -> str | None:
-    if point.reached is None:
-        return None
-    if point.target_s is None:
+def _target(point: Point) -> str:
+    if point.target_s is None and point.reached is not None:
         return f"{point.reached} of {len(point.seeds)} reached it"
     return words.duration(point.target_s)
-
-
-def _metric_text(metric: Spread | None, spreads: bool) -> str | None:
-    if metric is None:
-        return None
-    spread = f" ({metric.low:.3f} to {metric.high:.3f})" if spreads and len(metric.values) > 1 else ""
-    return f"{metric.median:.3f}{spread}"

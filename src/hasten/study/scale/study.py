@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import RunConfig, StrategyName
@@ -28,8 +28,8 @@ from hasten.observe.rundir import write_json, write_text
 from hasten.observe.values import mapping
 from hasten.report import words
 from hasten.sample.share import share_mistake
-from hasten.study.scale.run_logs import DONE, RUNS_JSON, SINGLE
-from hasten.study.scale.series import workers
+from hasten.study.scale.analyse import workers
+from hasten.study.scale.logs import DONE, RUNS_JSON, SINGLE, Mode
 
 BASE_YAML = "scale.yaml"
 """The planned run that all trainings are variants of."""
@@ -37,7 +37,6 @@ _SETTINGS = "settings"
 _PATIENCE_S = 60.0
 """Seconds that a training gets to save a checkpoint after it is interrupted."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-Mode = Literal["strong", "weak"]
 STRATEGIES: tuple[StrategyName, ...] = ("ddp", "fsdp", "zero1", "pipeline", "horovod")
 """Strategies that distribute a training among processes."""
 
@@ -106,7 +105,7 @@ def check_base(config: RunConfig, worlds: Sequence[int], num_train: int) -> None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class StudyRequest:
     """The options of a study."""
 
     worlds: tuple[int, ...]
@@ -148,9 +147,13 @@ def start(command: Sequence[str], *, threads: int, log: Path) -> int:
     environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     with log.open("wb") as file, _sigterm_interrupts():
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             return process.wait()
         finally:
@@ -193,7 +196,12 @@ def last_error(log: Path) -> str:
 
 
 def run_study(
-    config: RunConfig, out: Path, options: Wanted, *, echo: Callable[[str], None], begin: Callable[..., int] = start
+    config: RunConfig,
+    out: Path,
+    options: StudyRequest,
+    *,
+    echo: Callable[[str], None],
+    begin: Callable[..., int] = start,
 ) -> list[dict[str, Any]]:
     """Run the requested trainings that are not complete, in `out`; returns the entries of scale.json in their order.
 
@@ -217,7 +225,7 @@ def run_study(
     return list(record["runs"])
 
 
-def _require_room(planned: RunPlan, options: Wanted) -> None:
+def _require_room(planned: RunPlan, options: StudyRequest) -> None:
     most, cores = max(options.worlds), usable_cores()
     if planned.device.type == "cuda":
         import torch
@@ -231,7 +239,7 @@ def _require_room(planned: RunPlan, options: Wanted) -> None:
         )
 
 
-def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]:
+def _study_record(out: Path, base: RunConfig, options: StudyRequest) -> dict[str, Any]:
     """The content of scale.json, new or of the study to resume. Raises ValueError if `out` holds anything else."""
     settings = {"mode": options.mode, "threads": options.threads}
     path = out / RUNS_JSON
@@ -263,7 +271,12 @@ def _status(record: dict[str, Any], arm: TrainingArm) -> str | None:
 
 
 def _train(
-    out: Path, arm: TrainingArm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Callable[..., int]
+    out: Path,
+    arm: TrainingArm,
+    config: RunConfig,
+    options: StudyRequest,
+    record: dict[str, Any],
+    begin: Callable[..., int],
 ) -> dict[str, Any]:
     """Train an arm from the start, replacing an incomplete run, and store its entry in `record` and scale.json."""
     threads = options.threads or max(1, usable_cores() // arm.world)

@@ -1,0 +1,403 @@
+"""Logs of a scaling study: runs of Hasten's with their scale.json, and CSV files of other trainings."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from hasten.config.yaml_file import load_yaml
+from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
+from hasten.observe.values import integer, mapping, number
+from hasten.report.metrics import TrainRecord
+from hasten.report.read import Run, read_run
+from hasten.report.words import METRIC
+
+Mode = Literal["weak", "strong"]
+"""`weak`: each worker keeps its batch, so an epoch has 1/W of the steps. `strong`: the batch is dealt out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """One training on `world` workers (processes, with one GPU each if there are GPUs)."""
+
+    strategy: str
+    world: int
+    seed: int
+    source: str
+    """The file or folder it was read from, relative to the study's."""
+    epochs: Mapping[int, float]
+    """0-based epoch to its seconds of training."""
+    total_s: float | None
+    """Wall time of the whole training; it includes the start-up in runs of Hasten."""
+    losses: tuple[tuple[float, float, float], ...]
+    """(epochs done, seconds since the start, loss) in order."""
+    metric_name: str
+    metric: float | None
+    """Quality of the result, higher is better."""
+    scores: tuple[tuple[float, float], ...] = ()
+    """(seconds since the start, metric) of each validation."""
+    rate: float | None = None
+    """Highest learning rate."""
+    cases: int | None = None
+    """Samples of an epoch."""
+    mode: str = ""
+    """`weak`: the batch grows with the workers; `strong`: it stays the same; empty if unknown."""
+    machine: Mapping[str, object] = field(default_factory=dict)
+    """Cores, threads of a worker, device and measured choices of a run of Hasten; empty for another's."""
+
+    def epoch_s(self, epoch: int | None) -> float | None:
+        """Seconds of that 0-based epoch; None: the median of all but the first, which warms up."""
+        if epoch is not None:
+            return self.epochs.get(epoch)
+        later = [seconds for index, seconds in self.epochs.items() if index > 0]
+        return statistics.median(later or self.epochs.values()) if self.epochs else None
+
+    def time_to(self, level: float) -> float | None:
+        """Seconds since the start until a validation reached `level`; None if none did."""
+        return next((seconds for seconds, metric in self.scores if metric >= level), None)
+
+
+PATTERN = "log_<workers>.csv, log_<strategy>_<workers>.csv or log_<strategy>_<workers>_seed<n>.csv"
+_NAME = re.compile(
+    r"log_(?:(?P<strategy>[a-z][a-z0-9-]*(?:_[a-z][a-z0-9-]*)*)_)?(?P<world>\d{1,6})(?:_seed(?P<seed>\d{1,9}))?\.csv"
+)
+NATIVE = "native"
+"""Torch's DistributedDataParallel, the strategy of logs without one in their name."""
+_SHORT = {"hvd": "horovod"}
+METRICS = {"iou": "IoU", "dice": "Dice"}
+_NEEDED = ("time_per_epoch", "loss", "training_time")
+_KNOWN = (*_NEEDED, "lr", "test_time", *METRICS)
+_INDEX = ("", "index", "epoch", "Unnamed: 0")
+"""Names of a first column that numbers the epochs."""
+
+
+def parse_name(path: Path) -> tuple[str, int, int] | None:
+    """Strategy, workers and seed from a file's name; None if it isn't the name of a log."""
+    match = _NAME.fullmatch(path.name)
+    if match is None or int(match["world"]) < 1:
+        return None
+    strategy = match["strategy"] or NATIVE
+    return _SHORT.get(strategy, strategy), int(match["world"]), int(match["seed"] or 0)
+
+
+def read_csv(path: Path) -> tuple[Log, list[str]]:
+    """The log in a CSV file whose name `parse_name` accepts, and remarks about it, a sentence each.
+
+    Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
+    The last three and the metric are the same in every row; the last row's are taken.
+    Raises ValueError naming the file, and the column or the line, for what isn't such a log.
+    """
+    name = parse_name(path)
+    assert name is not None
+    columns, rows = _table(path)
+    metric = next((column for column in METRICS if column in columns), "iou")
+    missing = [column for column in (*_NEEDED, metric) if column not in columns]
+    if missing:
+        there = ", ".join(column or "(no name)" for column in columns)
+        raise ValueError(f"{path}: has no column {', '.join(missing)} (it has {there}); add it, or take the file away")
+    index = columns[0] if columns[0] in _INDEX else None
+    unknown = [column or "(no name)" for column in columns if column not in _KNOWN and column != index]
+    notes = [f"{path.name}: unknown columns are ignored: {', '.join(unknown)}."] if unknown else []
+    epochs: dict[int, float] = {}
+    losses = []
+    clock = 0.0
+    for place, (line, row) in enumerate(rows):
+        epoch = place if index is None else int(_number(line, row, index, least=0))
+        if epoch in epochs:
+            raise ValueError(f"{line}: epoch {epoch} is there twice; keep one of the rows")
+        epochs[epoch] = _number(line, row, "time_per_epoch", least=1e-9)
+        clock += epochs[epoch]
+        losses.append((epoch + 1.0, clock, _number(line, row, "loss")))
+    line, last = rows[-1]
+    score = _number(line, last, metric)
+    if not math.isfinite(score):
+        notes.append(f"{path.name}: its {metric} is no finite number, so its quality isn't known.")
+    return Log(
+        strategy=name[0],
+        world=name[1],
+        seed=name[2],
+        source=path.name,
+        epochs=epochs,
+        total_s=_number(line, last, "training_time", least=1e-9),
+        losses=tuple(entry for entry in losses if math.isfinite(entry[2])),
+        metric_name=METRICS[metric],
+        metric=score if math.isfinite(score) else None,
+        rate=max(_number(line, row, "lr") for line, row in rows) if "lr" in columns else None,
+    ), notes
+
+
+def _table(path: Path) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
+    """The names of the columns, and the file and line of each row with its values by column; at least one row."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            columns = [column.strip() for column in next(reader, [])]
+            rows = [(f"{path}:{reader.line_num}", cells) for cells in reader if any(cell.strip() for cell in cells)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: can't be read as CSV ({error}); correct or remove it") from None
+    if not rows:
+        raise ValueError(f"{path}: holds no epoch; take the file away or give the whole log")
+    for line, cells in rows:
+        if len(cells) != len(columns):
+            raise ValueError(f"{line}: has {len(cells)} values for {len(columns)} columns; correct or delete that line")
+    return columns, [(line, dict(zip(columns, cells, strict=True))) for line, cells in rows]
+
+
+def _number(line: str, row: dict[str, str], column: str, *, least: float | None = None) -> float:
+    """The number in a column; `least`: it must be finite, and at least that."""
+    value: float | None
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = None
+    if value is None or (least is not None and not least <= value < math.inf):
+        kind = "a number" if least is None else f"a number of at least {least:g}"
+        name = column or "the first column"
+        raise ValueError(f"{line}: {name} is {row[column]!r}, but must be {kind}; correct or delete that line")
+    return value
+
+
+RUNS_JSON = "scale.json"
+"""The list: {"runs": [{"world", "strategy", "seed", "mode", "folder", "status"}, ...]}, folders relative to it."""
+SINGLE = "single"
+"""The strategy of runs of one process."""
+DONE = ("finished", "target_reached")
+MEASURED = ("precision", "channels_last", "compile", "capture")
+"""Fields of `train` that a run chooses by measuring unless they are set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyEntry:
+    """One run in scale.json."""
+
+    world: int
+    strategy: str
+    seed: int
+    folder: str
+    mode: str = ""
+    status: str = ""
+    seconds: float | None = None
+    """Wall time from the launcher's start to its end."""
+    threads: int | None = None
+    """Threads of each process."""
+    others_cores: float = 0.0
+    """Cores that other programs used meanwhile."""
+    why: str = ""
+    """Reason why a run failed."""
+
+
+def study_entries(folder: Path) -> list[StudyEntry]:
+    """The runs that the folder's scale.json names. Raises ValueError naming the file and the field."""
+    path = folder / RUNS_JSON
+    try:
+        runs = mapping(json.loads(path.read_text(encoding="utf-8"))).get("runs")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: can't be read ({error}); write it anew with `hasten scale`") from None
+    if not isinstance(runs, list):
+        raise ValueError(f'{path}: has no list "runs"; `hasten scale` and `hasten slurm collect` write one')
+    return [_entry(f"{path}: runs[{place}]", entry) for place, entry in enumerate(runs)]
+
+
+def _entry(at: str, entry: Any) -> StudyEntry:
+    fields = mapping(entry)
+    world, strategy, name = integer(fields.get("world")), fields.get("strategy"), fields.get("folder")
+    if world is None or world < 1:
+        raise ValueError(f"{at}.world: must be 1 or more (given {fields.get('world')!r})")
+    if not isinstance(strategy, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", strategy):
+        raise ValueError(f"{at}.strategy: must be a strategy's name, such as ddp (given {strategy!r})")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{at}.folder: must name the run's folder (given {name!r})")
+    return StudyEntry(
+        world=world,
+        strategy=strategy,
+        seed=integer(fields.get("seed")) or 0,
+        folder=name,
+        mode=str(fields.get("mode") or ""),
+        status=str(fields.get("status") or ""),
+        seconds=number(fields.get("seconds")),
+        threads=integer(fields.get("threads")),
+        others_cores=number(fields.get("others_cores")) or 0.0,
+        why=str(fields.get("why") or ""),
+    )
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / SUMMARY_JSON).is_file() or (folder / METRICS_JSONL).is_file()
+
+
+def entry_from_files(folder: Path) -> StudyEntry:
+    """An entry for a run that no scale.json lists, from its files. Raises ValueError where they can't be read."""
+    world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
+    settings = _read(folder / RUN_YAML, load_yaml)
+    size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
+    return StudyEntry(
+        world=size,
+        strategy=SINGLE if size == 1 else strategy,
+        seed=integer(mapping(settings.get("train")).get("seed")) or 0,
+        folder=folder.name,
+    )
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return mapping(parse(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: can't be read ({error}); correct it or remove the run") from None
+
+
+def read_run_log(folder: Path, entry: StudyEntry) -> tuple[Log | None, list[str]]:
+    """The log of a run below `folder`, and remarks about it; no log if the run isn't complete."""
+    place = folder / entry.folder
+    at = entry.folder
+    if entry.status and entry.status not in DONE:
+        return None, [f"{at}: {entry.status}{f' ({entry.why})' if entry.why else ''}, so it is left out."]
+    if not is_run(place):
+        raise ValueError(f"{folder / RUNS_JSON}: names {at}, which holds no run; take it out of the list or run it")
+    run = read_run(place)
+    if run.status not in DONE:
+        return None, [f"{at}: {run.status.replace('_', ' ')}, so it is left out."]
+    notes = [f"{at}: was resumed; its seconds are those of all its processes."] if run.earlier_s else []
+    settings = mapping(load_yaml(run.config)) if run.config else {}
+    train = mapping(settings.get("train"))
+    cases, batch = run.cases.get("train"), integer(mapping(settings.get("sample")).get("batch_size"))
+    epochs: dict[int, float] = {}
+    losses: list[tuple[float, float, float]] = []
+    if cases and batch:
+        epochs = _epochs(run.train, batch, cases)
+        losses = [
+            (record.step * batch / cases, record.time_s, loss)
+            for record in run.train
+            if (loss := record.loss) is not None
+        ]
+    if not epochs:
+        notes.append(f"{at}: its {METRICS_JSONL} has no pace, so its epochs have no time.")
+    return Log(
+        strategy=entry.strategy,
+        world=entry.world,
+        seed=entry.seed,
+        source=at,
+        mode=entry.mode,
+        cases=cases,
+        epochs=epochs,
+        total_s=entry.seconds if entry.seconds is not None else run.total_s,
+        losses=tuple(losses),
+        metric_name=METRIC.get(run.metric, run.metric),
+        metric=run.best_score,
+        scores=tuple((record.time_s, record.score) for record in run.validations),
+        rate=_rate(train, batch),
+        machine=_machine(run, entry, train),
+    ), notes
+
+
+def _epochs(records: Sequence[TrainRecord], batch: int, cases: int) -> dict[int, float]:
+    """Seconds of training of each whole epoch, from the pace between log lines; validations are excluded.
+
+    A run of less than one epoch has its typical pace as epoch 0.
+    """
+    samples_done, clock, paces = [0.0], [0.0], []
+    for record in records:
+        samples = record.step * batch - samples_done[-1]
+        if record.samples_per_s and samples > 0:
+            paces.append(record.samples_per_s)
+            samples_done.append(samples_done[-1] + samples)
+            clock.append(clock[-1] + samples / record.samples_per_s)
+    if not paces:
+        return {}
+    whole = int(samples_done[-1] // cases)
+    if whole == 0:
+        return {0: cases / statistics.median(paces[1:] or paces)}
+    ends = np.interp(np.arange(whole + 1) * cases, samples_done, clock)
+    return dict(enumerate(np.diff(ends).tolist()))
+
+
+def _rate(train: dict[str, Any], batch: int | None) -> float | None:
+    """The peak of the schedule, as the run scaled it to its batch."""
+    rate, meant_for = number(train.get("learning_rate")), integer(train.get("learning_rate_batch"))
+    return rate * batch / meant_for if rate is not None and batch and meant_for else rate
+
+
+def _machine(run: Run, entry: StudyEntry, train: dict[str, Any]) -> dict[str, Any]:
+    facts = run.environment
+    torch, variables = mapping(facts.get("torch")), mapping(facts.get("variables"))
+    devices = torch.get("devices")
+    names = [str(mapping(device).get("name")) for device in devices] if isinstance(devices, list) else []
+    threads = entry.threads if entry.threads is not None else variables.get("OMP_NUM_THREADS")
+    on_gpu = bool(names) and not str(train.get("device")).startswith("cpu")
+    return {
+        "device": names[0] if on_gpu else str(facts.get("cpu") or ""),
+        "gpus": len(names) if on_gpu else 0,
+        "cores": integer(facts.get("cores_usable")),
+        "threads": str(threads) if threads is not None else "",
+        "others_cores": entry.others_cores,
+        **{name: train.get(name) for name in MEASURED},
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logs:
+    """The logs in a folder."""
+
+    logs: tuple[Log, ...]
+    """Logs, sorted by strategy, workers and seed."""
+    notes: tuple[str, ...]
+    """What was ignored or left out, and why, one sentence each."""
+
+
+def read_logs(folder: Path) -> Logs:
+    """The logs in `folder`: its CSV files, and its runs as listed in scale.json, else as described by their own files.
+
+    Raises ValueError naming the file and what is wrong: no folder, no log in it, a log that can't be used, two logs of
+    one strategy, count of workers and seed, or logs with different metrics.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; name the one that holds the logs of a scaling study")
+    if is_run(folder):
+        raise ValueError(f"{folder}: is a single run; name the folder that holds the runs of a scaling study")
+    logs: list[Log] = []
+    notes: list[str] = []
+    for path in sorted(folder.glob("log_*.csv")):
+        if parse_name(path) is None:
+            notes.append(f"{path.name}: ignored, as its name doesn't state the workers; it must read {PATTERN}.")
+            continue
+        log, remarks = read_csv(path)
+        logs.append(log)
+        notes += remarks
+    if (folder / RUNS_JSON).is_file():
+        entries = study_entries(folder)
+    else:
+        entries = [entry_from_files(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
+    for entry in entries:
+        run_log, remarks = read_run_log(folder, entry)
+        logs += [run_log] if run_log is not None else []
+        notes += remarks
+    if not logs:
+        why = f" ({' '.join(notes)})" if notes else ""
+        raise ValueError(
+            f"{folder}: holds no log of a scaling study{why}; it needs {PATTERN}, or folders of complete runs as "
+            "`hasten scale` writes them"
+        )
+    by_arm: dict[tuple[str, int, int], Log] = {}
+    for log in logs:
+        other = by_arm.setdefault((log.strategy, log.world, log.seed), log)
+        if other is not log:
+            raise ValueError(
+                f"{folder}: {other.source} and {log.source} are both of {log.strategy} with {log.world} workers and "
+                f"seed {log.seed}; take one away, or name their seeds ({PATTERN})"
+            )
+    by_metric = {log.metric_name: log.source for log in logs}
+    if len(by_metric) > 1:
+        metrics = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
+        raise ValueError(f"{folder}: the logs have different metrics ({metrics}), which can't be compared; part them")
+    return Logs(logs=tuple(log for _, log in sorted(by_arm.items())), notes=tuple(notes))

@@ -1,1 +1,0 @@
-"""What more workers would gain: a model of a training's step, fitted to measurements, with its uncertainty."""
