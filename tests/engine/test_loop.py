@@ -188,7 +188,7 @@ def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[.
     whole, out = tmp_path / "whole", tmp_path / "run"
     train(make("network.dropout=0"), whole)
     summary = train(make("network.dropout=0", "train.activations=200KB"), out)
-    assert summary["engaged"]["recomputed activations"]["on"]
+    assert summary["accelerators"]["recomputed activations"]["on"]
     assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])
 
 
@@ -201,7 +201,7 @@ def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
     out = tmp_path / "run"
     monkeypatch.setattr(autotune, "find_batch_size_for", partial(find_batch_size_for, highest=6))
     summary = train(make("sample.fit_batch=true", "train.steps=4"), out)
-    assert summary["engaged"]["largest batch"]["why"].startswith("6 patches instead of 3: ")
+    assert summary["accelerators"]["largest batch"]["reason"].startswith("6 patches instead of 3: ")
     settled = resumed(out)
     assert (settled.sample.batch_size, settled.sample.fit_batch, settled.train.learning_rate_batch) == (6, False, 3)
     assert settled.train.learning_rate is not None

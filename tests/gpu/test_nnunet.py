@@ -12,8 +12,8 @@ from torch import Tensor
 
 pytest.importorskip("nnunetv2.training.loss.compound_losses")
 
+from hasten.config.decision import Accelerator
 from hasten.engine.capture import WARM_UP
-from hasten.engine.measure import Switch
 from hasten.engine.step import TrainStep
 from hasten.nnunet.graph import GraphedStep, why_not_captured
 from hasten.nnunet.loss import hard_counts, objective
@@ -59,7 +59,6 @@ def test_replayed_steps_train_as_plain_ones(
     plain, step = (step_of(tmp_path, optimizer, precision) for _ in range(2))
     graphed = GraphedStep(step, setting(tmp_path, iterations=250_000))
     assert graphed._captured is not None, graphed.switch.why
-    graphed._captured.always = True
     wanted, expected = trained(plain, lambda image, target: plain(image, target, 0))
     losses, weights = trained(step, graphed)
     assert graphed.switch.on, graphed.switch.why
@@ -87,7 +86,7 @@ def test_larger_passes_count_the_same(tmp_path: Path) -> None:
     epochs = []
     for on in (False, True):
         validation = Validation(step, long, partial(hard_counts, regions=False, ignore=None))
-        validation.switch, validation._undecided = Switch(on, ""), False
+        validation.switch, validation._undecided = Accelerator(on, "measured", ""), False
         results = [validation(*each) for each in batches()]
         validation.finish()
         epochs.append(results)

@@ -31,7 +31,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
         pass
 
     monkeypatch.setattr(capture, "SideStream", Own)
-    monkeypatch.setattr(capture, "judge_unpaired", lambda *_: (1.0, 1.0, 1.0, "faster"))
     monkeypatch.setattr(graph, "why_not_captured", lambda step, setting: None)
     return Own
 

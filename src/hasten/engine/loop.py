@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hasten.config.decision import Accelerators
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
@@ -97,8 +98,6 @@ class Loop:
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s if several else None)
         self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.async_validation = self._make_async_validation() if self.train.validate_async else None
-        if components.captured is not None:
-            components.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
         self.last: Any = None
@@ -111,6 +110,13 @@ class Loop:
         self.stop_signal: signal.Signals | None = None
         """The signal that asked the run to stop."""
         self._checked = (first, 0)
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """What is on and what is not: of the components, of the validation, and of the step as a graph."""
+        captured = self.components.captured
+        graph = {} if captured is None else {"CUDA graph": captured.accelerator}
+        return {**self.components.accelerators, **self.evaluator.accelerators, **graph}
 
     def time_s(self) -> float:
         """Seconds of the run, those of earlier processes of it included."""
@@ -138,6 +144,8 @@ class Loop:
                         if captured is None:
                             loss = self.components.step(batch["image"], batch["label"], index)
                         else:
+                            if captured.captures_next:
+                                self._wait_for_threads()
                             loss = captured(index)
                         self.log.losses.append(loss)
                     if self._after_step(index + 1):

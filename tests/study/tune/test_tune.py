@@ -364,7 +364,7 @@ def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
     assert all(measured.gain is not None and measured.once > 0 for measured in result.values())
     tuned = module.apply_changes(config, plan_run(config).config, start, arms[0], ())
     train(tuned, tmp_path / "run")
-    engaged = json.loads((tmp_path / "run" / "plan.json").read_text())["engaged"]
+    engaged = json.loads((tmp_path / "run" / "plan.json").read_text())["accelerators"]
     assert engaged["compiled network"]["on"]
 
 

@@ -104,7 +104,8 @@ class ArmBuilder:
             begin = time.perf_counter()
             compiled = setting["compile"] != "off"
             if compiled:
-                components.step.network = _compiled(components.step.network, setting)
+                step = dataclasses.replace(components.step, network=_compiled(components.step.network, setting))
+                components = dataclasses.replace(components, step=step)
             trace = _trace(components.step, batch)
             components.step(*batch, 0)
             synchronize(self.device)
@@ -132,11 +133,11 @@ class ArmBuilder:
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
         if setting["capture"] and components.captured is None:
-            raise ValueError(f"the step can't be captured, as {components.engaged['CUDA graph'].why}")
+            raise ValueError(f"the step can't be captured, as {components.accelerators['CUDA graph'].reason}")
         if setting["batch_program"] and not components.program.compiled:
             raise ValueError(components.program.why)
-        recomputed = components.engaged.get("recomputed activations")
-        return components, recomputed.why if recomputed else ""
+        recomputed = components.accelerators.get("recomputed activations")
+        return components, recomputed.reason if recomputed else ""
 
     def planned_for(self, setting: Setting) -> RunPlan:
         """The plan under a setting, with nothing left to be measured and a negligible learning rate."""
@@ -197,8 +198,8 @@ class ArmBuilder:
             return self._timed(feed, scale, int(setting["threads"]))
         for _ in range(2):
             replay()  # through the warm-up and the capture
-        if not captured.engaged:
-            raise ValueError(captured.why)
+        if not captured.on:
+            raise ValueError(captured.reason)
         return self._timed(replay, scale, int(setting["threads"]))
 
     def timed_cases(self, arena: Arena) -> tuple[int, ...]:
