@@ -141,7 +141,7 @@ def test_only_the_rounds_that_are_asked_for_are_made() -> None:
 
 def test_what_was_compiled_is_told_by_stage() -> None:
     own = program("in memory", plan())
-    assert (own.compiled, own.why, own.compile_seconds) == (False, "not asked for", 0.0)
+    assert (own.compiled, own.why, own.compile_seconds) == (False, "", 0.0)
 
     def make(number: int, stage: PatchStage) -> Segment:
         made = segment(stage)

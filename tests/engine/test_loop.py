@@ -195,11 +195,15 @@ def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[.
 def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hasten.engine import autotune
-    from hasten.engine.batch_size import find_batch_size_for
+    from hasten.engine import autotune, batch_size, compose
 
     out = tmp_path / "run"
-    monkeypatch.setattr(autotune, "find_batch_size_for", partial(find_batch_size_for, highest=6))
+    with pytest.raises(ValueError, match=r"sample\.fit_batch: searches a GPU's memory"):
+        train(make("sample.fit_batch=true", "train.steps=4"), out)
+    # On the host in place of a GPU.
+    monkeypatch.setattr(compose, "rank_mistakes", lambda planned, strategy: [])
+    monkeypatch.setattr(batch_size, "_reserve_memory", lambda *_: torch.empty(0))
+    monkeypatch.setattr(autotune, "find_batch_size_for", partial(batch_size.find_batch_size_for, highest=6))
     summary = train(make("sample.fit_batch=true", "train.steps=4"), out)
     assert summary["accelerators"]["largest batch"]["reason"].startswith("6 patches instead of 3: ")
     settled = resumed(out)

@@ -265,7 +265,7 @@ def test_fused_kernels_must_be_faster_and_right(
 ) -> None:  # fmt: skip
     card.fused_image = image
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain))
-    _, program, engaged = settled_with_switches(planned(tmp_path, device=ELSEWHERE, steps=steps))
+    _, program, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=steps))
     assert engaged["fused batch kernels"].on is on
     assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])
@@ -275,10 +275,10 @@ def test_fused_kernels_must_be_faster_and_right(
 def test_a_compiled_program_or_another_chain_is_not_fused(
     tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = planned(tmp_path, device=ELSEWHERE, steps=100_000, sample={"compile": True})
+    run = planned(tmp_path, device="cuda", steps=100_000, sample={"compile": True})
     assert "fused batch kernels" not in settled_with_switches(run)[2]
     monkeypatch.setattr(sampling, "fused_places", lambda stages: [])
-    run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
+    run = planned(tmp_path, device="cuda", steps=100_000)
     assert "fused batch kernels" not in settled_with_switches(run)[2]
 
 
@@ -289,6 +289,6 @@ def test_kernels_that_fail_leave_the_program_as_it_is(
         raise RuntimeError("no kernel\nat all")
 
     monkeypatch.setattr(sampling, "_alike", fails)
-    _, _, engaged = settled_with_switches(planned(tmp_path, device=ELSEWHERE, steps=100_000))
+    _, _, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=100_000))
     assert not engaged["fused batch kernels"].on
     assert engaged["fused batch kernels"].reason == "it failed: no kernel"

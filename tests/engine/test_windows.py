@@ -416,7 +416,6 @@ def test_nothing_in_the_loop_waits_for_the_device() -> None:
     files = ["blend.py", "canvas.py", "infer.py", "scores.py", "inferer.py", "windows.py"]
     # Where the device has no room: then the host has to take what it gives up.
     full = ("canvas.py", "Canvas.to_host", ".cpu()")
-    # With infer.flip_below: how many windows are mirrored is what it saves.
     unsure = ("scores.py", "averaged.mirrored", "nonzero")
     # Of scores that lie in the host's memory.
     on_host = ("scores.py", "highest", ".numpy()")

@@ -280,7 +280,15 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_FORMER = {("distribute", "average_every"): 8, ("distribute", "exchange"): "file"}
+_FORMER = {
+    ("distribute", "average_every"): 8,
+    ("distribute", "exchange"): "file",
+    ("infer", "flip_below"): 1.0,
+    ("infer", "size_spread"): 0.0,
+    ("infer", "sums"): "fp32",
+    ("sample", "stage_voxels"): True,
+    ("train", "compile_blocks"): False,
+}
 """Fields of earlier versions, and their defaults: run directories hold every field."""
 
 

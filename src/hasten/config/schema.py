@@ -118,7 +118,7 @@ class SampleConfig:
     batch_size: int | None = None
     """Patches in a step."""
     fit_batch: bool = False
-    """Take the largest batch that fits into memory, and scale the learning rate from `batch_size` to it."""
+    """Take the largest batch that fits into a GPU's memory, and scale the learning rate from `batch_size` to it."""
     foreground_prob: float = 0.5
     """Share of the crops that are centred on a foreground voxel; the class is drawn evenly from those present."""
     flip_prob: Spacing | None = None
@@ -146,8 +146,6 @@ class SampleConfig:
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
-    stage_voxels: bool = True
-    """Whether a stage of smaller patches has more of them in a batch, a whole multiple, up to a full batch's voxels."""
     compile: bool | None = None
     """Compile the batch program; None compiles when the run is long enough for it to pay."""
 
@@ -287,8 +285,6 @@ class TrainConfig:
     most 4 channels; `norms`: without these convolutions; None takes the fastest measured here."""
     compile: bool | None = None
     """torch.compile the network; None compiles when the run is long enough for it to pay."""
-    compile_blocks: bool = False
-    """Compile the blocks that a network repeats, one by one, and not the whole: smaller graphs, seams between them."""
     capture: bool | None = None
     """Replay the whole step as one CUDA graph; None does on a GPU where it measures faster."""
     activations: Amount = "all"
@@ -327,16 +323,10 @@ class InferConfig:
     """Share of a window that overlaps its neighbour."""
     batch_size: int | None = None
     """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
-    size_spread: float = 0.0
-    """Share by which a side of a volume that is not cut may be padded, so that like sizes share a batch."""
     flip_axes: tuple[int, ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
-    flip_below: float = 1.0
-    """Mirror only windows whose confidence, the mean of the voxels' highest probability, is below this; 1: all."""
-    sums: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type in which the scores of overlapping windows are added up; fp16 halves the memory, off by about 1e-3."""
     sums_on_host: bool = False
-    """Add them up in host memory from the start, and not only where the device has no room."""
+    """Add up the scores of windows in host memory from the start, and not only where the device has no room."""
 
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]

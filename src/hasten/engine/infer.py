@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import FusedKernels, Triple
-from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.bands import Box, available_bytes, bands, widened
 from hasten.engine.blend import Mode
@@ -22,7 +21,7 @@ from hasten.engine.canvas import HOST, Decided, Scores, score_room
 from hasten.engine.core_follower import follow_cores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.engine.regrid import Planes, Regridded
-from hasten.engine.scores import Average, above_zero, averaged, confidence, first_output, highest
+from hasten.engine.scores import Average, above_zero, averaged, first_output, highest
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
 from hasten.engine.windows import Windows, slide, slow_axis, volume_shape
 from hasten.nets.surgery.gpu_forms import gpu_forms
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 WINDOW_BATCH = 4
 """Windows that go through the network together where neither the settings nor a measurement decide."""
 _NO_LIMIT = 2**62
-SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +51,12 @@ class Inference:
     fused_kernels: FusedKernels = False
     """Whether convolutions and concatenations run in `gpu_forms`, on a GPU in channels-last; norms are switched by
     `fused_norms`."""
-    size_spread: float = 0.0
-    """Voxels by which a side may be padded beyond what the network asks for."""
     mode: Mode = "gaussian"
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
-    flip_below: float = 1.0
-    """Confidence below which windows, or volumes in one piece, are mirrored; 1 mirrors all."""
     average: Average = "scores"
     """What is averaged over mirror images and windows."""
-    sums: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type of the sums of windows; fp16 takes half the memory and is off by a thousandth of the largest score."""
     sums_on_host: bool = False
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
     overlapping: bool = False
@@ -249,7 +241,6 @@ def _windows(how: Inference) -> Windows:
         batch_size=how.batch_size,
         device=how.device,
         mode=how.mode,
-        sums=SUMS[how.sums],
         sums_device=torch.device("cpu") if how.sums_on_host else None,
         reuse_constant=True,
     )
@@ -257,13 +248,11 @@ def _windows(how: Inference) -> Windows:
 
 def padded_size(shape: Triple, how: Inference) -> Triple:
     """What a volume is padded to: at least a training patch, so that an instance norm sees as much padding as it did
-    in training; with `size_spread`, one of few sizes, so that volumes of like sizes share a batch.
+    in training.
     """
     depth, height, width = (
         max(patch, -(-size // unit) * unit) for size, patch, unit in zip(shape, how.patch, how.divisor, strict=True)
     )
-    if how.size_spread > 0:
-        return bucket_shape((depth, height, width), how.divisor, how.size_spread)
     return depth, height, width
 
 
@@ -276,12 +265,8 @@ def network_scores(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
             output = first_output(network(image), image.ndim)
         return output if how.spatial_dims == 3 else output[:, :, None]
 
-    def unsure(scores: Tensor) -> Tensor:
-        are_probabilities = how.probabilities or how.average == "softmax"
-        return confidence(scores, overlapping=how.overlapping, probabilities=are_probabilities) < how.flip_below
-
     follow_cores()
-    return averaged(once, how.flip_axes, how.average, unsure if how.flip_below < 1 else None)(image)
+    return averaged(once, how.flip_axes, how.average)(image)
 
 
 def _in_one_piece(

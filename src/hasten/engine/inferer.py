@@ -15,13 +15,13 @@ from hasten.config.schema import Triple
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import Decided, Scores, Sink, score_room
-from hasten.engine.infer import SUMS
 from hasten.engine.scores import Average, above_zero, averaged, first_output, highest
 from hasten.engine.step import memory_format
 from hasten.engine.windows import BatchWindow, Windows, count_windows, slide
 from hasten.nets.losses.overlap import plain
 from hasten.nets.surgery.operate import operate
 
+SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""
 

@@ -76,7 +76,8 @@ def choose_program(
     program, compiled = _compiled_or_not(planned, make, share, trial)
     accelerators = {"compiled batch program": compiled}
     segment = program.latest
-    if triton_works(planned.device) and not segment.prepared_on_host and fused_places(segment.stages):
+    on_gpu = triton_works(planned.device) and not program.compiled and not segment.prepared_on_host
+    if on_gpu and fused_places(segment.stages):
         program, accelerators["fused batch kernels"] = _in_few_kernels(program, partial(make, fuse=True), trial)
     slow = planned.augmentation.per_sample
     if slow:
@@ -249,9 +250,7 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     sample, train = planned.config.sample, planned.config.train
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)
-    return stage_plan(
-        sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
-    )
+    return stage_plan(sample.stages, train.steps, sample.patch, unit, sample.batch_size, True, least=least)
 
 
 def _kernel_marker(planned: RunPlan) -> Path:

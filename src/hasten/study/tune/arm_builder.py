@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from hasten.engine.precision import tensor_cores
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep
 from hasten.feed.feed import Feed
-from hasten.nets.blocks import compile_blocks
 from hasten.observe.clock import Clock
 from hasten.study.environment.rates import synchronize
 from hasten.study.run.probes import first_batch, threads
@@ -145,12 +143,11 @@ class ArmBuilder:
         sample = dataclasses.replace(
             config.sample, batch_size=int(setting["batch_size"]), compile=bool(setting["batch_program"])
         )
-        sums: Any = setting["infer_sums"]
-        infer = dataclasses.replace(config.infer, batch_size=int(setting["infer_batch"]), sums=sums)
+        infer = dataclasses.replace(config.infer, batch_size=int(setting["infer_batch"]))
         planned = dataclasses.replace(self.planned, config=dataclasses.replace(config, sample=sample, infer=infer))
         return with_train(
             planned, precision=setting["precision"], channels_last=setting["channels_last"], compile=False,
-            compile_blocks=False, capture=bool(setting["capture"]), activations=str(setting["activations"]),
+            capture=bool(setting["capture"]), activations=str(setting["activations"]),
             learning_rate=_RATE, learning_rate_batch=0,
         )  # fmt: skip
 
@@ -233,11 +230,7 @@ def _unwarned() -> Iterator[None]:
 
 def _compiled(network: nn.Module, setting: Setting) -> nn.Module:
     mode = None if setting["inductor"] == "default" else str(setting["inductor"])
-    if setting["compile"] == "whole":
-        return torch.compile(network, dynamic=False, mode=mode)  # type: ignore[return-value]
-    if not compile_blocks(network):
-        raise ValueError("the network repeats no block")
-    return network
+    return torch.compile(network, dynamic=False, mode=mode)  # type: ignore[return-value]
 
 
 def _trace(step: TrainStep, batch: tuple[Tensor, Tensor]) -> Trace:
