@@ -12,7 +12,7 @@ import torch
 
 from hasten.augment.chain import Batch
 from hasten.augment.make_program import program_of
-from hasten.augment.program import Mixed, OnHost, Program, Segment
+from hasten.augment.program import HostSource, MixedSource, Program, Segment
 from hasten.cache.homes import part_of
 from hasten.feed.feed import Feed
 from hasten.sample.order import cases_of
@@ -36,7 +36,7 @@ def segment(stage: PatchStage, kind: str = "in memory", seed: int = 5) -> Segmen
     if kind == "in memory":
         return made
     part = part_of(arena_of(store), (1, 3), CPU)
-    return replace(made, source=Mixed(part))
+    return replace(made, source=MixedSource(part))
 
 
 def program(kind: str, stages: tuple[PatchStage, ...], samples: int = 0) -> Program:
@@ -118,7 +118,7 @@ def test_a_rounds_cases_are_gone_when_the_next_ones_are_made(stages: tuple[Patch
             current[number] = random_store([(9, 8, 7), (8, 8, 8)], seed=number)
             stores.append(weakref.ref(current[number].values["image"]))
         made = segment_of(current[number], stage.patch, batch_size=stage.batch_size)
-        return replace(made, source=OnHost(stages=1)) if carried else made
+        return replace(made, source=HostSource(stages=1)) if carried else made
 
     feed = Feed(Program(make, DealingRounds(stages=stages, samples=14)), last=20)
     assert sum(1 for _ in feed) == 20

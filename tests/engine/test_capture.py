@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.augment.make_program import program_of
-from hasten.augment.program import OnHost, Program, Segment
+from hasten.augment.program import HostSource, Program, Segment
 from hasten.config.schema import LossConfig
 from hasten.engine import capture
 from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
@@ -303,5 +303,5 @@ def test_what_cannot_be_captured_says_why() -> None:
     assert why_not(step) == "there is no CUDA device"
     assert why_not(replace(step, device=torch.device("cuda"))) is None
     assert why_no_batch(program()) is None
-    elsewhere = replace(segment(), source=OnHost(stages=1))
+    elsewhere = replace(segment(), source=HostSource(stages=1))
     assert "do not all lie on the device" in str(why_no_batch(program_of(elsewhere)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.make_program import program_of
-from hasten.augment.program import OnHost, Piece, Program
+from hasten.augment.program import HostSource, Piece, Program
 from hasten.feed.feed import Feed
 from hasten.feed.ring import Ring
 from tests.augment.stores import random_store, segment_of
@@ -82,7 +82,7 @@ def ring(program: Any, *, first: int = 0, last: int = 6, depth: int = 2) -> Ring
 def ringed(program: Program, first: int, last: int, depth: int) -> Iterator[Batch]:
     """The program's batches as far as the host makes them, carried over, and finished."""
     assert program.segment is not None
-    segment = replace(program.segment, source=OnHost(stages=1))
+    segment = replace(program.segment, source=HostSource(stages=1))
     return map(segment.finish, Ring(segment.prepare(first, last), CPU, depth=depth))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain, Stage, is_per_sample, stages_of
 from hasten.augment.fused import render_fused
-from hasten.augment.program import Mixed, OnHost, Program, Resident, Segment, Source
+from hasten.augment.program import HostSource, MixedSource, Program, ResidentSource, Segment, Source
 from hasten.augment.render import render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
@@ -100,15 +100,15 @@ def _source(cases: CaseSource, stages: Sequence[Stage], device: torch.device, *,
     elsewhere = cases.store.device.type != device.type
     if cases.on_device is None and not elsewhere:
         if cases.whole_cases is None:
-            return Resident()
-        return OnHost(stages=0, whole_cases=cases.whole_cases, prepared_on_host=False)
+            return ResidentSource()
+        return HostSource(stages=0, whole_cases=cases.whole_cases, prepared_on_host=False)
     # Up to the last one that can only run on the host; a crop is cut out there too.
     per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
     on_host = max([int(crops), *per_sample])
     if cases.on_device is not None and on_host == 1:
-        return Mixed(cases.on_device)
+        return MixedSource(cases.on_device)
     # A later stage on the host needs the whole batch there, and whole cases are read by one side.
-    return OnHost(stages=on_host, whole_cases=cases.whole_cases)
+    return HostSource(stages=on_host, whole_cases=cases.whole_cases)
 
 
 def _order(

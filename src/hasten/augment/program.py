@@ -67,7 +67,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class ResidentSource:
     """All cases lie on the device of the batches, which reads them and runs every stage."""
 
     host = prepared_on_host = False
@@ -83,7 +83,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class MixedSource:
     """Some cases lie on the device. Each side reads its own, by the first stage; the device runs the others."""
 
     part: DevicePart
@@ -106,7 +106,7 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True)
-class OnHost:
+class HostSource:
     """The cases lie on the host, which runs the first stages."""
 
     stages: int
