@@ -147,7 +147,7 @@ class SampleConfig:
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
     compile: bool | None = None
-    """Compile the batch program; None compiles when the run is long enough for it to pay."""
+    """Compile the batch program's costly operations on a CPU; None does when the run is long enough for it to pay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,9 +284,9 @@ class TrainConfig:
     """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
     most 4 channels; `norms`: without these convolutions; None takes the fastest measured here."""
     compile: bool | None = None
-    """torch.compile the network; None compiles when the run is long enough for it to pay."""
+    """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None
-    """Replay the whole step as one CUDA graph; None does on a GPU where it measures faster."""
+    """Replay the whole step as one CUDA graph; None does on a GPU where that is possible."""
     activations: Amount = "all"
     """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
     validate_every: int | None = None
