@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,7 @@ def step_of(tmp_path: Path, optimizer: str, precision: str) -> TrainStep:
     net = network().cuda()
     made = muon(net, 3e-5) if optimizer == "muon" else fused_optimizer(sgd(net))
     step, _ = make_step(net, objective(loss()), made, setting(tmp_path), CUDA)
-    step.precision = precision
-    return step
+    return dataclasses.replace(step, precision=precision)
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:

@@ -122,11 +122,13 @@ class HostSource:
 
     def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
         # 1. The samples, where a stage does not cut them out of their cases: made by the transforms, or whole cases.
-        samples, per_case = None, segment.per_case(draws)
+        samples: Batch | None = None
         if self.whole_cases is not None:
             samples, per_case = self.whole_cases.batch(draws.sample.tolist())
-        elif self.stages == 0:
-            samples = {key: _whole(each, draws.case) for key, each in segment.stored().items()}
+        else:
+            per_case = segment.per_case(draws)
+            if self.stages == 0:
+                samples = {key: _whole(each, draws.case) for key, each in segment.stored().items()}
         # 2. Such samples are cases of their own, which the first stage reads wherever it runs.
         cases = segment.stored()
         if samples is not None:

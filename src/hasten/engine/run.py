@@ -277,18 +277,18 @@ def _newest(out: Path) -> Checkpoint | None:
 
 
 def _with_first_reasons(out: Path, accelerators: Accelerators) -> Accelerators:
-    """The accelerators of a resumed run; of those that run.yaml sets, with how they were settled when it began."""
+    """The accelerators of a resumed run; of those that run.yaml sets by now, with how they were settled at first."""
     try:
         content = json.loads((out / PLAN_JSON).read_text())["accelerators"]
         earlier = {name: Accelerator(**each) for name, each in content.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return accelerators
-    again = {
-        name: earlier[name]
-        for name, now in accelerators.items()
-        if name in earlier and earlier[name].on == now.on and now.set_by == "user"
-    }
-    return accelerators | again
+    # run.yaml holds what was measured, so that a resumed run reads it as set by the user.
+    for name, now in accelerators.items():
+        first = earlier.get(name, now)
+        if now.set_by == "user" and first.set_by != "user" and first.on == now.on:
+            accelerators = {**accelerators, name: first}
+    return accelerators
 
 
 def write_start(out: Path, config: Any) -> None:
