@@ -58,10 +58,10 @@ def test_replayed_steps_train_as_plain_ones(
 ) -> None:
     plain, step = (step_of(tmp_path, optimizer, precision) for _ in range(2))
     graphed = GraphedStep(step, setting(tmp_path, iterations=250_000))
-    assert graphed._captured is not None, graphed.switch.why
+    assert graphed._captured is not None, graphed.switch.reason
     wanted, expected = trained(plain, lambda image, target: plain(image, target, 0))
     losses, weights = trained(step, graphed)
-    assert graphed.switch.on, graphed.switch.why
+    assert graphed.switch.on, graphed.switch.reason
     torch.testing.assert_close(torch.stack(losses), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     for left, right in zip(weights, expected, strict=True):
         assert (left - right).norm() <= 0.05 * right.norm()
@@ -103,7 +103,7 @@ def test_the_first_batches_decide(tmp_path: Path) -> None:
     validation = Validation(step, setting(tmp_path, iterations=250_000), counts)
     results = [validation(*each) for each in batches()]
     validation.finish()
-    assert validation.switch.why.startswith(f"{PER_PASS} batches take ")
+    assert validation.switch.reason.startswith(f"{PER_PASS} batches take ")
     assert all(result["loss"].isfinite() for result in results)
 
 

@@ -69,7 +69,7 @@ def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], tmp_path
     assert graphed.switch.reason == "not captured yet"
     assert_as_plain(tmp_path, step, graphed, optimizer)
     assert graphed.switch.on
-    assert "as one CUDA graph" in graphed.switch.why
+    assert "one CUDA graph" in graphed.switch.reason
 
 
 def test_a_loader_may_use_its_memory_again(stand_in: type[FakeStream], tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_first_batches_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     passes = counted(monkeypatch)
     assert_same(outputs(each), single(step))
     assert each.switch.on is faster
-    assert each.switch.why.startswith("4 batches take ")
+    assert each.switch.reason.startswith("4 batches take ")
     assert {1, 4} <= set(passes)
     assert passes[-2:] == ([4, 3] if faster else [1, 1])
     passes.clear()
