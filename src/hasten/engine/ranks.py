@@ -23,9 +23,9 @@ def rank_mistakes(planned: RunPlan, strategy: Strategy) -> list[str]:
     if parts or size > 1:
         dealt = parts_mistake(len(planned.train), parts, config.sample.batch_size, config.train.accumulate, size)
         mistakes += [dealt] if dealt else []
-    if config.sample.fit_batch and planned.device.type == "cpu":
-        mistakes.append("sample.fit_batch: searches a GPU's memory; leave it out on a CPU, where it gains nothing")
     if world.size == 1:
+        if config.sample.fit_batch and planned.device.type == "cpu":
+            mistakes.append("sample.fit_batch: searches a GPU's memory; leave it out on a CPU, where it gains nothing")
         return mistakes
     if len(planned.train) < world.size:
         mistakes.append(
