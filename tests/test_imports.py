@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 OURS = {"hasten": ROOT / "src", "benchmarks": ROOT, "tests": ROOT, "tools": ROOT}
 
 
+@cache
 def file_of(module: str) -> Path | None:
     path = OURS[module.partition(".")[0]].joinpath(*module.split("."))
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py", path) if each.exists()), None)

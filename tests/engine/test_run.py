@@ -234,7 +234,7 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     shorter = summary["accelerators"].get("shorter validation")
     assert (shorter is not None) is (seconds_a_voxel == 1.0)
     if shorter is not None:
-        assert shorter["why"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
+        assert shorter["reason"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
 
 
@@ -249,7 +249,7 @@ def test_a_shorter_validation_is_told_again_where_it_changes(
         evaluator.fit(components.step.network, 10.0)
         assert told in caplog.text
         assert bool(told) == bool(caplog.text)
-        assert ("shorter validation" in components.accelerators) == (seconds_a_voxel == 1.0)
+        assert ("shorter validation" in evaluator.accelerators) == (seconds_a_voxel == 1.0)
 
 
 def test_a_run_of_few_steps_says_so(make: Callable[..., RunConfig], tmp_path: Path) -> None:

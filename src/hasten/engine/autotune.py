@@ -158,18 +158,17 @@ def choose_variant(
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
     measured_as: SetBy = "measured" if len(allowed) > 1 else "default"
+    precision_by: SetBy = "user" if train.precision is not None else "default" if only_fp32 else measured_as
 
-    def outcome(on: bool, setting: object, reason: str) -> Accelerator:
-        return Accelerator(on, measured_as, reason) if setting is None else Accelerator(on, "user", GIVEN)
+    def outcome(on: bool, setting: object) -> Accelerator:
+        return Accelerator(on, measured_as, why) if setting is None else Accelerator(on, "user", GIVEN)
 
     accelerators = {
-        "precision": replace(
-            outcome(variant.precision != "fp32", train.precision, ""), reason=f"{variant.precision}: {precision_why}"
-        ),
-        "channels-last": outcome(variant.channels_last, train.channels_last, why),
+        "precision": Accelerator(variant.precision != "fp32", precision_by, f"{variant.precision}: {precision_why}"),
+        "channels-last": outcome(variant.channels_last, train.channels_last),
     }
     if planned.device.type == "cuda":
-        accelerators["fused kernels"] = outcome(bool(variant.fused_kernels), train.fused_kernels, why)
+        accelerators["fused kernels"] = outcome(bool(variant.fused_kernels), train.fused_kernels)
     return _with_variant(planned, variant), seconds, accelerators
 
 
