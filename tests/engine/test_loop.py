@@ -40,21 +40,6 @@ def inline(make: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFact
     return out
 
 
-def test_validating_beside_the_training_changes_nothing_in_it(
-    make: Callable[..., RunConfig], inline: Path, tmp_path: Path
-) -> None:
-    beside = tmp_path / "beside"
-    summary = train(make("train.validate_async=true"), beside)
-    assert_equal(checkpoint(beside, "last"), checkpoint(inline, "last"))
-    wanted = {record["step"]: record["dice"] for record in metrics(inline, "validation")}
-    results = {record["step"]: record["dice"] for record in metrics(beside, "validation")}
-    assert 14 in results  # the last one is never left out
-    assert results.items() <= wanted.items()
-    best = checkpoint(beside, "best")
-    assert best["dice"] == results[best["step"]] == max(results.values())
-    assert summary["validate_beside_seconds"] > 0 or set(results) == {14}
-
-
 def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
     make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

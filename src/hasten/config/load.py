@@ -297,6 +297,7 @@ _FORMER = {
     ("infer", "sums"): "fp32",
     ("sample", "stage_voxels"): True,
     ("train", "compile_blocks"): False,
+    ("train", "validate_async"): False,
 }
 """Fields of earlier versions, and their defaults: run directories hold every field."""
 

@@ -297,8 +297,6 @@ class TrainConfig:
     """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
     keep_checkpoints: int = 1
     """Checkpoints to resume from that are kept; older ones are removed."""
-    validate_async: bool = False
-    """Validate a copy of the weights beside the training instead of in its place."""
     metric: Literal["dice", "iou"] = "dice"
     """Metric for `target` and for the best checkpoint. Validation reports both."""
     target: float | None = None

@@ -34,8 +34,6 @@ def rank_mistakes(planned: RunPlan, strategy: Strategy) -> list[str]:
         )
     if config.sample.fit_batch:
         mistakes.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
-    if config.train.validate_async:
-        mistakes.append("train.validate_async: not with several processes, which share a validation already; set false")
     if config.train.capture:
         mistakes.append("train.capture: a step that several processes share is not captured; leave it out")
     return mistakes

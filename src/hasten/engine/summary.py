@@ -66,7 +66,6 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
         "position": components.paced.position(loop.done),
         "samples_per_s": spent.samples_per_s,
         "skipped_updates": int(components.step.update.skipped),
-        "validate_beside_seconds": loop.async_validation.seconds if loop.async_validation is not None else 0.0,
         "wait_share": spent.wait_share,
         "accelerators": {name: asdict(each) for name, each in loop.accelerators.items()},
         **about,

@@ -283,6 +283,4 @@ def _notes(run: Assembled, captured: bool) -> Iterator[str]:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
     if captured:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
-    if run.components.planned.config.train.validate_async:
-        yield "Validation runs beside the training: its time is counted as if it stood in the training's place."
     yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."
