@@ -388,7 +388,8 @@ class Program:
         if len({segment.why for segment in self._segments.values()}) == 1:
             return self.latest.why
         sides = {stage: " x ".join(map(str, stage.patch)) for stage in self._segments}
-        return "; ".join(f"{sides[stage]}: {segment.why}" for stage, segment in self._segments.items())
+        told = (f"{sides[stage]}: {segment.why}" for stage, segment in self._segments.items() if segment.why)
+        return "; ".join(told)
 
     @property
     def compile_seconds(self) -> float:
