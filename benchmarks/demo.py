@@ -134,7 +134,7 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
             "samples_per_s": result["steps"] * batch / looped if looped > 0 else None,
             "wait_share": result["seconds"]["wait"] / looped if looped > 0 else None,
             "cases": result["cases"],
-            "engaged": {"worker processes": {"on": True, "why": workers}},
+            "accelerators": {"worker processes": {"on": True, "set_by": "user", "reason": workers}},
         },
     )  # fmt: skip
     write_json(folder / ENV_JSON, environment())

@@ -16,12 +16,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 import hasten
 from hasten.cache.build import get_arena
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.group import process_group
-from hasten.distribute.strategy import Strategy, build_strategy
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world
 from hasten.engine.run_plan import plan_run
-from hasten.engine.sampling import settle_program
+from hasten.engine.sampling import choose_program
 from hasten.engine.update import Update
 from hasten.feed.feed import Feed
 from hasten.nets.over_ranks import counts_over_ranks
@@ -56,7 +57,7 @@ def main(source: str, steps: int = 100, *settings: str) -> list[list[float]]:
     with process_group(world, shared, device):
         with local_rank0_first(world, None):
             arena = get_arena(planned.case_set, config.prepare, config.cache, device=str(device))
-        _, program = settle_program(planned, arena, Share(world.rank, world.size))
+        _, program, _ = choose_program(planned, arena, Share(world.rank, world.size))
         inputs, classes = arena.num_channels, arena.num_classes
         torch.manual_seed(0)
         segmenter = Player(inputs, classes, 1, build_strategy(shared, world), device)

@@ -19,7 +19,7 @@ from hasten.cache.build import get_arena
 from hasten.engine.dice import counts_of, dice_of
 from hasten.engine.infer import infer_labels
 from hasten.engine.run_plan import inference_of, plan_run
-from hasten.engine.sampling import settle_program
+from hasten.engine.sampling import choose_program
 from hasten.feed.feed import Feed
 
 
@@ -41,7 +41,7 @@ def main(source: str, steps: int = 100, *settings: str) -> float:
     planned = plan_run(hasten.load_run(overrides=[*wanted, *settings]))
     config, device = planned.config, planned.device
     arena = get_arena(planned.case_set, config.prepare, config.cache, device=str(device))
-    planned, program = settle_program(planned, arena)
+    planned, program, _ = choose_program(planned, arena)
 
     network = my_network(arena.num_channels, arena.num_classes).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)

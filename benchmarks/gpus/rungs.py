@@ -137,16 +137,14 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
 
 def _captured(step: TrainStep, image: Tensor, label: Tensor, message: str) -> Ready:
     """The step as one CUDA graph, captured and checked as a run's is."""
-    return ready_run(
-        CapturedStep(step=step, load=lambda index: None, batch=lambda: (image, label), always=True), message
-    )
+    return ready_run(CapturedStep(step=step, load=lambda index: None, batch=lambda: (image, label)), message)
 
 
 def ready_run(captured: CapturedStep, message: str = "") -> Ready:
     """After its first steps. Raises RuntimeError for a step that is not captured."""
     for index in range(WARM_UP + 2):
         captured(index)
-    if not captured.engaged:
-        raise RuntimeError(captured.why)
+    if not captured.on:
+        raise RuntimeError(captured.reason)
     numbers = iter(range(WARM_UP + 2, 10**9))
-    return Ready(step=lambda: captured(next(numbers)), note=f"{message}; {captured.why}", close=captured.close)
+    return Ready(step=lambda: captured(next(numbers)), note=f"{message}; {captured.reason}", close=captured.close)

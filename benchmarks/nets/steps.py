@@ -165,9 +165,9 @@ def _in_turns(arms: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, l
 def _about(parts: RunComponents) -> dict[str, Any]:
     from hasten.engine.run_plan import network_size
 
-    engaged = {name: dataclasses.asdict(each) for name, each in parts.engaged.items()}
+    surgery = parts.accelerators.get("surgery")
     network, train = parts.planned.config.network, parts.planned.config.train
     return {
         **network_size(parts.planned), "channels": network.channels, "precision": train.precision,
-        "channels_last": train.channels_last, "surgery": engaged.get("surgery"),
+        "channels_last": train.channels_last, "surgery": surgery and dataclasses.asdict(surgery),
     }  # fmt: skip

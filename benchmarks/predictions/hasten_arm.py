@@ -72,12 +72,12 @@ def _export(job: dict[str, Any], label: Callable[[Any, Any], np.ndarray]) -> Cal
 def _linear(scores: Any, geometry: Any) -> np.ndarray:
     import torch
 
-    from hasten.engine.regrid import Regridded, thick_axis
+    from hasten.engine.regrid import RegridSink, thick_axis
 
     sides = zip(geometry.spacing, geometry.crop_shape, geometry.shape, strict=True)
     prepared = tuple(mm * before / after for mm, before, after in sides)
     axis = thick_axis(prepared, geometry.spacing)  # type: ignore[arg-type]
-    sink = Regridded(geometry.shape, geometry.crop_shape, torch.device("cpu"), axis=0, nearest=axis)
+    sink = RegridSink(geometry.shape, geometry.crop_shape, torch.device("cpu"), axis=0, nearest=axis)
     depth, height, width = geometry.shape
     for start in range(0, depth, _LAYER):
         stop = min(start + _LAYER, depth)

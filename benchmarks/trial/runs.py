@@ -87,7 +87,7 @@ def _absent(file: str, verb: str, box: Box) -> Command:
 JSONS: dict[str, str] = {
     "null": "null", "list": "[]", "object": "{}", "number": "5", "nan": "NaN", "deep": DEEP,
     "digits": "[" + "9" * 5000 + "]", "wrong-types": json.dumps(
-        {"best": 5, "seconds": [], "target": "x", "step": "x", "loss": {}, "engaged": 3, "cases": None, "type": [],
+        {"best": 5, "seconds": [], "target": "x", "step": "x", "loss": {}, "accelerators": 3, "cases": None, "type": [],
          "decisions": 7, "time_s": None, "dice": "high", "event": 3, "kind": "train", "status": 9}),
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ _HOME = {
     "export_weights": "hasten.engine.export",
     "load_predictor": "hasten.engine.predictor",
     "load_run": "hasten.config.load",
-    "make_plan": "hasten.engine.run_plan",
+    "make_plan": "hasten.engine.budget",
     "predict": "hasten.engine.predict",
     "restore_state": "hasten.engine.state",
     "spawn_ddp": "hasten.distribute.spawn",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.augment.compile import compile_transforms
+from hasten.augment.program import HostSource
 from hasten.feed.feed import Feed
 from hasten.sample.share import Share
 from tests.augment.stores import bind_store
@@ -38,7 +39,7 @@ def test_shares_of_a_chain_that_begins_sample_by_sample() -> None:
     ]
     lowered, data = compile_transforms(Compose(transforms)), rows(3)
     whole = lowered.bind(data, batch_size=8)
-    assert whole.latest.whole_cases is not None
+    assert isinstance(whole.latest.source, HostSource)
     for pieces in (1, 2):
         shares = [lowered.bind(data, batch_size=8, share=Share(rank, 2, pieces)) for rank in range(2)]
         assert equal(joined([each(3) for each in shares], pieces), whole(3))

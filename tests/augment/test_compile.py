@@ -45,6 +45,7 @@ from torch import Tensor
 
 import hasten
 from hasten.augment.compile import compile_transforms
+from hasten.augment.program import HostSource, ResidentSource
 from hasten.cache.arena_in_memory import arena_from_items
 from hasten.cache.dataset import CacheDataset
 from hasten.cache.persistent import PersistentDataset
@@ -276,7 +277,7 @@ def test_transforms_before_the_crop_run_as_monais_do() -> None:
         RandShiftIntensityd("image", offsets=(0.2, 0.2), prob=1),
     ]
     bound = compile_transforms(Compose(chain)).bind(rows(1), batch_size=2)
-    assert bound.latest.whole_cases is not None
+    assert isinstance(bound.latest.source, HostSource)
     wanted = plain(Compose(chain)(copied(rows(1)[0])))
     for key in KEYS:
         assert torch.allclose(bound(0)[key][1].float(), wanted[key].float(), atol=1e-5)
@@ -329,7 +330,7 @@ def test_it_is_bound_to_rows_and_to_cached_data_sets_alike(tmp_path: Path) -> No
         SmartCacheDataset(data, own, replace_rate=0.5, cache_num=3, shuffle=False, progress=False),
     ):
         bound = program.bind(dataset, batch_size=4, seed=2)
-        assert bound.latest.whole_cases is None
+        assert isinstance(bound.latest.source, ResidentSource)
         result = bound(1)
         for key in KEYS:
             assert torch.equal(result[key], wanted[key])
@@ -380,7 +381,7 @@ def test_items_of_several_sizes_without_a_crop() -> None:
         lowered(*flips).bind(data, batch_size=2)
     resize = Resized(KEYS, spatial_size=(8, 8, 8), mode=("trilinear", "nearest"))
     bound = compile_transforms(Compose([flips[0], resize, flips[1]])).bind(data, batch_size=2)
-    assert bound.latest.whole_cases is not None
+    assert isinstance(bound.latest.source, HostSource)
     assert bound(0)["image"].shape == (2, 2, 8, 8, 8)
 
 

@@ -20,7 +20,7 @@ from hasten.augment.make_program import CaseSource, make_segment, program_of
 from hasten.augment.mix import MixUp
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.presets import default_chain
-from hasten.augment.program import Segment
+from hasten.augment.program import HostSource, Segment
 from hasten.augment.render import render
 from hasten.augment.whole_cases import Items, WholeCases
 from hasten.cache.arena import Store
@@ -89,9 +89,9 @@ def test_cases_on_both_sides_make_the_same_batches(
     store, chain = store_of_dims(dims, num_channels), chain_of(name, dims)
     part = part_of(arena_of(store), on_device, CPU)
     own, whole = segment(chain, store, on_device=part), segment(chain, store)
-    assert own.hands_over
+    assert own.prepared_on_host
     # A transform that runs on the host needs the whole batch there.
-    assert (own.on_device is None) == (name == "sample by sample")
+    assert isinstance(own.source, HostSource) == (name == "sample by sample")
     assert_the_same(own, whole)
     assert set(own(2)) == {"image", "label", "site"}
 
@@ -126,7 +126,7 @@ def test_a_batch_may_be_handed_over_after_any_stage(dims: int, name: str) -> Non
     own = segment(chain_of(name, dims), store_of_dims(dims))
     least = 4 if name == "sample by sample" else 1
     for stages in range(least, len(own.stages) + 1):
-        assert_the_same(replace(own, hands_over=True, host_stages=stages), own)
+        assert_the_same(replace(own, source=HostSource(stages=stages)), own)
 
 
 @each_chain
@@ -139,7 +139,7 @@ def test_without_a_crop_whole_samples_are_handed_over(dims: int, name: str) -> N
     assert_the_same(segment(chain, store, on_device=part_of(arena_of(store), (0, 2), CPU)), own)
     least = 3 if name == "sample by sample" else 0
     for stages in range(least, len(own.stages) + 1):
-        assert_the_same(replace(own, hands_over=True, host_stages=stages), own)
+        assert_the_same(replace(own, source=HostSource(stages=stages)), own)
     assert own(0)["site"].tolist() == [10 * case for case in next(iter(own.draws(0, 1))).case.tolist()]
 
 
@@ -161,7 +161,7 @@ def test_samples_that_transforms_made_of_whole_cases_are_handed_over(dims: int, 
     own = segment(replace(chain_of(name, dims), crop=None), example, whole_cases=source)
     least = 3 if name == "sample by sample" else 0
     for stages in range(least, len(own.stages) + 1):
-        assert_the_same(replace(own, hands_over=True, host_stages=stages), own)
+        assert_the_same(replace(own, source=HostSource(stages=stages, whole_cases=source)), own)
 
 
 @pytest.mark.parametrize(("name", "crops", "stages"), [
@@ -173,6 +173,6 @@ def test_the_host_does_what_only_it_can(name: str, crops: bool, stages: int) -> 
     own = make_segment(
         chain, CaseSource(store=store_of_dims(3, 1, [(4, 5, 6)] * 2)), batch_size=2, seed=0, device="meta"
     )
-    assert own.hands_over
-    assert own.host_stages == stages
+    assert own.prepared_on_host
+    assert own.source == HostSource(stages=stages)
     assert own.why_not_captured is not None

@@ -12,7 +12,7 @@ import torch
 
 from hasten.augment.chain import Batch
 from hasten.augment.make_program import program_of
-from hasten.augment.program import Program, Segment
+from hasten.augment.program import HostSource, MixedSource, Program, Segment
 from hasten.cache.homes import part_of
 from hasten.feed.feed import Feed
 from hasten.sample.order import cases_of
@@ -36,7 +36,7 @@ def segment(stage: PatchStage, kind: str = "in memory", seed: int = 5) -> Segmen
     if kind == "in memory":
         return made
     part = part_of(arena_of(store), (1, 3), CPU)
-    return replace(made, on_device=part, hands_over=True, host_stages=1)
+    return replace(made, source=MixedSource(part))
 
 
 def program(kind: str, stages: tuple[PatchStage, ...], samples: int = 0) -> Program:
@@ -118,7 +118,7 @@ def test_a_rounds_cases_are_gone_when_the_next_ones_are_made(stages: tuple[Patch
             current[number] = random_store([(9, 8, 7), (8, 8, 8)], seed=number)
             stores.append(weakref.ref(current[number].values["image"]))
         made = segment_of(current[number], stage.patch, batch_size=stage.batch_size)
-        return replace(made, hands_over=carried, host_stages=int(carried))
+        return replace(made, source=HostSource(stages=1)) if carried else made
 
     feed = Feed(Program(make, DealingRounds(stages=stages, samples=14)), last=20)
     assert sum(1 for _ in feed) == 20
@@ -141,13 +141,13 @@ def test_only_the_rounds_that_are_asked_for_are_made() -> None:
 
 def test_what_was_compiled_is_told_by_stage() -> None:
     own = program("in memory", plan())
-    assert (own.compiled, own.why, own.compile_seconds) == (False, "not asked for", 0.0)
+    assert (own.compiled, own.why, own.compile_seconds) == (False, "", 0.0)
 
     def make(number: int, stage: PatchStage) -> Segment:
         made = segment(stage)
         return replace(made, compiled=True, why="compiled in 3.0 s", compile_seconds=3.0) if stage.first else made
 
     mixed = Program(make, DealingRounds(stages=plan()[:2]))
-    assert mixed.why == "4 x 4 x 2: not asked for; 6 x 6 x 4: compiled in 3.0 s"
+    assert mixed.why == "6 x 6 x 4: compiled in 3.0 s"
     assert mixed.compile_seconds == 3.0
     assert not mixed.compiled

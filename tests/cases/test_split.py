@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.cases.split import settle_split, split_cases, split_warnings
+from hasten.cases.split import choose_split, split_cases, split_warnings
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import SplitConfig
 
@@ -114,7 +114,7 @@ def test_what_is_set_decides_and_then_the_source(
     names = [f"c{number}" for number in range(6)]
     placed = {name: fold for name, fold in folds.items() if fold is not None}
     source = dataclasses.replace(case_set(names), held_out=tuple(held_out.split()), folds=placed)
-    settled, decision = settle_split(source, SplitConfig(**given))
+    settled, decision = choose_split(source, SplitConfig(**given))
     assert settled.by == decision.value == by
     assert ("by the folds of list.json" in decision.reason) == (by == "fold" and bool(folds))
     train, validation = split_cases(source, SplitConfig(**given))

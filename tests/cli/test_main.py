@@ -75,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(("phantom", out, settings))
 
     monkeypatch.setitem(sys.modules, "hasten.engine.run", SimpleNamespace(train=train))
-    monkeypatch.setitem(sys.modules, "hasten.engine.run_plan", SimpleNamespace(make_plan=make_plan))
+    monkeypatch.setitem(sys.modules, "hasten.engine.budget", SimpleNamespace(make_plan=make_plan))
     monkeypatch.setitem(sys.modules, "hasten.engine.predict", SimpleNamespace(predict=predict))
     monkeypatch.setitem(sys.modules, "hasten.report.page", SimpleNamespace(write_report=write_report))
     monkeypatch.setitem(sys.modules, "hasten.cases.phantom", SimpleNamespace(write_phantoms=write_phantoms))

@@ -49,7 +49,7 @@ def test_strengths_of_the_default_belong_to_it() -> None:
 
 def test_every_field_of_sample_is_a_strength_or_goes_on_for_all() -> None:
     names = {field.name for field in dataclasses.fields(SampleConfig)}
-    rest = {"patch", "batch_size", "fit_batch", "foreground_prob", "stages", "stage_voxels", "compile"}
+    rest = {"patch", "batch_size", "fit_batch", "foreground_prob", "stages", "compile"}
     assert names == rest | set(OF_DEFAULT)
 
 

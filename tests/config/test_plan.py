@@ -14,7 +14,7 @@ from hasten.config.decision import CPU, GIVEN, GPU, Budget, Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import dump_run, load_run
 from hasten.config.networks import NETWORKS, network_mistake
-from hasten.config.plan import make_plan
+from hasten.config.plan import decide_settings
 from hasten.config.schema import AugmentConfig, NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.config.settled import PlannedRun, planned_run
 
@@ -69,7 +69,7 @@ MULTI = fingerprint((155, 240, 240), channels=("FLAIR", "T1w", "t1gd", "T2w"), m
 def plan(
     data: Fingerprint, config: RunConfig | None = None, *, cuda: bool = False
 ) -> tuple[PlannedRun, dict[str, Decision]]:
-    return make_plan(data, config or RunConfig(), num_train=len(data.shapes), cuda=cuda)
+    return decide_settings(data, config or RunConfig(), num_train=len(data.shapes), cuda=cuda)
 
 
 def network(**settings: Any) -> RunConfig:
@@ -341,7 +341,7 @@ def test_given_channels_decide_the_number_of_strides(name: str, channels: tuple[
     config, decisions = plan(data, network(name=name, channels=channels))
     assert config.network.strides is not None
     assert len(config.network.strides) == len(channels) - 1
-    assert decisions["network.channels"] == Decision(channels, GIVEN, given=True)
+    assert decisions["network.channels"] == Decision(channels, GIVEN, "user")
     assert config.sample.patch is not None
     assert not any(side % by for side, by in zip(config.sample.patch, unit_of(config.network.strides), strict=True))
 
@@ -364,7 +364,7 @@ def test_any_patch_gets_a_network_with_levels_enough(patch: Shape, name: str) ->
     given_patch = RunConfig(sample=SampleConfig(patch=patch), network=NetworkConfig(name=name))  # type: ignore[arg-type]
     config, decisions = plan(fingerprint((51, 35, 35)), given_patch)
     assert config.sample.patch == patch
-    assert decisions["sample.patch"] == Decision(patch, GIVEN, given=True)
+    assert decisions["sample.patch"] == Decision(patch, GIVEN, "user")
     assert config.network.strides is not None
     assert len(config.network.strides) >= (2 if name == "dynunet" else 1)
     assert not any(side % by for side, by in zip(patch, unit_of(config.network.strides), strict=True))
@@ -458,4 +458,4 @@ def test_kernels_of_2d_images_and_those_given() -> None:
     given_kernels = ((1, 3, 3), (3, 3, 3), (5, 3, 3))
     config, decisions = plan(CT, network(name="dynunet", channels=(4, 8, 16), kernel_size=given_kernels))
     assert config.network.kernel_size == given_kernels
-    assert decisions["network.kernel_size"] == Decision(given_kernels, GIVEN, given=True)
+    assert decisions["network.kernel_size"] == Decision(given_kernels, GIVEN, "user")

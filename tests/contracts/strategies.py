@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, distributed
 
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, StrategyName, TrainConfig
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.group import process_group
-from hasten.distribute.strategy import Strategy, build_strategy
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.state import restore_state, training_state

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from hasten.distribute.balance import (
     balance_sentence,
-    bucket_shape,
     case_costs,
     deal,
     imbalance,
@@ -109,14 +107,3 @@ def test_ranks_share_the_validation(costs: list[float], size: int) -> None:
     check_dealt(shares, len(costs), size)
     if len(costs) < size:
         assert sum(1 for share in shares if not share) == size - len(costs)
-
-
-@given(st.tuples(*[st.integers(1, 600)] * 3), st.tuples(*[st.sampled_from([1, 8, 16])] * 3), st.floats(0.01, 1.0))
-def test_a_bucket_holds_its_volumes(shape: tuple, unit: tuple, spread: float) -> None:
-    result = bucket_shape(shape, unit, spread)
-    for side, padded, by in zip(shape, result, unit, strict=True):
-        assert padded % by == 0
-        assert padded >= side
-        assert padded <= max(by * math.ceil(side / by), side * (1 + spread) + by)
-    # What is padded already stays as it is.
-    assert bucket_shape(result, unit, spread) == result

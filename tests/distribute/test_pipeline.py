@@ -176,13 +176,13 @@ def test_what_cannot_be_cut(network: nn.Module, stages: int, message: str) -> No
 
 def test_settings_that_do_not_fit_are_told() -> None:
     config = RunConfig(
-        train=TrainConfig(precision="fp16", compile=True, capture=True, activations="1GiB", validate_async=True),
+        train=TrainConfig(precision="fp16", compile=True, capture=True, activations="1GiB"),
         sample=SampleConfig(batch_size=6, fit_batch=True),
         distribute=DistributeConfig(strategy="pipeline", sync_norm=True, gradients="fp16"),
     )
     results = {mistake.partition(":")[0] for mistake in Pipeline(World(), config.distribute).mistakes(config)}
     assert results == {
-        "train.precision", "train.compile", "train.capture", "train.activations", "train.validate_async",
+        "train.precision", "train.compile", "train.capture", "train.activations",
         "sample.fit_batch", "distribute.sync_norm", "distribute.gradients", "distribute.micro_batches",
     }  # fmt: skip
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
+from hasten.engine.budget import make_plan
 from hasten.engine.predict import predict
 from hasten.engine.run import train
-from hasten.engine.run_plan import make_plan
 from tests.docs.reading import DOCS, blocks
 
 

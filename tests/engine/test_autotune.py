@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from hasten.cases.types import Case, CaseSet
+from hasten.config.decision import Accelerator
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.plan import make_plan
+from hasten.config.plan import decide_settings
 from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.engine import autotune, measure
-from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
+from hasten.engine.autotune import choose_autotuning, choose_compiled, choose_variant, probe_of
 from hasten.engine.experiments import Experiments
-from hasten.engine.measure import Probe, Switch
+from hasten.engine.measure import Probe
 from hasten.engine.run_plan import RunPlan, augmentation_of, build_net
 from hasten.engine.variant import Variant, VariantTimes
 from hasten.nets.build import build_network
@@ -90,7 +91,7 @@ def planned(
         network=NetworkConfig(name="unet", channels=(2, 4, 4)[: len(strides) + 1], strides=strides),
         train=TrainConfig(**train),
     )
-    config, decisions = make_plan(fingerprint, config, num_train=2, cuda=False)
+    config, decisions = decide_settings(fingerprint, config, num_train=2, cuda=False)
     return RunPlan(
         config=config,
         decisions=decisions,
@@ -123,7 +124,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     network = nn.Identity()
-    result, engaged, _ = settle_variant(planned(tmp_path), network, unlimited())
+    result, _, engaged = choose_variant(planned(tmp_path), network, unlimited())
     ((timed, probe, allowed, memory, _),) = asked
     assert timed is network
     assert probe.shape == (min(4, torch.get_num_threads()), 2, 16, 16, 16)
@@ -135,42 +136,44 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
     ]
     assert memory == tmp_path / "measured"
     assert (result.config.train.precision, result.config.train.channels_last) == ("bf16", True)
-    assert engaged["autocast bf16"].on
+    assert engaged["precision"].on
     assert engaged["channels-last"].on
-    assert all("bf16 channels-last 10 ms" in each.why for each in engaged.values())
+    assert all("bf16 channels-last 10 ms" in each.reason for each in engaged.values())
 
 
 def test_bf16_is_not_measured_on_a_processor_that_emulates_it(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hasten.engine.variant.cpu_has_bf16", lambda: False)
-    _, engaged, _ = settle_variant(planned(tmp_path), nn.Identity(), unlimited())
+    _, _, engaged = choose_variant(planned(tmp_path), nn.Identity(), unlimited())
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "fp32 channels-last"]
-    assert (engaged["autocast bf16"].on, "no bf16 instructions" in engaged["autocast bf16"].why) == (False, True)
-    assert "measured" in engaged["channels-last"].why
+    assert (engaged["precision"].on, "no bf16 instructions" in engaged["precision"].reason) == (False, True)
+    assert "measured" in engaged["channels-last"].reason
 
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
-    result, engaged, _ = settle_variant(
+    result, _, engaged = choose_variant(
         planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity(), unlimited()
     )
     assert asked == []
     assert (result.config.train.precision, result.config.train.channels_last) == (precision, last)
-    name = f"autocast {'bf16' if precision == 'fp32' else precision}"
-    assert engaged == {name: Switch(precision != "fp32", GIVEN), "channels-last": Switch(last, GIVEN)}
+    assert engaged == {
+        "precision": Accelerator(precision != "fp32", "user", f"{precision}: {GIVEN}"),
+        "channels-last": Accelerator(last, "user", GIVEN),
+    }
 
 
 def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    _, engaged, _ = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity(), unlimited())
+    _, _, engaged = choose_variant(planned(tmp_path, precision="fp16"), nn.Identity(), unlimited())
     assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
-    assert engaged["autocast fp16"] == Switch(True, GIVEN)
-    assert "measured" in engaged["channels-last"].why
-    _, engaged, _ = settle_variant(planned(tmp_path, channels_last=True), nn.Identity(), unlimited())
+    assert engaged["precision"] == Accelerator(True, "user", f"fp16: {GIVEN}")
+    assert "measured" in engaged["channels-last"].reason
+    _, _, engaged = choose_variant(planned(tmp_path, channels_last=True), nn.Identity(), unlimited())
     assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
-    assert engaged["channels-last"] == Switch(True, GIVEN)
-    assert "measured" in engaged["autocast bf16"].why
+    assert engaged["channels-last"] == Accelerator(True, "user", GIVEN)
+    assert "measured" in engaged["precision"].reason
 
 
 @pytest.mark.parametrize(
@@ -198,28 +201,28 @@ def test_layers_whose_bf16_gradients_are_wrong_stay_in_float32(
 ) -> None:
     run = planned(tmp_path, dims=dims, patch=patch, strides=strides, device=device)
     network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=dims)
-    _, engaged, _ = settle_variant(run, network, unlimited())
+    _, _, engaged = choose_variant(run, network, unlimited())
     assert {variant.precision for variant in asked[0][2]} >= {"fp32", "bf16"}
     kept = [name for name, module in network.named_modules() if type(module).__name__.startswith("Fp32")]
     assert (kept == []) is sound
-    assert ("stay in float32" in engaged["autocast bf16"].why) is not sound
+    assert ("stay in float32" in engaged["precision"].reason) is not sound
 
 
 def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     run = planned(tmp_path, fp32_layers=("model.0.*",), precision="bf16")
     network = build_net(run)
-    _, engaged, _ = settle_variant(run, network, unlimited())
-    assert "layers stay in float32 (train.fp32_layers)" in engaged["autocast bf16"].why
+    _, _, engaged = choose_variant(run, network, unlimited())
+    assert "layers stay in float32 (train.fp32_layers)" in engaged["precision"].reason
     assert type(network.model[0].conv).__name__.startswith("Fp32")  # type: ignore[index, union-attr]
     with pytest.raises(ValueError, match=r"train\.fp32_layers: 'absent\.\*' matches no module"):
-        settle_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run), unlimited())
+        choose_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run), unlimited())
 
 
 def test_a_gpu_without_fast_bf16_is_offered_tf32_too(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    settle_variant(
+    choose_variant(
         planned(tmp_path, device="cuda", channels_last=False, fused_kernels=False), nn.Identity(), unlimited()
     )
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
@@ -229,7 +232,7 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
     run = planned(tmp_path, device="cuda")
     network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=3)
     operate(network)
-    result, engaged, _ = settle_variant(run, network, unlimited())
+    result, _, engaged = choose_variant(run, network, unlimited())
     _, probe, allowed, _, _ = asked[0]
     assert probe.replay
     assert [str(variant) for variant in allowed] == [
@@ -240,7 +243,7 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
 
 
 def test_what_is_never_captured_is_not_timed_as_a_graph(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    settle_variant(planned(tmp_path, device="cuda", capture=False, fused_kernels=False), nn.Identity(), unlimited())
+    choose_variant(planned(tmp_path, device="cuda", capture=False, fused_kernels=False), nn.Identity(), unlimited())
     _, probe, allowed, _, _ = asked[0]
     assert not probe.replay
     assert not any(variant.fused_kernels for variant in allowed)
@@ -253,11 +256,11 @@ def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypa
     monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
     run = planned(tmp_path)
     network = build_net(run)
-    result, engaged, _ = settle_variant(run, network, unlimited())
+    result, _, engaged = choose_variant(run, network, unlimited())
     assert result.config.train.precision in ("fp32", "bf16")
     assert result.config.train.channels_last is not None
-    assert set(engaged) == {"autocast bf16", "channels-last"}
-    again, evidence, _ = settle_variant(run, network, unlimited())
+    assert set(engaged) == {"precision", "channels-last"}
+    again, _, evidence = choose_variant(run, network, unlimited())
     assert (again.config, evidence) == (result.config, engaged)
 
 
@@ -292,22 +295,23 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
     calls: list[Any] = []
     network, other = nn.Identity(), nn.Identity()
 
-    def compiled(
-        own: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool
-    ) -> tuple[nn.Module, Switch]:
+    def compiled(own: nn.Module, probe: Probe, variant: Variant, *, always: bool) -> tuple[nn.Module, Accelerator]:
         calls.append((own, variant, always))
-        return (other, Switch(True, "twice as fast")) if works else (own, Switch(False, "not faster"))
+        return (
+            (other, Accelerator(True, "measured", "twice as fast"))
+            if works
+            else (own, Accelerator(False, "measured", "not faster"))
+        )
 
     monkeypatch.setattr(autotune, "faster_compiled", compiled)
     run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
-    switches: dict[str, Switch] = {}
-    result, chosen = settle_network(run, network, step_seconds * steps, switches, unlimited())
-    engaged = switches["compiled network"]
+    result, chosen, accelerators = choose_compiled(run, network, step_seconds * steps, unlimited())
+    engaged = accelerators["compiled network"]
     if tried:
         assert calls == [(network, Variant(precision="bf16", channels_last=True), compile is True)]
     else:
         assert calls == []
-        assert engaged.why == GIVEN if compile is False else "not 3 times as much" in engaged.why
+        assert engaged.reason == GIVEN if compile is False else "not 3 times as much" in engaged.reason
     assert chosen is (other if tried and works else network)
     assert engaged.on is result.config.train.compile is (tried and works)
     assert dataclasses.replace(result.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
@@ -315,22 +319,18 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
 
 @pytest.mark.parametrize(("predicted", "on"), [(0.0, False), (599.0, False), (601.0, True)])
 def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool) -> None:
-    step, engaged = SimpleNamespace(autotune=None, device=torch.device("cuda")), dict[str, Switch]()
-    settle_autotuning(cast(Any, step), predicted, engaged)
-    assert (step.autotune, engaged["cuDNN autotuning"].on) == (on, on)
-    assert ("was not measured" in engaged["cuDNN autotuning"].why) == (predicted == 0)
+    autotune, engaged = choose_autotuning(torch.device("cuda"), predicted)
+    assert (autotune, engaged["cuDNN autotuning"].on) == (on, on)
+    assert ("was not measured" in engaged["cuDNN autotuning"].reason) == (predicted == 0)
 
 
-@pytest.mark.parametrize(("device", "least"), [("cpu", 1200), ("cuda", 200)])
-def test_compiling_the_network_is_tried_earlier_on_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, least: int
-) -> None:
-    monkeypatch.setattr(autotune, "faster_compiled", lambda network, *_, **__: (network, Switch(False, "tried")))
-    run = planned(tmp_path, device=device, precision="bf16", channels_last=True)
-    for seconds, tried in ((least - 1.0, False), (least + 1.0, True)):
-        engaged: dict[str, Switch] = {}
-        settle_network(run, nn.Identity(), seconds, engaged, unlimited())
-        assert (engaged["compiled network"].why == "tried") is tried
+def test_compiling_the_network_is_tried_in_long_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = Accelerator(False, "measured", "tried")
+    monkeypatch.setattr(autotune, "faster_compiled", lambda network, *_, **__: (network, outcome))
+    for device, seconds, tried in (("cpu", 1199.0, False), ("cpu", 1201.0, True), ("cuda", 1e9, False)):
+        run = planned(tmp_path, device=device, precision="bf16", channels_last=True)
+        _, _, engaged = choose_compiled(run, nn.Identity(), seconds, unlimited())
+        assert (engaged["compiled network"] is outcome) is tried
 
 
 @pytest.mark.parametrize(("wanted", "steps", "tried"), [(None, 199, False), (None, 200, True), (True, 10, True)])
@@ -340,11 +340,11 @@ def test_short_runs_capture_nothing(
     for name in ("why_not", "why_no_batch"):
         monkeypatch.setattr(autotune, name, lambda _: None)
     monkeypatch.setattr(autotune, "captured_run", lambda *given, **others: given)
-    run, engaged = planned(tmp_path, capture=wanted, steps=steps), dict[str, Switch]()
     program = cast(Any, SimpleNamespace(segment="segment"))
-    _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged, steps)
+    run = planned(tmp_path, capture=wanted, steps=steps)
+    _, captured, engaged = autotune.choose_capture(run, cast(Any, "step"), program, steps)
     assert (captured is not None) is tried
-    assert tried or "runs of 200 or more" in engaged["CUDA graph"].why
+    assert tried or "runs of 200 or more" in engaged["CUDA graph"].reason
 
 
 def test_a_short_run_on_a_gpu_compares_nothing(
@@ -353,8 +353,8 @@ def test_a_short_run_on_a_gpu_compares_nothing(
     run = planned(tmp_path, device="cuda", steps=60)
     for works in (True, False):
         monkeypatch.setattr(autotune, "triton_works", lambda device, works=works: works)
-        settle_variant(run, nn.Identity(), unlimited())
-        settle_variant(run, nn.Identity(), limited_to(110.0))
+        choose_variant(run, nn.Identity(), unlimited())
+        choose_variant(run, nn.Identity(), limited_to(110.0))
     endless, limited, *without_triton = (is_short for *_, is_short in asked)
     # A step is two passes of the probe.
     assert (endless(1.0), endless(1.1)) == (True, False)
@@ -379,7 +379,7 @@ def test_a_short_run_on_a_processor_compares_nothing(
     kernels = SimpleNamespace(functions="functions" if compiled else None)
     monkeypatch.setattr(autotune, "cpu_kernels", lambda: kernels)
     for steps, experiments in ((1000, unlimited()), (1001, unlimited()), (1001, limited_to(1000.0))):
-        settle_variant(planned(tmp_path, steps=steps, **settings), nn.Identity(), experiments)
+        choose_variant(planned(tmp_path, steps=steps, **settings), nn.Identity(), experiments)
     if may:
         # In the last case 1000 s are left for steps of 1 s.
         each = probe_of(planned(tmp_path)).shape[0] / 4

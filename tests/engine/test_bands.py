@@ -17,7 +17,7 @@ from hasten.engine.bands import Box, available_bytes, bands, widened
 from hasten.engine.blend import make_axis, restricted
 from hasten.engine.canvas import Canvas
 from hasten.engine.infer import Inference, infer_labels, infer_on_grid
-from hasten.engine.regrid import Regridded
+from hasten.engine.regrid import RegridSink
 from hasten.engine.windows import Windows
 
 CPU = torch.device("cpu")
@@ -108,10 +108,10 @@ def test_the_scores_held_stay_within_the_budget(
     classes: int, new_shape: Triple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, budget, most, windows = (48, 64, 64), 1_500_000, 0, 0
-    sinks: list[Regridded] = []
-    add, begin = Canvas.add, Regridded.__init__
+    sinks: list[RegridSink] = []
+    add, begin = Canvas.add, RegridSink.__init__
 
-    def kept(self: Regridded, *args: Any, **also: Any) -> None:
+    def kept(self: RegridSink, *args: Any, **also: Any) -> None:
         sinks.append(self)
         begin(self, *args, **also)
 
@@ -125,7 +125,7 @@ def test_the_scores_held_stay_within_the_budget(
         most = max(most, 4 * (cells + waiting))
 
     monkeypatch.setattr(Canvas, "add", watched)
-    monkeypatch.setattr(Regridded, "__init__", kept)
+    monkeypatch.setattr(RegridSink, "__init__", kept)
     counts = {}
     for size in (10**9, budget):
         most, windows = 0, 0

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -12,14 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hasten.engine import batch_size as module
-from hasten.engine.batch_size import (
-    HostBudget,
-    find_batch_size,
-    find_batch_size_for,
-    host_batch_size,
-)
+from hasten.engine.batch_size import find_batch_size, find_batch_size_for
 from hasten.engine.out_of_memory import out_of_memory
-from hasten.nets.recompute.measure import HostBytes
 
 CPU = torch.device("cpu")
 ERRORS = [
@@ -124,52 +117,17 @@ def test_impossible_limits_are_told(settings: dict[str, int]) -> None:
         find_batch_size(Machine(5), **settings)
 
 
-@given(fixed=st.integers(0, 10**6), each=st.integers(1, 10**5), batches=st.integers(2, 200), lowest=st.integers(1, 4))
-def test_on_a_host_the_largest_is_predicted_and_never_run(fixed: int, each: int, batches: int, lowest: int) -> None:
-    ran: list[int] = []
-    budget = fixed + each * batches + each // 2
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Steps run on the host in place of a GPU. Returns the bytes that are held back, as they are asked for."""
+    asked: list[int] = []
 
-    def bytes_of(call: Any, limit: int) -> int:
-        assert limit == budget
-        call()
-        return fixed + each * ran[-1]
+    def hold_back(device: torch.device, budget: int | None, safety: float, reserve: int) -> torch.Tensor:
+        asked.append(reserve)
+        return torch.empty(0)
 
-    if fixed + each * lowest > budget:
-        with pytest.raises(ValueError, match=f"a batch of {lowest} needs more than"):
-            host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
-        return
-    result = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
-    # Where twice the lowest is too much, what is beside the samples counts as theirs.
-    alone = budget * lowest // (fixed + each * lowest)
-    assert result.batch_size == (batches if batches >= 2 * lowest else alone)
-    assert ran == [lowest, 2 * lowest]
-    again = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of, multiple_of=lowest)
-    assert again.batch_size <= result.batch_size
-    assert again.batch_size % lowest == 0
-
-
-def test_a_line_knows_what_does_not_grow() -> None:
-    line = HostBudget(fixed=100, per_sample=10, budget=155)
-    assert (line.largest, line.bytes_of(5)) == (5, 150)
-    assert HostBudget(fixed=100, per_sample=10, budget=50).largest == 0
-    # Where the second batch costs nothing more, every sample is taken to cost its share of the whole.
-    assert module._line(1, 100, 2, 100, 1000) == HostBudget(fixed=0, per_sample=50, budget=1000)
-
-
-def test_reserve_and_safety_narrow_the_budget() -> None:
-    def largest(**options: Any) -> int:
-        ran: list[int] = []
-        measured = host_batch_size(
-            ran.append, bytes_of=lambda call, _: (call(), 10 * ran[-1])[1], budget=1000, **options
-        )
-        return measured.batch_size
-
-    assert largest(safety=0) == 100
-    assert largest(safety=0.1) == 90
-    assert largest(safety=0.1, reserve=100) == 80
-    assert largest(safety=0, highest=64) == 64
-    assert largest(safety=0, highest=1) == 1
-    assert largest(safety=0, highest=12, lowest=8) == 12
+    monkeypatch.setattr(module, "_reserve_memory", hold_back)
+    return asked
 
 
 def net(channels: int = 4) -> nn.Module:
@@ -183,61 +141,24 @@ def loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(output, label[:, 0])
 
 
-def held(network: nn.Module, count: int) -> int:
-    """Bytes of a step on patches of 16 x 16 x 16."""
-    image, label = torch.randn(count, 1, 16, 16, 16), torch.randint(0, 2, (count, 1, 16, 16, 16))
-    with HostBytes() as counted:
-        image, label = image + 0, label + 0
-        loss(network(image), label).backward()
-    network.zero_grad()
-    return counted.peak
-
-
-@pytest.mark.parametrize("budget", [3 * 2**20, 7 * 2**20])
-def test_a_network_holds_what_was_predicted(budget: int) -> None:
-    network = net()
+def test_the_rate_grows_with_the_batch_and_the_network_stays_as_it_was(card: list[int]) -> None:
+    network, random = net(), torch.get_rng_state()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    random = torch.get_rng_state()
-    result = find_batch_size_for(network, loss, (1, 16, 16, 16), num_classes=2, device=CPU, budget=budget, safety=0.05)
-    assert result.batch_size > 2
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    assert all(value.grad is None for value in network.parameters())
-    assert torch.equal(torch.get_rng_state(), random)
-    assert 0.8 * budget < held(network, result.batch_size) <= budget
-    assert held(network, result.batch_size + 2) > 0.95 * budget
-
-
-def test_a_step_that_is_too_large_is_broken_off() -> None:
-    with pytest.raises(ValueError, match="a batch of 1 needs more than the 693 KiB"):
-        find_batch_size_for(net(64), loss, (1, 32, 32, 32), num_classes=2, device=CPU, budget=2**20)
-    # Two are more than the budget: the answer is one, and nothing ran to its end that does not fit.
-    budget = int(1.5 * held(net(), 1))
-    one = find_batch_size_for(net(), loss, (1, 16, 16, 16), num_classes=2, device=CPU, budget=budget, safety=0)
-    assert (one.batch_size, one.tried) == (1, ((1, True), (2, False)))
-
-
-def test_the_rate_grows_with_the_batch() -> None:
     result = find_batch_size_for(
-        net(), loss, (1, 8, 8, 8), num_classes=2, device=CPU, highest=6, learning_rate=0.01, reference_batch=2
+        network, loss, (1, 8, 8, 8), num_classes=2, device=CPU, highest=6, learning_rate=0.01, reference_batch=2
     )
     assert result.batch_size == 6
     assert result.learning_rate == pytest.approx(0.03)
     assert "learning rate 0.01 at a batch of 2 is 0.03" in result.why
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(value.grad is None for value in network.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_a_step_that_may_be_captured_leaves_room_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: dict[bool, int] = {}
-    net = nn.Conv3d(1, 2, 1)
-
-    def host(*_: Any, reserve: int, **__: Any) -> Any:
-        held[captured] = reserve
-        return module.BatchSize(batch_size=1, tried=(), why="")
-
-    monkeypatch.setattr(module, "host_batch_size", host)
+def test_a_step_that_may_be_captured_leaves_room_for_the_comparison(card: list[int]) -> None:
+    network = net()
     for captured in (False, True):
-        find_batch_size_for(
-            net, lambda output, label: output.sum(), (1, 4, 4, 4), num_classes=2, device=CPU, captured=captured
-        )
-    size = sum(value.nbytes for value in net.parameters())
+        find_batch_size_for(network, loss, (1, 4, 4, 4), num_classes=2, device=CPU, highest=1, captured=captured)
+    size = sum(value.nbytes for value in network.parameters())
     # Weights, moments and average, as they were before the step and after it.
-    assert held == {False: 3 * size, True: 11 * size}
+    assert card == [3 * size, 11 * size]

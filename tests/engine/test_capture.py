@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from hasten.augment.make_program import program_of
-from hasten.augment.program import Program, Segment
+from hasten.augment.program import HostSource, Program, Segment
 from hasten.config.schema import LossConfig
 from hasten.engine import capture
 from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.engine.step import TrainStep
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
-from hasten.observe.compare import Comparison
 from hasten.optim.average import average_of
 from tests.augment.stores import random_store, segment_of
 from tests.engine.test_step import matrices, network_of, weights_of
@@ -86,8 +84,8 @@ def plain(dropout: float = 0.0) -> tuple[list[Tensor], list[Tensor]]:
     return losses, [*weights_of(step.update.weights), *weights_of(step.update.average)]
 
 
-def captured(dropout: float = 0.0, **given: Any) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
-    step = captured_run(step_of(network_of(3, dropout)), segment(), **given)
+def captured(dropout: float = 0.0) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
+    step = captured_run(step_of(network_of(3, dropout)), segment())
     losses = [step(index) for index in range(STEPS)]
     update = step.step.update
     return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
@@ -111,19 +109,19 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
 
 
 def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream]) -> None:
-    step, losses, weights = captured(always=True)
+    step, losses, weights = captured()
     wanted_losses, wanted = plain()
-    assert step.engaged
-    assert "one CUDA graph" in step.why
+    assert step.on
+    assert "one CUDA graph" in step.reason
     assert_close(losses, wanted_losses)
     assert_close(weights, wanted)
 
 
 def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[FakeStream]) -> None:
-    step, losses, weights = captured(dropout=0.5, always=True)
+    step, losses, weights = captured(dropout=0.5)
     result = torch.get_rng_state()
     wanted_losses, wanted = plain(dropout=0.5)
-    assert step.engaged, step.why
+    assert step.on, step.reason
     assert_close(losses, wanted_losses)
     assert_close(weights, wanted)
     assert torch.equal(result, torch.get_rng_state())
@@ -143,10 +141,10 @@ def test_the_step_runs_before_there_is_a_graph(stand_in: type[FakeStream], monke
 
     monkeypatch.setattr(stand_in, "run", run)
     monkeypatch.setattr(stand_in, "capture", capture_it)
-    step, *_ = captured(always=True)
-    assert step.engaged
+    step, *_ = captured()
+    assert step.on
     assert "step" not in order[order.index("capture") :]
-    assert order.count("step") > capture.WARM_UP + 5
+    assert order.count("step") == capture.WARM_UP + 1
 
 
 def test_other_threads_are_waited_for_before_the_capture(
@@ -166,11 +164,12 @@ def test_other_threads_are_waited_for_before_the_capture(
         working.set()
         thread.join()
 
-    step = captured_run(step_of(network_of(3)), segment(), always=True)
-    step.quiet = quiet
+    step = captured_run(step_of(network_of(3)), segment())
     for index in range(STEPS):
+        if step.captures_next:
+            quiet()
         step(index)
-    assert step.engaged, step.why
+    assert step.on, step.reason
 
 
 @pytest.mark.parametrize("when", ["reference", "capture", "replay"])
@@ -195,10 +194,10 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
         monkeypatch.setattr(stand_in, "capture", lambda self, body: short(body))
     if when == "replay":
         monkeypatch.setattr(Graph, "replay", lambda self: short(self.body))
-    step = captured_run(step_of(network_of(3)), segment(), always=True)
+    step = captured_run(step_of(network_of(3)), segment())
     losses = [step(index) for index in range(STEPS)]
-    assert not step.engaged
-    assert step.why == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert not step.on
+    assert step.reason == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
     assert_close(losses, plain()[0])
     assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
 
@@ -219,24 +218,24 @@ def test_what_a_failed_capture_held_is_free_before_the_next_step(
 
     monkeypatch.setattr(stand_in, "capture", short)
     monkeypatch.setattr(CapturedStep, "_plain", without)
-    captured(always=True)
+    captured()
     assert held
 
 
 def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream]) -> None:
     stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
-    step, losses, weights = captured(always=True)
-    assert not step.engaged
-    assert step.why == "capturing failed: operation not permitted when stream is capturing"
+    step, losses, weights = captured()
+    assert not step.on
+    assert step.reason == "capturing failed: operation not permitted when stream is capturing"
     assert_close(losses, plain()[0])
     assert_close(weights, plain()[1])
 
 
 def test_a_graph_with_another_result_is_refused(stand_in: type[FakeStream]) -> None:
     stand_in.spoil = 1.5
-    step, losses, weights = captured(always=True)
-    assert not step.engaged
-    assert "the graph's loss" in step.why
+    step, losses, weights = captured()
+    assert not step.on
+    assert "the graph's loss" in step.reason
     assert_close(losses, plain()[0])
     assert_close(weights, plain()[1])
 
@@ -253,41 +252,29 @@ def test_a_graph_that_leaves_other_weights_is_refused(
                 weight.mul_(1.5)
 
     monkeypatch.setattr(Graph, "replay", replay)
-    step = captured_run(step_of(network_of(3)), segment(), always=True)
+    step = captured_run(step_of(network_of(3)), segment())
     for index in range(STEPS):
         step(index)
-    assert not step.engaged
-    assert "other weights" in step.why
+    assert not step.on
+    assert "other weights" in step.reason
     update = step.step.update
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
 
 
-def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    def compared(calls: dict[str, Any], *_: Any, base: str, **__: Any) -> Comparison:
-        return Comparison(base=base, seconds={base: [1.0] * 5}, others=0.0)
-
-    monkeypatch.setattr(capture, "compared", compared)
-    step, losses, weights = captured()
-    assert not step.engaged
-    assert step.why.startswith("not certainly faster")
-    assert_close(losses, plain()[0])
-    assert_close(weights, plain()[1])
-
-
 def test_a_closed_graph_goes_on_without_itself(stand_in: type[FakeStream]) -> None:
-    step = captured_run(step_of(network_of(3)), segment(), always=True)
+    step = captured_run(step_of(network_of(3)), segment())
     losses = []
     for index in range(STEPS):
         if index == 6:
-            assert step.engaged
+            assert step.on
             step.close()
-            assert not step.engaged
+            assert not step.on
         losses.append(step(index))
     assert_close(losses, plain()[0])
 
 
 def test_losses_are_in_memory_of_their_own(stand_in: type[FakeStream]) -> None:
-    _, losses, _ = captured(always=True)
+    _, losses, _ = captured()
     assert len({loss.data_ptr() for loss in losses}) == STEPS
 
 
@@ -308,15 +295,13 @@ def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStrea
         batches = program()
         return lambda index: step(*batches(index).values(), index)
 
-    assert_close(trained(lambda step: captured_run(step, segment(), always=True)), trained(plainly))
+    assert_close(trained(lambda step: captured_run(step, segment())), trained(plainly))
 
 
 def test_what_cannot_be_captured_says_why() -> None:
     step = step_of(network_of(3))
     assert why_not(step) == "there is no CUDA device"
-    twin = copy.copy(step)
-    twin.device = torch.device("cuda")
-    assert why_not(twin) is None
+    assert why_not(replace(step, device=torch.device("cuda"))) is None
     assert why_no_batch(program()) is None
-    elsewhere = replace(segment(), hands_over=True, host_stages=1)
+    elsewhere = replace(segment(), source=HostSource(stages=1))
     assert "do not all lie on the device" in str(why_no_batch(program_of(elsewhere)))

@@ -158,18 +158,6 @@ def test_only_equal_sizes_share_a_batch_and_no_batch_is_too_large() -> None:
     assert sorted(shape[0] for shape in network.shapes) == [1, 2, 2]
 
 
-def test_like_sizes_share_a_batch_where_a_spread_is_allowed() -> None:
-    volumes = volumes_of((32, 42, 30), (34, 44, 32), (36, 46, 38), (8, 8, 8))
-    apart, shared = Recorder(), Recorder()
-    for network, spread in ((apart, 0.0), (shared, 0.5)):
-        how = make(divisor=(2, 2, 2), patch=(4, 4, 4), whole_up_to=10**9, batch_size=4, size_spread=spread)
-        for position, result in infer_labels(network, volumes, how):
-            assert torch.equal(result, (volumes[position][0] > 0.5).to(torch.uint8))
-    assert len(apart.shapes) == 4
-    assert len(shared.shapes) == 2
-    assert sorted(shape[0] for shape in shared.shapes) == [1, 3]
-
-
 def test_a_volume_above_the_limit_goes_by_windows() -> None:
     network = Recorder()
     list(infer_labels(network, volumes_of((4, 4, 8)), make(whole_up_to=4 * 4 * 8)))
@@ -238,17 +226,6 @@ def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -
     for position, actual in infer_labels(network, volumes, mirrored):
         assert (actual != expected[position]).sum() <= 1  # a tie may fall either way
         assert not torch.equal(actual, dict(infer_labels(network, volumes, how))[position])
-
-
-@pytest.mark.parametrize("whole_up_to", [0, 10**9])
-def test_only_windows_of_low_confidence_are_mirrored(whole_up_to: int) -> None:
-    network, volumes = conv_net(3, 2, 3), volumes_of((6, 9, 8), (4, 4, 12))
-    plain = make(whole_up_to=whole_up_to)
-    mirrored = dataclasses.replace(plain, flip_axes=(0, 2))
-    for below, same in ((1e-6, plain), (0.9999, mirrored)):
-        actual = dict(infer_labels(network, volumes, dataclasses.replace(mirrored, flip_below=below)))
-        for position, expected in infer_labels(network, volumes, same):
-            assert torch.equal(actual[position], expected)
 
 
 @pytest.mark.parametrize("dims", [2, 3])

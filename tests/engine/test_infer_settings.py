@@ -56,11 +56,11 @@ def test_what_does_not_fit_is_refused(run: Path, case: Path, tmp_path: Path, ove
 
 def test_by_the_verb(run: Path, case: Path, tmp_path: Path) -> None:
     odd = save(tmp_path / "infer.overlap=0.5.nii.gz", anatomy(6)[0], np.diag([*SPACING, 1.0]))
-    words = [str(run), str(case), str(odd), "infer.sums=fp16", "--quiet", "--probabilities"]
+    words = [str(run), str(case), str(odd), "infer.overlap=0.25", "--quiet", "--probabilities"]
     result = CliRunner().invoke(app, ["predict", *words, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "2 label maps" in result.output
     names = ["infer.overlap=0.5.nii.gz", "infer.overlap=0.5.npz", "new.nii.gz", "new.npz", "prediction.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
-    result = CliRunner().invoke(app, ["predict", str(run), "infer.sums=fp16", "--out", str(tmp_path / "none")])
+    result = CliRunner().invoke(app, ["predict", str(run), "infer.overlap=0.25", "--out", str(tmp_path / "none")])
     assert "no image is named" in result.output

@@ -221,9 +221,9 @@ def test_a_run_starts_from_another(folder: Path, make: Callable[..., RunConfig],
     record = json.loads((out / WEIGHTS_JSON).read_text())
     assert set(record["taken"]) == set(began)
     assert record["sha256"] == read_weights(first).sha256
-    engaged = json.loads((out / SUMMARY_JSON).read_text())["engaged"]["weights to start from"]
+    engaged = json.loads((out / SUMMARY_JSON).read_text())["accelerators"]["weights to start from"]
     assert engaged["on"]
-    assert f"{len(began)} of {len(began)} tensors" in engaged["why"]
+    assert f"{len(began)} of {len(began)} tensors" in engaged["reason"]
 
 
 def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
@@ -292,9 +292,9 @@ def test_a_plan_names_the_run_that_its_network_is_of(make: Callable[..., RunConf
     saved = load_run(first / RUN_YAML).network
     decisions = plan_run(make("network.strides=null", "network.name=null", f"network.weights={first}")).decisions
     reason = f"that of network.weights={first}"
-    assert decisions["network.strides"] == Decision(saved.strides, reason, given=True)
+    assert decisions["network.strides"] == Decision(saved.strides, reason, "user")
     own = plan_run(make("network.strides=[[2, 2, 2]]", f"network.weights={first}")).decisions["network.strides"]
-    assert own == Decision(((2, 2, 2),), GIVEN, given=True)
+    assert own == Decision(((2, 2, 2),), GIVEN, "user")
 
 
 def test_the_last_layer_is_the_head_where_all_weights_fit(

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from hasten.config.load import load_run
+from hasten.engine.budget import make_plan
 from hasten.engine.compose import prepare_run
 from hasten.engine.model import load_model
 from hasten.engine.predict import predict
 from hasten.engine.run import train
-from hasten.engine.run_plan import make_plan, plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.clock import Clock
 from tests.engine.test_regions import SETTINGS, tumour

@@ -40,21 +40,6 @@ def inline(make: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFact
     return out
 
 
-def test_validating_beside_the_training_changes_nothing_in_it(
-    make: Callable[..., RunConfig], inline: Path, tmp_path: Path
-) -> None:
-    beside = tmp_path / "beside"
-    summary = train(make("train.validate_async=true"), beside)
-    assert_equal(checkpoint(beside, "last"), checkpoint(inline, "last"))
-    wanted = {record["step"]: record["dice"] for record in metrics(inline, "validation")}
-    results = {record["step"]: record["dice"] for record in metrics(beside, "validation")}
-    assert 14 in results  # the last one is never left out
-    assert results.items() <= wanted.items()
-    best = checkpoint(beside, "best")
-    assert best["dice"] == results[best["step"]] == max(results.values())
-    assert summary["validate_beside_seconds"] > 0 or set(results) == {14}
-
-
 def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
     make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,20 +173,24 @@ def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[.
     whole, out = tmp_path / "whole", tmp_path / "run"
     train(make("network.dropout=0"), whole)
     summary = train(make("network.dropout=0", "train.activations=200KB"), out)
-    assert summary["engaged"]["recomputed activations"]["on"]
+    assert summary["accelerators"]["recomputed activations"]["on"]
     assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])
 
 
 def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hasten.engine import autotune
-    from hasten.engine.batch_size import find_batch_size_for
+    from hasten.engine import autotune, batch_size, compose
 
     out = tmp_path / "run"
-    monkeypatch.setattr(autotune, "find_batch_size_for", partial(find_batch_size_for, highest=6))
+    with pytest.raises(ValueError, match=r"sample\.fit_batch: searches a GPU's memory"):
+        train(make("sample.fit_batch=true", "train.steps=4"), out)
+    # On the host in place of a GPU.
+    monkeypatch.setattr(compose, "rank_mistakes", lambda planned, strategy: [])
+    monkeypatch.setattr(batch_size, "_reserve_memory", lambda *_: torch.empty(0))
+    monkeypatch.setattr(autotune, "find_batch_size_for", partial(batch_size.find_batch_size_for, highest=6))
     summary = train(make("sample.fit_batch=true", "train.steps=4"), out)
-    assert summary["engaged"]["largest batch"]["why"].startswith("6 patches instead of 3: ")
+    assert summary["accelerators"]["largest batch"]["reason"].startswith("6 patches instead of 3: ")
     settled = resumed(out)
     assert (settled.sample.batch_size, settled.sample.fit_batch, settled.train.learning_rate_batch) == (6, False, 3)
     assert settled.train.learning_rate is not None

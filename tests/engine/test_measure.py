@@ -363,7 +363,7 @@ def test_a_failing_compiler_leaves_the_network_eager_with_one_warning(
     result, engaged = faster_compiled(network, probe(), PLAIN, always=always)
     assert result is network
     assert not engaged.on
-    assert engaged.why == "torch.compile failed: no C++ compiler"
+    assert engaged.reason == "torch.compile failed: no C++ compiler"
     assert [record.getMessage() for record in caplog.records] == ["the network runs uncompiled: no C++ compiler"]
 
 
@@ -400,7 +400,7 @@ def test_compiled_is_taken_only_if_it_is_faster_and_agrees(
     network = fake(clock, EVEN)
     result, engaged = faster_compiled(network, probe(), PLAIN, always=always)
     assert engaged.on == on
-    assert why in engaged.why
+    assert why in engaged.reason
     if on:
         assert isinstance(result, Compiled)
         assert result.network is network
@@ -415,7 +415,7 @@ def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pyt
     result, engaged = faster_compiled(network, probe(), PLAIN, always=False)
     assert result is network
     assert not engaged.on
-    assert "other programs used 1.5 cores" in engaged.why
+    assert "other programs used 1.5 cores" in engaged.reason
 
 
 def quick(seconds: float) -> bool:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
-from hasten.engine.model import filling
+from hasten.engine.model import probability_writer
 from hasten.engine.outputs import scratch, write_probabilities
-from hasten.engine.regrid import Regridded
+from hasten.engine.regrid import RegridSink
 from hasten.prepare.types import Geometry
 
 SHAPES = st.tuples(*[st.integers(1, 6)] * 3)
@@ -40,8 +40,13 @@ def test_all_scores_at_once_are_the_reference(
     target = np.zeros((3, *where.source_shape), np.float16)
     activation = torch.sigmoid if overlapping else (lambda scores: scores.softmax(0))
     model: Any = SimpleNamespace(regions=("a",) if overlapping else (), activation=activation)
-    sink = Regridded(
-        shape, new_shape, torch.device("cpu"), axis=axis, overlapping=overlapping, planes=filling(target, where, model)
+    sink = RegridSink(
+        shape,
+        new_shape,
+        torch.device("cpu"),
+        axis=axis,
+        overlapping=overlapping,
+        planes=probability_writer(target, where, model),
     )
     cut = max(1, shape[axis] // 2)  # two layers
     for part in (slice(0, cut), slice(cut, shape[axis])):

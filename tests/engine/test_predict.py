@@ -21,7 +21,7 @@ from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.infer import sliding_window
 from hasten.engine.model import load_model
 from hasten.engine.predict import predict
-from hasten.engine.regrid import Regridded
+from hasten.engine.regrid import RegridSink
 from hasten.engine.weights import read_model
 from hasten.files import replacing
 from hasten.prepare.case import prepare_case, restore_label
@@ -499,7 +499,7 @@ def test_a_shape_is_finer_from_scores_than_from_the_nearest_labels() -> None:
         return 0.6 - (d**2 + (1.3 * h) ** 2 + (w + 0.2 * torch.sin(4 * d)) ** 2).sqrt()
 
     truth, scores = (ball(fine) > 0).numpy(), torch.stack([torch.zeros(coarse), ball(coarse)])
-    sink = Regridded(coarse, fine, torch.device("cpu"), axis=0)
+    sink = RegridSink(coarse, fine, torch.device("cpu"), axis=0)
     sink.take((slice(0, 20), slice(0, 24), slice(0, 24)), scores, lambda: torch.ones(()))
     nearest = resample_label(scores.argmax(0).to(torch.uint8).numpy(), fine)
     assert dice(nearest, truth, 1) < 0.97

@@ -109,7 +109,7 @@ def of(size: int, rank: int = 0) -> Splits:
         ((), 2, []),
         ((), 3, ["sample.batch_size"]),
         (("sample.batch_size=8",), 8, ["data.source"]),
-        (("sample.fit_batch=true", "train.validate_async=true"), 2, ["sample.fit_batch", "train.validate_async"]),
+        (("sample.fit_batch=true",), 2, ["sample.fit_batch"]),
         (("train.capture=true",), 2, ["train.capture"]),
         (("distribute.parts=5", "sample.batch_size=5"), 1, ["distribute.parts"]),
         (("distribute.parts=3", "sample.batch_size=6"), 2, ["distribute.parts"]),

@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 
 from hasten.config.schema import Triple
 from hasten.engine import regrid
-from hasten.engine.regrid import Regridded, thick_axis
+from hasten.engine.regrid import RegridSink, thick_axis
 from hasten.prepare.resample import nearest_index
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def reference(scores: Tensor, new_shape: Triple, nearest: int | None) -> Tensor:
     return interpolate(scores[None].double(), size=new_shape, mode="trilinear", align_corners=False)[0]
 
 
-def handed_over(scores: Tensor, sink: Regridded, cuts: list[list[int]], order: np.random.Generator) -> Tensor:
+def handed_over(scores: Tensor, sink: RegridSink, cuts: list[list[int]], order: np.random.Generator) -> Tensor:
     """The sink's result from cells in any order, as sums of windows whose weights differ."""
     spans = [list(pairwise(each)) for each in cuts]
     cells = list(product(*spans))
@@ -73,7 +73,7 @@ def test_it_decides_as_all_interpolated_scores_do(
     cuts = [sorted({0, side, *map(int, order.integers(0, side + 1, 2))}) for side in shape]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regrid, "_SLAB_VOXELS", slab)
-        sink = Regridded(shape, new_shape, CPU, axis=axis, nearest=nearest, overlapping=overlapping)
+        sink = RegridSink(shape, new_shape, CPU, axis=axis, nearest=nearest, overlapping=overlapping)
         actual = handed_over(scores, sink, cuts, order)
     expected = reference(scores, new_shape, nearest)
     if overlapping:
@@ -91,7 +91,7 @@ def test_it_decides_as_all_interpolated_scores_do(
 def test_few_scores_are_held_at_once() -> None:
     shape, new_shape = (64, 12, 12), (90, 20, 20)
     scores = smooth_scores(4, shape, 0)
-    sink = Regridded(shape, new_shape, CPU, axis=0)
+    sink = RegridSink(shape, new_shape, CPU, axis=0)
     most = 0
     for start in range(0, 64, 8):
         for half in (slice(0, 6), slice(6, 12)):

@@ -282,21 +282,21 @@ OPEN = ("train.precision=null", "train.channels_last=null", "train.compile=null"
 def forbid_measuring(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(autotune, "fastest_variant", refuse)
     patch.setattr(autotune, "faster_compiled", refuse)
-    patch.setattr(sampling, "_compile_pays", refuse)
+    patch.setattr(sampling._Trial, "pays", refuse)
     patch.setattr(measure, "compare", refuse)
 
 
 def test_what_was_measured_is_not_measured_again(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     out = tmp_path / "run"
     stopped(make(*OPEN), out, 6, "interrupt")
-    before = json.loads((out / SUMMARY_JSON).read_text())["engaged"]
+    before = json.loads((out / SUMMARY_JSON).read_text())["accelerators"]
     settled = resumed(out)
     assert None not in (settled.train.precision, settled.train.channels_last, settled.train.compile)
     assert settled.sample.compile is not None
     with pytest.MonkeyPatch.context() as patch:
         forbid_measuring(patch)
         summary = train(settled, out, resume=True)
-    assert summary["engaged"] == before  # with the measurements that were the reasons
+    assert summary["accelerators"] == before  # with the measurements that were the reasons
     assert "set in the configuration" not in json.dumps(before)
     assert resumed(out) == settled
 

@@ -21,9 +21,9 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
 from hasten.engine import compose, loop, run, run_plan
+from hasten.engine.budget import make_plan
 from hasten.engine.compose import prepare_run
 from hasten.engine.run import train
-from hasten.engine.run_plan import make_plan
 from hasten.engine.time_limit import TimeLimit
 from hasten.engine.validate import CaseEvaluator, validate
 from hasten.observe.clock import Clock
@@ -122,10 +122,10 @@ def test_the_summary(finished: tuple[Path, dict[str, Any]]) -> None:
     assert 0 <= summary["wait_share"] <= 1
     assert summary["earlier_seconds"] == 0
     assert summary["environment"]["python"]
-    assert len(summary["engaged"]) >= 5
-    for engaged in summary["engaged"].values():
+    assert len(summary["accelerators"]) >= 5
+    for engaged in summary["accelerators"].values():
         assert isinstance(engaged["on"], bool)
-        assert engaged["why"]
+        assert engaged["reason"]
 
 
 def test_the_seconds_do_not_overlap(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -231,10 +231,10 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     config = make("train.steps=2", limit, "infer.flip_axes=[0]", "data.split.fraction=0.5")
     monkeypatch.setattr(TimeLimit, "_fitting", lambda self, step, trained: (None, step + 1))
     summary = train(config, tmp_path / "run")
-    shorter = summary["engaged"].get("shorter validation")
+    shorter = summary["accelerators"].get("shorter validation")
     assert (shorter is not None) is (seconds_a_voxel == 1.0)
     if shorter is not None:
-        assert shorter["why"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
+        assert shorter["reason"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
 
 
@@ -249,7 +249,7 @@ def test_a_shorter_validation_is_told_again_where_it_changes(
         evaluator.fit(components.step.network, 10.0)
         assert told in caplog.text
         assert bool(told) == bool(caplog.text)
-        assert ("shorter validation" in components.engaged) == (seconds_a_voxel == 1.0)
+        assert ("shorter validation" in evaluator.accelerators) == (seconds_a_voxel == 1.0)
 
 
 def test_a_run_of_few_steps_says_so(make: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -401,13 +401,13 @@ def test_what_measuring_draws_does_not_reach_the_training(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = compose.settle_variant_on_all
+    plain = compose.choose_variant_on_all
 
     def draws(*arguments: Any, **named: Any) -> Any:
         torch.rand(3)
         return plain(*arguments, **named)
 
-    monkeypatch.setattr(compose, "settle_variant_on_all", draws)
+    monkeypatch.setattr(compose, "choose_variant_on_all", draws)
     train(make(), tmp_path / "run")
     assert_same_run(tmp_path / "run", finished[0])
 

@@ -346,7 +346,6 @@ def test_inference_follows_the_configuration() -> None:
             "sample.patch=[16,16,16]",
             "infer.patch=[16,32,32]",
             "infer.flip_axes=[1,2]",
-            "infer.sums=fp16",
             "infer.sums_on_host=true",
             "infer.overlap=0.25",
             "network.strides=[[2,2,2]]",
@@ -357,7 +356,7 @@ def test_inference_follows_the_configuration() -> None:
     )
     how = inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=2)
     assert (how.patch, how.divisor, how.overlap) == ((16, 32, 32), (2, 2, 2), 0.25)
-    assert (how.flip_axes, how.sums, how.sums_on_host) == ((1, 2), "fp16", True)
+    assert (how.flip_axes, how.sums_on_host) == ((1, 2), True)
 
 
 @pytest.mark.parametrize(

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 from hasten.augment.program import Program
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.engine import sampling
-from hasten.engine.measure import Switch
 from hasten.observe.compare import Compared, Comparison
 from hasten.sample.share import WHOLE, Share
 from tests.augment.stores import random_store
-from tests.engine.test_autotune import limited_to, planned, unlimited
+from tests.engine.test_autotune import limited_to, planned
 
 
-def settled_with_switches(planned: Any, share: Share = WHOLE, **limit: Any) -> tuple[Any, Program, dict[str, Switch]]:
-    engaged: dict[str, Switch] = {}
-    result, program = sampling.settle_program(planned, ARENA, share, engaged=engaged, **limit)
-    return result, program, engaged
+def settled_with_switches(planned: Any, share: Share = WHOLE, **limit: Any) -> tuple[Any, Program, Accelerators]:
+    return sampling.choose_program(planned, ARENA, share, **limit)
 
 
-def settle_program(planned: Any, **limit: Any) -> tuple[Any, Program, Switch]:
+def choose_program(planned: Any, **limit: Any) -> tuple[Any, Program, Accelerator]:
     result, program, engaged = settled_with_switches(planned, **limit)
     assert set(engaged) == {"compiled batch program"}
     return result, program, engaged["compiled batch program"]
@@ -66,14 +62,14 @@ class Programs:
             self.clock.now += self.seconds * {1: 50.0, 3: 9.0}.get(self.batches, 1.0)
             return {"image": torch.full((4,), self.fused_image if fuse else 0.0)}
 
-        why = "compiled in 3.0 s" if self.works else "torch.compile failed: no compiler"
+        why = ("compiled in 3.0 s" if self.works else "compiling failed: no compiler") if compile else ""
         made = SimpleNamespace(compiled=compile and self.works, why=why)
         return _Callable(batch, made)
 
 
 class _Callable:
     device = torch.device("cpu")
-    hands_over = False
+    prepared_on_host = False
     stages = ()
 
     def __init__(self, call: Any, facts: SimpleNamespace) -> None:
@@ -83,12 +79,12 @@ class _Callable:
         return self.call(step)
 
 
-def judged(gain: float, name: str = "compiled") -> Comparison:
+def judged(gain: float) -> Comparison:
     """Five rounds in which the other program was so many times as fast."""
     arm = Compared(
-        arm=name, base_s=gain, arm_s=1.0, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why=""
+        arm="other", base_s=gain, arm_s=1.0, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why=""
     )
-    return Comparison(base="eager", seconds={"eager": [gain] * 5, name: [1.0] * 5}, others=0.0, arms={name: arm})
+    return Comparison(base="eager", seconds={"eager": [gain] * 5, "other": [1.0] * 5}, others=0.0, arms={"other": arm})
 
 
 STORE = random_store([(8, 8, 8)], num_channels=2)
@@ -117,58 +113,58 @@ ELSEWHERE = "meta"
 def test_on_a_cpu_half_of_a_batch_s_time_is_saved_and_compiling_is_to_pay_three_times(
     tmp_path: Path, programs: Programs
 ) -> None:
-    _, program, engaged = settle_program(planned(tmp_path, steps=3500))
+    _, program, engaged = choose_program(planned(tmp_path, steps=3500))
     assert programs.made == [False]
     assert not program.compiled
-    assert "in 3500 steps; compiling is not tried: it would take about 60 s and save about 175 s" in engaged.why
+    assert "in 3500 steps; compiling is not tried: it would take about 60 s and save about 175 s" in engaged.reason
     programs.batches = 0
-    assert settle_program(planned(tmp_path, steps=3700))[1].compiled
+    assert choose_program(planned(tmp_path, steps=3700))[1].compiled
 
 
 def test_nothing_is_compiled_for_times_of_a_busy_machine(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "other_cores", lambda seconds: 1.0)
-    _, program, engaged = settle_program(planned(tmp_path, steps=100_000))
+    _, program, engaged = choose_program(planned(tmp_path, steps=100_000))
     assert programs.made == [False]
     assert not program.compiled
-    assert "other programs use 1.0 cores" in engaged.why
+    assert "other programs use 1.0 cores" in engaged.reason
 
 
 def test_nothing_is_compiled_beyond_a_tenth_of_the_time(tmp_path: Path, programs: Programs) -> None:
     """Compiling takes about 60 s: of 500 s that is too much, whatever it saves, and of 1,000 s it is not."""
     run = planned(tmp_path, steps=100_000)
-    assert not settle_program(run, experiments=limited_to(500.0))[1].compiled
+    assert not choose_program(run, experiments=limited_to(500.0))[1].compiled
     assert programs.made == [False]
     programs.batches = 0
-    assert settle_program(run, experiments=limited_to(1000.0))[1].compiled
+    assert choose_program(run, experiments=limited_to(1000.0))[1].compiled
 
 
 def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
     run = planned(tmp_path, device=ELSEWHERE, steps=100)
-    result, program, engaged = settle_program(run)
+    result, program, engaged = choose_program(run)
     assert programs.made == [False]
     assert programs.batches == 3
     assert not program.compiled
     assert (engaged.on, result.config.sample.compile) == (False, False)
-    assert "an eager batch takes 100 ms in 100 steps" in engaged.why
+    assert "an eager batch takes 100 ms in 100 steps" in engaged.reason
     assert markers(tmp_path) == []
 
 
 def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
     long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=400)
-    result, program, engaged = settle_program(long)
+    result, program, engaged = choose_program(long)
     assert programs.made == [False, True]
     assert program.compiled
     assert (engaged.on, result.config.sample.compile) == (True, True)
-    assert engaged.why.endswith("; compiled in 3.0 s")
+    assert engaged.reason.endswith("; compiled in 3.0 s")
     assert len(markers(tmp_path)) == 1
     # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
-    _, program, engaged = settle_program(short)
+    _, program, engaged = choose_program(short)
     assert program.compiled
-    assert "a kernel compiled by an earlier run" in engaged.why
+    assert "a kernel compiled by an earlier run" in engaged.reason
     other = planned(tmp_path, device=ELSEWHERE, steps=400, sample={"noise_prob": 0.77})
-    assert not settle_program(other)[1].compiled
+    assert not choose_program(other)[1].compiled
     assert len(markers(tmp_path)) == 1
 
 
@@ -176,44 +172,44 @@ def test_a_compiled_program_that_is_no_faster_is_left(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(1.0))
-    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
+    result, program, engaged = choose_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
     assert programs.made == [False, True]
     assert not program.compiled
     assert (engaged.on, result.config.sample.compile) == (False, False)
-    assert "but it is not certainly faster: same: 1.00 times" in engaged.why
+    assert "but it is not certainly faster: same: 1.00 times" in engaged.reason
     assert markers(tmp_path) == []
 
 
 def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
     programs.works = False
-    result, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
+    result, program, engaged = choose_program(planned(tmp_path, device=ELSEWHERE, steps=100_000))
     assert not program.compiled
     assert (engaged.on, result.config.sample.compile) == (False, False)
-    assert "torch.compile failed: no compiler" in engaged.why
+    assert "compiling failed: no compiler" in engaged.reason
     assert markers(tmp_path) == []
 
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
-    result, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}))
+    result, program, engaged = choose_program(planned(tmp_path, steps=100, sample={"compile": compile}))
     assert programs.made == [compile]
     assert programs.batches == 0
     assert program.compiled is engaged.on is result.config.sample.compile is compile
-    assert engaged.why.startswith(GIVEN)
+    assert engaged.reason.startswith(GIVEN)
 
 
 def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "file").write_text("")
-    assert settle_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000))[1].compiled
+    assert choose_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000))[1].compiled
 
 
 def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:
-    settle_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3))
+    choose_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3))
     assert programs.cases == ("a", "b")
     assert programs.chain.ops[0].spacing == (5.0, 2.0, 1.0)
     assert programs.store.spatial_dims == 3
     # Cases of several spacings are resampled to their median.
-    settle_program(planned(tmp_path, steps=100))
+    choose_program(planned(tmp_path, steps=100))
     assert programs.chain.ops[0].spacing == (2.0, 1.0, 1.0)
 
 
@@ -222,33 +218,26 @@ def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path
     _, program, engaged = settled_with_switches(run, Share(0, 2))
     assert programs.made == [False]
     assert not program.compiled
-    assert "several processes" in engaged["compiled batch program"].why
+    assert "several processes" in engaged["compiled batch program"].reason
 
 
 def test_only_the_steps_that_fit_into_the_time_count(tmp_path: Path, programs: Programs) -> None:
     """Of 0.3 s, of which a batch takes a third."""
     run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
-    _, program, engaged = settle_program(run, experiments=limited_to(90.0), step_seconds=0.2)
+    _, program, engaged = choose_program(run, experiments=limited_to(90.0), step_seconds=0.2)
     assert programs.made == [False]
     assert not program.compiled
-    assert "in 300 steps; compiling is not tried" in engaged.why
+    assert "in 300 steps; compiling is not tried" in engaged.reason
     programs.batches = 0
-    assert not settle_program(run, experiments=limited_to(-1.0), step_seconds=0.2)[1].compiled
+    assert not choose_program(run, experiments=limited_to(-1.0), step_seconds=0.2)[1].compiled
     programs.batches = 0
-    assert settle_program(run, experiments=limited_to(1200.0), step_seconds=0.2)[1].compiled
+    assert choose_program(run, experiments=limited_to(1200.0), step_seconds=0.2)[1].compiled
 
 
-@pytest.mark.parametrize(("device", "cost"), [("cpu", 60), ("cuda", 10)])
-def test_compiling_the_batch_program_costs_less_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, device: str, cost: int
-) -> None:
-    monkeypatch.setattr(sampling, "seconds_of", lambda call, device: 0.1)
-    monkeypatch.setattr(sampling, "other_cores", lambda seconds: 0.0)
-    segment = Mock(device=torch.device(device))
-    pays = partial(sampling._compile_pays, segment, step_seconds=0.0, experiments=unlimited(), known=False)
-    share = sampling._SAVED.get(device, 0.8)
-    assert not pays(steps=int(0.9 * 3 * cost / (0.1 * share)))[0]
-    assert pays(steps=int(1.1 * 3 * cost / (0.1 * share)))[0]
+def test_on_a_gpu_the_batch_program_is_compiled_where_that_is_set_alone(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, device="cuda", steps=100_000)
+    assert choose_program(run)[2].set_by == "default"
+    assert programs.made == [False]
 
 
 @pytest.fixture
@@ -257,7 +246,7 @@ def card(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> Programs:
     monkeypatch.setattr(sampling, "triton_works", lambda device: True)
     monkeypatch.setattr(sampling, "fused_places", lambda stages: [1])
     monkeypatch.setattr(sampling, "_build_kernels", lambda segment: None)
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0, "fused"))
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
     return programs
 
 
@@ -275,10 +264,10 @@ def test_fused_kernels_must_be_faster_and_right(
     why: str,
 ) -> None:  # fmt: skip
     card.fused_image = image
-    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain, "fused"))
-    _, program, engaged = settled_with_switches(planned(tmp_path, device=ELSEWHERE, steps=steps))
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(gain))
+    _, program, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=steps))
     assert engaged["fused batch kernels"].on is on
-    assert why in engaged["fused batch kernels"].why
+    assert why in engaged["fused batch kernels"].reason
     assert card.fused == ([False, True] if steps > 10 else [False])
     assert not program.compiled
 
@@ -286,10 +275,10 @@ def test_fused_kernels_must_be_faster_and_right(
 def test_a_compiled_program_or_another_chain_is_not_fused(
     tmp_path: Path, card: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = planned(tmp_path, device=ELSEWHERE, steps=100_000, sample={"compile": True})
+    run = planned(tmp_path, device="cuda", steps=100_000, sample={"compile": True})
     assert "fused batch kernels" not in settled_with_switches(run)[2]
     monkeypatch.setattr(sampling, "fused_places", lambda stages: [])
-    run = planned(tmp_path, device=ELSEWHERE, steps=100_000)
+    run = planned(tmp_path, device="cuda", steps=100_000)
     assert "fused batch kernels" not in settled_with_switches(run)[2]
 
 
@@ -300,6 +289,6 @@ def test_kernels_that_fail_leave_the_program_as_it_is(
         raise RuntimeError("no kernel\nat all")
 
     monkeypatch.setattr(sampling, "_alike", fails)
-    _, _, engaged = settled_with_switches(planned(tmp_path, device=ELSEWHERE, steps=100_000))
+    _, _, engaged = settled_with_switches(planned(tmp_path, device="cuda", steps=100_000))
     assert not engaged["fused batch kernels"].on
-    assert engaged["fused batch kernels"].why == "it failed: no kernel"
+    assert engaged["fused batch kernels"].reason == "it failed: no kernel"

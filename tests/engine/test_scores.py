@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.engine.scores import averaged, confidence, first_output, highest
+from hasten.engine.scores import averaged, first_output, highest
 
 SCORES = torch.randn(2, 3, 4, 5, 6)
 
@@ -66,39 +66,6 @@ def test_a_network_that_gives_back_its_input_keeps_it() -> None:
     result = averaged(lambda given: given, (0, 1), "scores")(image)
     assert torch.equal(image, before)
     torch.testing.assert_close(result, before)
-
-
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_confidence_is_the_probability_of_what_is_decided(overlapping: bool) -> None:
-    scores = 4 * torch.randn(3, 4, 2, 5, 6)
-    chances = scores.sigmoid() if overlapping else scores.softmax(1)
-    decided = torch.maximum(chances, 1 - chances) if overlapping else chances.amax(1)
-    expected = decided.flatten(1).mean(1)
-    torch.testing.assert_close(confidence(scores, overlapping=overlapping, probabilities=False), expected)
-    known = chances - 0.5 if overlapping else chances
-    torch.testing.assert_close(confidence(known, overlapping=overlapping, probabilities=True), expected)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.75, 2.0])
-def test_only_what_is_unsure_is_mirrored(threshold: float) -> None:
-    torch.manual_seed(0)
-    network, image = nn.Conv3d(1, 3, 3, padding=1), torch.randn(4, 1, 4, 5, 6) * torch.rand(4, 1, 1, 1, 1) * 8
-    seen: list[int] = []
-
-    def scores(batch: Tensor) -> Tensor:
-        seen.append(len(batch))
-        return network(batch)
-
-    def unsure(result: Tensor) -> Tensor:
-        return confidence(result, overlapping=False, probabilities=False) < threshold
-
-    with torch.inference_mode():
-        plain, all_mirrored = network(image), averaged(network, (0, 2), "scores")(image)
-        which = unsure(plain)
-        result = averaged(scores, (0, 2), "scores", unsure)(image)
-    assert 0 < int(which.sum()) < 4 or threshold in (0.0, 2.0)
-    assert seen == [4, *[int(which.sum())] * 3 * int(which.any())]
-    torch.testing.assert_close(result, torch.where(which[:, None, None, None, None], all_mirrored, plain))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 14, 256, 300])

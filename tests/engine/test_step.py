@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -306,8 +307,7 @@ class Ranks(nn.Module):
 def test_only_the_last_piece_exchanges_gradients() -> None:
     network = network_of(3)
     ranks = Ranks(network)
-    step = step_of(network, accumulate=2)
-    step.network = ranks
+    step = dataclasses.replace(step_of(network, accumulate=2), network=ranks)
     image, label = batches()[0]
     step(image, label, 0)
     assert ranks.seen == [True, False]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import hasten
 from hasten.engine import windows as windows_module
 from hasten.engine.blend import make_axis, weight_map, window_starts
-from hasten.engine.canvas import Canvas, Decided, Scores, Sink, score_room
+from hasten.engine.canvas import ArgmaxSink, Canvas, Scores, Sink, score_room
 from hasten.engine.out_of_memory import out_of_memory
 from hasten.engine.scores import above_zero, highest
 from hasten.engine.windows import BatchWindow, Windows, count_windows, slide
@@ -51,13 +51,13 @@ def scores_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Ten
 
 def labels_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     with torch.inference_mode():
-        results = dict(slide(forward, volumes, how, lambda _, shape: Decided(highest, shape, CPU)))
+        results = dict(slide(forward, volumes, how, lambda _, shape: ArgmaxSink(highest, shape, CPU)))
     return [results[number] for number in range(len(volumes))]
 
 
 def masks_of(forward: Forward, volumes: list[Tensor], how: Windows) -> list[Tensor]:
     with torch.inference_mode():
-        results = dict(slide(forward, volumes, how, lambda _, shape: Decided(above_zero, shape, CPU)))
+        results = dict(slide(forward, volumes, how, lambda _, shape: ArgmaxSink(above_zero, shape, CPU)))
     return [results[number] for number in range(len(volumes))]
 
 
@@ -147,14 +147,14 @@ def test_each_volume_comes_as_soon_as_its_last_window_is_through() -> None:
 
     volumes, how = volumes_of(*SHAPES), make(batch_size=1)
     counts = [count_windows(volume.shape[1:], how) for volume in volumes]  # type: ignore[arg-type]
-    seen = [done for _ in slide(forward, volumes, how, lambda _, shape: Decided(highest, shape, CPU))]
+    seen = [done for _ in slide(forward, volumes, how, lambda _, shape: ArgmaxSink(highest, shape, CPU))]
     assert seen == [sum(counts[: number + 1]) for number in range(len(volumes))]
 
 
 def test_ticks_count_every_window() -> None:
     ticks: list[int] = []
     volumes, how = volumes_of(*SHAPES), make()
-    list(slide(lambda batch, _: batch, volumes, how, lambda _, shape: Decided(highest, shape, CPU), ticks.append))
+    list(slide(lambda batch, _: batch, volumes, how, lambda _, shape: ArgmaxSink(highest, shape, CPU), ticks.append))
     assert sum(ticks) == sum(count_windows(volume.shape[1:], how) for volume in volumes)  # type: ignore[arg-type]
 
 
@@ -181,7 +181,7 @@ def test_few_sums_are_held_at_once(overlap: float, decided: str, monkeypatch: py
 def test_slabs_lie_along_the_longest_axis(shape: tuple[int, int, int]) -> None:
     axes = tuple(make_axis(side, 8, 0.5) for side in shape)
     weight = weight_map((8, 8, 8), "constant", (1, 1, 1), CPU)
-    canvas = Canvas.make(axes, weight, Decided(highest, shape, CPU), torch.float32, CPU)  # type: ignore[arg-type]
+    canvas = Canvas.make(axes, weight, ArgmaxSink(highest, shape, CPU), torch.float32, CPU)  # type: ignore[arg-type]
     longest = shape.index(20)
     assert [window[longest] for window in canvas.windows()] == [0, 1, 2, 3]
 
@@ -387,7 +387,7 @@ def test_constant_windows_are_counted_and_may_run_out_of_memory() -> None:
         return oom() if calls == 1 else 2 * batch
 
     how = make(batch_size=4, reuse_constant=True)
-    ((_, labels),) = slide(forward, [volume], how, lambda _, shape: Decided(above_zero, shape, CPU), ticks.append)
+    ((_, labels),) = slide(forward, [volume], how, lambda _, shape: ArgmaxSink(above_zero, shape, CPU), ticks.append)
     assert torch.equal(labels, volume > 0)
     assert sum(ticks) == count_windows((24, 30, 40), how)
 
@@ -416,7 +416,6 @@ def test_nothing_in_the_loop_waits_for_the_device() -> None:
     files = ["blend.py", "canvas.py", "infer.py", "scores.py", "inferer.py", "windows.py"]
     # Where the device has no room: then the host has to take what it gives up.
     full = ("canvas.py", "Canvas.to_host", ".cpu()")
-    # With infer.flip_below: how many windows are mirrored is what it saves.
     unsure = ("scores.py", "averaged.mirrored", "nonzero")
     # Of scores that lie in the host's memory.
     on_host = ("scores.py", "highest", ".numpy()")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.make_program import program_of
-from hasten.augment.program import Piece, Program
+from hasten.augment.program import HostSource, Piece, Program
 from hasten.feed.feed import Feed
 from hasten.feed.ring import Ring
 from tests.augment.stores import random_store, segment_of
@@ -44,8 +44,8 @@ class Counted:
 
     device = CPU
 
-    def __init__(self, fails_at: int | None = None, *, hands_over: bool = False) -> None:
-        self.fails_at, self.hands_over = fails_at, hands_over
+    def __init__(self, fails_at: int | None = None, *, prepared_on_host: bool = False) -> None:
+        self.fails_at, self.prepared_on_host = fails_at, prepared_on_host
         self.started: list[int] = []
         self.moved = threading.Condition()
 
@@ -82,7 +82,7 @@ def ring(program: Any, *, first: int = 0, last: int = 6, depth: int = 2) -> Ring
 def ringed(program: Program, first: int, last: int, depth: int) -> Iterator[Batch]:
     """The program's batches as far as the host makes them, carried over, and finished."""
     assert program.segment is not None
-    segment = replace(program.segment, hands_over=True, host_stages=1)
+    segment = replace(program.segment, source=HostSource(stages=1))
     return map(segment.finish, Ring(segment.prepare(first, last), CPU, depth=depth))
 
 
@@ -178,7 +178,7 @@ def test_an_error_of_the_consumer_ends_the_thread() -> None:
 
 
 def test_a_feed_that_is_left_early_ends_its_thread() -> None:
-    batches = iter(Feed(Counted(hands_over=True), first=0, last=1_000_000))  # type: ignore[arg-type]
+    batches = iter(Feed(Counted(prepared_on_host=True), first=0, last=1_000_000))  # type: ignore[arg-type]
     next(batches)
     assert any(thread.name == "hasten-feed" for thread in threading.enumerate())
     batches.close()
@@ -194,7 +194,7 @@ def test_what_lies_elsewhere_goes_through_a_ring(monkeypatch: pytest.MonkeyPatch
         yield "batch"
 
     monkeypatch.setattr("hasten.feed.feed.Ring", fake)
-    program = Counted(hands_over=True)
+    program = Counted(prepared_on_host=True)
     program.device = torch.device("meta")
     feed = Feed(program, first=2, last=9, depth=depth)  # type: ignore[arg-type]
     assert list(feed._batches()) == ["batch"]
@@ -238,7 +238,7 @@ def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait() -> None:
             assert release.wait(30)
             return super().make(step)
 
-    feed = Feed(Held(hands_over=True), first=0, last=3)  # type: ignore[arg-type]
+    feed = Feed(Held(prepared_on_host=True), first=0, last=3)  # type: ignore[arg-type]
     timer = threading.Timer(0.05, release.set)
     timer.start()
     assert len(list(feed)) == 3

@@ -99,11 +99,11 @@ def test_an_infinite_gradient_changes_nothing(optimizer: str) -> None:
 def test_replayed_steps_train_as_plain_ones(optimizer: str, lookahead: int, precision: str) -> None:
     plain, batches = step_of(optimizer, precision, lookahead), segment()
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
-    captured = captured_run(step_of(optimizer, precision, lookahead), segment(), always=True)
+    captured = captured_run(step_of(optimizer, precision, lookahead), segment())
     assert why_not(captured.step) is None
     assert why_no_batch(program_of(segment())) is None
     results = [captured(index) for index in range(STEPS)]
-    assert captured.engaged, captured.why
+    assert captured.on, captured.reason
     torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     for left, right in zip(weights(captured.step.update.average), weights(plain.update.average), strict=True):
         assert (left - right).norm() <= 0.05 * right.norm()
@@ -117,10 +117,10 @@ def test_a_replayed_dropout_draws_the_masks_of_the_plain_step(precision: str) ->
     torch.manual_seed(7)
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
     state = torch.cuda.get_rng_state()
-    captured = captured_run(step_of("adamw", precision, dropout=0.3), segment(), always=True)
+    captured = captured_run(step_of("adamw", precision, dropout=0.3), segment())
     torch.manual_seed(7)
     results = [captured(index) for index in range(STEPS)]
-    assert captured.engaged, captured.why
+    assert captured.on, captured.reason
     torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     assert torch.equal(torch.cuda.get_rng_state(), state)
     captured.close()
@@ -147,13 +147,13 @@ def test_a_thread_that_allocates_breaks_no_capture() -> None:
     thread = threading.Thread(target=allocate)
     thread.start()
     try:
-        captured = captured_run(step_of("adamw"), segment(), always=True)
+        captured = captured_run(step_of("adamw"), segment())
         results = [captured(index) for index in range(STEPS)]
     finally:
         over.set()
         thread.join()
     assert done > 0
-    assert captured.engaged, captured.why
+    assert captured.on, captured.reason
     plain, batches = step_of("adamw"), segment()
     wanted = [take(plain, batches(index), index) for index in range(STEPS)]
     torch.testing.assert_close(torch.stack(results), torch.stack(wanted), rtol=2e-2, atol=2e-3)
@@ -163,7 +163,7 @@ def test_a_thread_that_allocates_breaks_no_capture() -> None:
 def test_after_a_capture_that_fails_the_run_goes_on(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with a dropout, whose generator took part, and with no memory lost."""
     step = step_of("adamw", dropout=0.3)
-    captured, whole = captured_run(step, segment(), always=True), TrainStep.forward
+    captured, whole = captured_run(step, segment()), TrainStep.forward
 
     def forward(self: TrainStep, image: Tensor, label: Tensor) -> Tensor:
         loss = whole(self, image, label)
@@ -177,8 +177,8 @@ def test_after_a_capture_that_fails_the_run_goes_on(what: str, monkeypatch: pyte
     stream = torch.cuda.current_stream()
     torch.manual_seed(7)
     results = [captured(index) for index in range(STEPS)]
-    assert not captured.engaged
-    assert captured.why.startswith("capturing failed: ")
+    assert not captured.on
+    assert captured.reason.startswith("capturing failed: ")
     assert torch.cuda.current_stream() == stream
     plain, batches = step_of("adamw", dropout=0.3), segment()
     torch.manual_seed(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from torch import Tensor
 
 pytest.importorskip("nnunetv2.training.loss.compound_losses")
 
+from hasten.config.decision import Accelerator
 from hasten.engine.capture import WARM_UP
-from hasten.engine.measure import Switch
 from hasten.engine.step import TrainStep
 from hasten.nnunet.graph import GraphedStep, why_not_captured
 from hasten.nnunet.loss import hard_counts, objective
@@ -35,8 +36,7 @@ def step_of(tmp_path: Path, optimizer: str, precision: str) -> TrainStep:
     net = network().cuda()
     made = muon(net, 3e-5) if optimizer == "muon" else fused_optimizer(sgd(net))
     step, _ = make_step(net, objective(loss()), made, setting(tmp_path), CUDA)
-    step.precision = precision
-    return step
+    return dataclasses.replace(step, precision=precision)
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
@@ -58,11 +58,10 @@ def test_replayed_steps_train_as_plain_ones(
 ) -> None:
     plain, step = (step_of(tmp_path, optimizer, precision) for _ in range(2))
     graphed = GraphedStep(step, setting(tmp_path, iterations=250_000))
-    assert graphed._captured is not None, graphed.switch.why
-    graphed._captured.always = True
+    assert graphed._captured is not None, graphed.switch.reason
     wanted, expected = trained(plain, lambda image, target: plain(image, target, 0))
     losses, weights = trained(step, graphed)
-    assert graphed.switch.on, graphed.switch.why
+    assert graphed.switch.on, graphed.switch.reason
     torch.testing.assert_close(torch.stack(losses), torch.stack(wanted), rtol=2e-2, atol=2e-3)
     for left, right in zip(weights, expected, strict=True):
         assert (left - right).norm() <= 0.05 * right.norm()
@@ -87,7 +86,7 @@ def test_larger_passes_count_the_same(tmp_path: Path) -> None:
     epochs = []
     for on in (False, True):
         validation = Validation(step, long, partial(hard_counts, regions=False, ignore=None))
-        validation.switch, validation._undecided = Switch(on, ""), False
+        validation.switch, validation._undecided = Accelerator(on, "measured", ""), False
         results = [validation(*each) for each in batches()]
         validation.finish()
         epochs.append(results)
@@ -104,7 +103,7 @@ def test_the_first_batches_decide(tmp_path: Path) -> None:
     validation = Validation(step, setting(tmp_path, iterations=250_000), counts)
     results = [validation(*each) for each in batches()]
     validation.finish()
-    assert validation.switch.why.startswith(f"{PER_PASS} batches take ")
+    assert validation.switch.reason.startswith(f"{PER_PASS} batches take ")
     assert all(result["loss"].isfinite() for result in results)
 
 

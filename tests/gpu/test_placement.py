@@ -35,7 +35,7 @@ def test_a_budget_of_the_cards_memory_changes_no_batch(tmp_path: Path, compile: 
     chain = default_chain(SampleConfig(flip_prob=(0.5, 0.5, 0.5)), patch=(16, 24, 24), spatial_dims=3)
     host = make_segment(chain, cases_of_arena(whole, 3), batch_size=4, seed=3)
     card = make_segment(chain, cases_of_arena(mixed, 3), batch_size=4, seed=3, device="cuda", compile=compile)
-    assert card.on_device is mixed.part
+    assert card.source.part is mixed.part
     assert card.compiled == compile, card.why
     for batch, wanted in zip(Feed(program_of(card), last=12), host.batches(0, 12), strict=True):
         assert batch["image"].is_cuda

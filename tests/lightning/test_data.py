@@ -25,7 +25,7 @@ import hasten
 from hasten.config.load import load_run
 from hasten.engine.cases import arena_of
 from hasten.engine.run_plan import plan_run
-from hasten.engine.sampling import settle_program
+from hasten.engine.sampling import choose_program
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
 from hasten.lightning.sources import rank_indices
@@ -50,7 +50,7 @@ def sums(data: Path) -> list[float]:
     """What `Small` would see of Hasten's own feed."""
     planned = plan_run(load_run(overrides=[f"data.source={data}", "train.device=cpu", *TINY]))
     arena = arena_of(planned)
-    program = settle_program(planned, arena)[1]
+    program = choose_program(planned, arena)[1]
     return [
         float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum()) for batch in Feed(program, last=20)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[FakeStream]:
         pass
 
     monkeypatch.setattr(capture, "SideStream", Own)
-    monkeypatch.setattr(capture, "judge_unpaired", lambda *_: (1.0, 1.0, 1.0, "faster"))
     monkeypatch.setattr(graph, "why_not_captured", lambda step, setting: None)
     return Own
 
@@ -66,10 +66,10 @@ def assert_as_plain(tmp_path: Path, step: TrainStep, call: Any, optimizer: str =
 def test_replayed_steps_train_as_plain_ones(stand_in: type[FakeStream], tmp_path: Path, optimizer: str) -> None:
     step = step_of(tmp_path, optimizer)
     graphed = GraphedStep(step, setting(tmp_path))
-    assert graphed.switch.why == "not captured yet"
+    assert graphed.switch.reason == "not captured yet"
     assert_as_plain(tmp_path, step, graphed, optimizer)
     assert graphed.switch.on
-    assert "as one CUDA graph" in graphed.switch.why
+    assert "one CUDA graph" in graphed.switch.reason
 
 
 def test_a_loader_may_use_its_memory_again(stand_in: type[FakeStream], tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeS
     graphed = GraphedStep(step, setting(tmp_path))
     assert_as_plain(tmp_path, step, graphed)
     assert not graphed.switch.on
-    assert graphed.switch.why == "capturing failed: operation not permitted when stream is capturing"
+    assert graphed.switch.reason == "capturing failed: operation not permitted when stream is capturing"
 
 
 def test_a_batch_of_another_shape_runs_without_the_graph(stand_in: type[FakeStream], tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_a_batch_of_another_shape_runs_without_the_graph(stand_in: type[FakeStre
 
 def test_what_is_not_captured_says_why(tmp_path: Path) -> None:
     step = step_of(tmp_path)
-    assert GraphedStep(step, setting(tmp_path, **LONG)).switch.why == "there is no CUDA device"
-    step.device = torch.device("cuda")
+    assert GraphedStep(step, setting(tmp_path, **LONG)).switch.reason == "there is no CUDA device"
+    step = dataclasses.replace(step, device=torch.device("cuda"))
     assert why_not_captured(step, setting(tmp_path, **LONG)) is None
     assert "1000 iterations" in str(why_not_captured(step, setting(tmp_path)))
     assert "processes share" in str(why_not_captured(step, setting(tmp_path, several_ranks=True, **LONG)))

@@ -69,7 +69,6 @@ import sys
 import numpy as np
 import torch
 from hasten.engine import capture
-from hasten.engine.measure import Switch
 from hasten.nnunet import graph
 from nnunetv2.run.run_training import get_trainer_from_args
 from tests.engine.test_capture import FakeStream
@@ -83,7 +82,7 @@ if __name__ == "__main__":
     trainer = get_trainer_from_args(*words, device=torch.device("cpu"))
     trainer.num_iterations_per_epoch, trainer.num_val_iterations_per_epoch = 8, 7
     trainer.on_train_start()
-    trainer._validation.switch = Switch(sys.argv[1] == "graph", "requested")
+    trainer._validation.switch = Accelerator(sys.argv[1] == "graph", "measured", "requested")
     trainer.on_train_start = lambda: None
     trainer.run_training()
     for name in ("train_losses", "val_losses", "dice_per_class_or_region", "lrs"):

@@ -17,7 +17,7 @@ from hasten.observe.notebook import PagePath, Plan, Summary, cell_progress
 SUMMARY = {
     "name": "<b>", "status": "finished", "steps": 40, "best": {"metric": "mean_dice", "value": 0.87654, "step": 30},
     "seconds": {"total": 12.0, "train": 9.0}, "earlier_seconds": 3.0,
-    "engaged": {"bf16": {"on": True, "why": "faster"}},
+    "accelerators": {"bf16": {"on": True, "reason": "faster"}},
 }  # fmt: skip
 PLAN = {
     "fingerprint": {"name": "Set", "num_cases": 12},

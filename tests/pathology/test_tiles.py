@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hasten.augment.make_program import program_of
+from hasten.augment.program import HostSource
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import find_slides
 from hasten.feed.feed import Feed
@@ -94,8 +95,8 @@ def test_tiles_gathered_on_the_host_make_the_same_batches(config: DetectionConfi
     tiles = read_tiles(picked, config)
     make = {"batch_size": 8, "seed": 5, "device": torch.device("cpu")}
     resident, gathered = (make_batches(tiles, config.augment, **make, resident=each) for each in (True, False))
-    assert not resident.latest.hands_over
-    elsewhere = program_of(replace(gathered.latest, hands_over=True, host_stages=0))
+    assert not resident.latest.prepared_on_host
+    elsewhere = program_of(replace(gathered.latest, source=HostSource(stages=0)))
     for one, other in zip(resident.batches(3, 30), Feed(elsewhere, first=3, last=30), strict=True):
         assert torch.equal(one["image"], other["image"])
         assert torch.equal(one["label"], other["label"])

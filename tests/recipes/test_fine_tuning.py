@@ -42,4 +42,4 @@ def test_each_command_works_as_it_is_shown(name: str, tmp_path: Path, monkeypatc
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
     tuned = json.loads((tmp_path / "runs/tuned" / SUMMARY_JSON).read_text())
-    assert tuned["engaged"]["weights to start from"]["on"]
+    assert tuned["accelerators"]["weights to start from"]["on"]

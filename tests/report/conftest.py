@@ -30,9 +30,9 @@ DECISIONS = {
     "cache.dir": {"value": None, "reason": "not set"},
 }
 
-ENGAGED = {
-    "bf16": {"on": True, "why": "fastest of 4 measured: 194 ms against 314 ms"},
-    "compile": {"on": False, "why": "would take 41 s and save 12 s in 400 steps"},
+ACCELERATORS = {
+    "bf16": {"on": True, "set_by": "measured", "reason": "fastest of 4 measured: 194 ms against 314 ms"},
+    "compile": {"on": False, "set_by": "measured", "reason": "would take 41 s and save 12 s in 400 steps"},
 }
 
 
@@ -109,7 +109,7 @@ def write_run(
         "samples_per_s": 8 * speed,
         "wait_share": 0.016,
         "earlier_seconds": 0.0,
-        "engaged": ENGAGED,
+        "accelerators": ACCELERATORS,
         "environment": {},
         "cases": {"train": 158, "validation": 52},
         "time_to": {"0.80": 30.1, "0.85": 52.4},

@@ -30,7 +30,7 @@ def test_one_run_has_every_section_in_order(make_run: MakeRun, tmp_path: Path) -
         "Loss and Dice",
         "Where the time went",
         "Example slices",
-        "What engaged",
+        "Accelerators",
         "Decided from the data",
         "Environment",
         "Configuration",
@@ -87,8 +87,8 @@ def test_a_comparison_says_that_scores_are_of_other_cases(make_run: MakeRun, tmp
     folders = [make_run("a"), make_run("b"), make_run("c")]
     assert "Not of the same cases" not in write_report(folders, tmp_path / "a.html").read_text()
     (folders[2] / "run.yaml").write_text("data: {source: data/nuclei}")
-    shorter = {"shorter validation": {"on": True, "why": "8 of 52 cases"}}
-    folders[1] = make_run("d", summary={"engaged": shorter})
+    shorter = {"shorter validation": {"on": True, "reason": "8 of 52 cases"}}
+    folders[1] = make_run("d", summary={"accelerators": shorter})
     text = page_of(folders, tmp_path / "b.html").text
     assert "hippocampus (c) has another data.source than hippocampus (a)" in text
     assert "hippocampus (d): the validation is shortened to 8 of 52 cases." in text
@@ -116,7 +116,7 @@ def test_the_page_reaches_for_nothing_outside_itself(make_run: MakeRun, tmp_path
 
 def test_text_of_a_run_is_inert(make_run: MakeRun, tmp_path: Path) -> None:
     evil = "<script>alert('x')</script>\"&$x$_{{ 7 * 7 }}"
-    folder = make_run(name=evil, summary={"engaged": {evil: {"on": True, "why": evil}}, "status": evil})
+    folder = make_run(name=evil, summary={"accelerators": {evil: {"on": True, "reason": evil}}, "status": evil})
     lines = [{"kind": "validation", "step": 1, "time_s": 1.0, "dice": 0.5, "dice_per_class": {evil: 0.5}}]
     (folder / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     plan = {

@@ -185,7 +185,7 @@ def test_channels_of_colour_have_its_names(tmp_path: Path, ending: str, names: l
 def test_patches_are_those_of_the_batch_program(tmp_path: Path, dims: int) -> None:
     from hasten.engine.cases import arena_of
     from hasten.engine.run_plan import plan_run
-    from hasten.engine.sampling import settle_program
+    from hasten.engine.sampling import choose_program
 
     data = write_phantoms(tmp_path / "data", num_cases=3, shape=(16, 32, 32), spatial_dims=dims)
     patch = [8, 16, 16] if dims == 3 else [1, 16, 16]
@@ -193,7 +193,7 @@ def test_patches_are_those_of_the_batch_program(tmp_path: Path, dims: int) -> No
                                  "sample.batch_size=4", "sample.compile=false"])  # fmt: skip
     shown = content(write_batch_page(config, tmp_path / "batch.html"))
     planned = plan_run(config)
-    program = settle_program(planned, arena_of(planned))[1]
+    program = choose_program(planned, arena_of(planned))[1]
     assert len(shown["volumes"]) == 8
     for number, volume in enumerate(shown["volumes"]):
         batch, at = program(number // 4), number % 4

@@ -127,7 +127,7 @@ def fill_record(record: Record, run: Path, summary: dict[str, Any]) -> None:
             }
             epoch = round(line["step"] * batch / task.patches_per_epoch, 3)
             record.curve.append({**point, "epoch": epoch, "per_class": list(line["dice_per_class"].values()), **train})
-    record.engaged = summary["engaged"]
+    record.engaged = summary["accelerators"]
     seconds = dict(summary["seconds"])
     record.steps, record.stopped = summary["steps"], STOPPED.get(summary["status"], summary["status"])
     # From process start to Hasten's first own line: imports, Hasten's included.

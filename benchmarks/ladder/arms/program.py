@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.ladder.arms.hasten import engine_config, fresh_cache
 from benchmarks.ladder.record import Record, arm_arguments
-from hasten.engine.measure import Switch
 from hasten.observe.clock import process_start_seconds
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def _train(record: Record) -> None:
     from benchmarks.ladder.loop import Arm, may_autocast, run, set_up
     from hasten.engine.cases import arena_of
     from hasten.engine.run_plan import plan_run
-    from hasten.engine.sampling import settle_program
+    from hasten.engine.sampling import choose_program
 
     given, task = record.given, record.given.task
     device = set_up(record)
@@ -46,9 +45,8 @@ def _train(record: Record) -> None:
     planned = plan_run(config)
     arena = arena_of(planned)
     record.seconds["cache"] = time.perf_counter() - start
-    engaged: dict[str, Switch] = {}
-    planned, program = settle_program(planned, arena, engaged=engaged)
-    record.engaged = {name: {"on": each.on, "why": each.why} for name, each in engaged.items()}
+    planned, program, accelerators = choose_program(planned, arena)
+    record.engaged = {name: {"on": each.on, "why": each.reason} for name, each in accelerators.items()}
     net = network_of(task, xyz=False).to(device)
     arm = Arm(
         task=task,

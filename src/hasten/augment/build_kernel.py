@@ -125,13 +125,19 @@ def try_out(spec: Spec, path: Path) -> None:
     A library that was linked with another C++ runtime than torch's crashes the process that loads it; better this one
     than the training process.
     """
-    from hasten.augment.kernels import opened
-
     function, arguments, _ = function_of(spec)
     expected = function(*arguments)
     actual = opened(path)([each.contiguous() for each in arguments])
     for one, other in zip(actual, (expected,) if isinstance(expected, Tensor) else expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+    """A library as a function of its arguments, contiguous and shaped as those of `function_of`: (1, ...) or (n,)."""
+    # The public aoti_load_package returns a wrapper of this one, but imports the whole compiler.
+    library: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    run: Callable[[list[Tensor]], list[Tensor]] = library.boxed_run
+    return run
 
 
 if __name__ == "__main__":

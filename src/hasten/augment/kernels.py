@@ -24,7 +24,7 @@ from torch import Tensor
 
 import hasten
 from hasten.augment import build_kernel, channels, maps, op, read
-from hasten.augment.build_kernel import Spec
+from hasten.augment.build_kernel import Spec, opened
 from hasten.augment.chain import Placed, Stage, Warp
 from hasten.augment.colour import ColorJitter
 from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
@@ -174,14 +174,6 @@ def _reason(returncode: int, stderr: str) -> str:
             f"a compiled kernel could not be loaded (signal {-returncode}); its compiler's C++ runtime is not torch's"
         )
     return stderr or f"the compiler ended with {returncode}"
-
-
-def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """A library as a function of its arguments, contiguous and shaped as those of `function_of`: (1, ...) or (n,)."""
-    # The public aoti_load_package returns a wrapper of this one, but imports the whole compiler.
-    library: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-    run: Callable[[list[Tensor]], list[Tensor]] = library.boxed_run
-    return run
 
 
 def _applied(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, Chain, is_per_sample, stages_of
+from hasten.augment.chain import Batch, Chain, Stage, is_per_sample, stages_of
 from hasten.augment.fused import render_fused
-from hasten.augment.program import DrawnBatch, Program, Segment
-from hasten.augment.render import follow, render
+from hasten.augment.program import HostSource, MixedSource, Program, ResidentSource, Segment, Source
+from hasten.augment.render import render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
 from hasten.cache.arena import Arena, DevicePart, Store
@@ -24,18 +22,6 @@ from hasten.cache.pages import Pages
 from hasten.sample.order import CaseOrder, Dealt, epoch_order, part_order
 from hasten.sample.patch_stages import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
-
-log = logging.getLogger(__name__)
-
-GPU_OPTIONS: dict[str, Any] = {
-    # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
-    "assert_indirect_indexing": False,
-    # Store intermediates that are read again, whatever the length of an expression: half of the bytes of nnU-Net's
-    # chain (tools/gpu_dry/inductor.py).
-    "realize_opcount_threshold": 1000,
-    "realize_reads_threshold": 3,
-}
-"""Inductor's options for rendering on a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +59,9 @@ def make_segment(
 
     train_cases: positions that are drawn from, in parts or not; None for all. device: of the batches. share:
     this rank's part of every batch; operations that mix the samples of a batch mix those of the share. compile: the
-    costly steps on the host, all of what runs on a GPU; an absent or failing compiler leaves it eager, and `why` says
-    so. fuse: nnU-Net's chain in few kernels on a GPU (`render_fused`). cache_dir: of compiled kernels, in place of
-    $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
-    naming the operation, and for a batch that can't be dealt among the ranks.
+    costly steps on the host; an absent or failing compiler leaves it eager, and `why` says so. fuse: nnU-Net's chain in
+    few kernels on a GPU (`render_fused`). cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises ValueError
+    where chain and cases do not fit, naming the operation, and for a batch that can't be dealt among the ranks.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
@@ -92,20 +77,38 @@ def make_segment(
         store, size = with_sets(store, chain.crop), chain.crop.size
     stages = stages_of(chain, size)
     seed_tensor = torch.tensor(seed, dtype=torch.int64, device=store.device)
+    whole = cases.whole_cases
     segment = Segment(
-        chain=chain, stages=stages, store=store, device=where, batch_size=batch_size, seed=seed_tensor, share=share,
-        order=_order(train_cases, store, seed_tensor, share, batch_size, chain.num_samples), pages=cases.pages,
-        whole_cases=cases.whole_cases, on_device=cases.on_device, spans=spans,
-        hands_over=cases.on_device is not None or store.device.type != where.type,
+        chain=chain,
+        stages=stages,
+        store=store,
+        device=where,
+        batch_size=batch_size,
+        seed=seed_tensor,
+        order=_order(train_cases, store, seed_tensor, share, batch_size, chain.num_samples),
+        share=share,
+        source=_source(cases, stages, where, crops=chain.crop is not None),
+        num_samples=chain.num_samples if whole is None else whole.num_samples,
+        pages=cases.pages,
         renderer=render_fused if fuse else render,
-    )  # fmt: skip
-    if segment.hands_over:
-        # Up to the last one that can only run there; a crop is cut out there too.
-        per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
-        segment = replace(segment, host_stages=max([int(chain.crop is not None), *per_sample]))
-        if segment.host_stages > 1:
-            segment = replace(segment, on_device=None)  # a later stage needs the whole batch on the host
+        spans=spans,
+    )
     return _compiled(segment, cache_dir) if compile else segment
+
+
+def _source(cases: CaseSource, stages: Sequence[Stage], device: torch.device, *, crops: bool) -> Source:
+    elsewhere = cases.store.device.type != device.type
+    if cases.on_device is None and not elsewhere:
+        if cases.whole_cases is None:
+            return ResidentSource()
+        return HostSource(stages=0, whole_cases=cases.whole_cases, prepared_on_host=False)
+    # Up to the last one that can only run on the host; a crop is cut out there too.
+    per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
+    on_host = max([int(crops), *per_sample])
+    if cases.on_device is not None and on_host == 1:
+        return MixedSource(cases.on_device)
+    # A later stage on the host needs the whole batch there, and whole cases are read by one side.
+    return HostSource(stages=on_host, whole_cases=cases.whole_cases)
 
 
 def _order(
@@ -146,7 +149,7 @@ def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> 
     with torch.no_grad():
         draws = segment.drawn_for(rows, rows + first)
     samples = {key: store.values[key].view(value.shape) for key, value in entries.items()}
-    return segment.finish(DrawnBatch(draws, samples, {}))
+    return segment.transformed(samples, draws)
 
 
 def segment_of_batch(
@@ -158,32 +161,10 @@ def segment_of_batch(
 
 
 def _compiled(segment: Segment, folder: Path | None) -> Segment:
-    on_host = segment.host_stages if segment.hands_over else len(segment.stages)
-    if segment.store.device.type != "cuda" and on_host:
-        from hasten.augment.kernels import host_kernels
+    """The segment with compiled kernels for its costly stages on the host; what runs on a GPU has its own kernels."""
+    stages = segment.stages[: segment.source.stages_on_host(len(segment.stages))]
+    if segment.store.device.type == "cuda" or not stages:
+        return segment
+    from hasten.augment.kernels import host_kernels
 
-        built = host_kernels(segment.stages[:on_host], segment.store, folder)
-        segment = replace(segment, **built._asdict())
-    return _compiled_on_gpu(segment) if segment.device.type == "cuda" else segment
-
-
-def _compiled_on_gpu(segment: Segment) -> Segment:
-    begin = time.perf_counter()
-    store = segment.store if segment.on_device is None else segment.on_device.store
-    for tensor in (*store.values.values(), store.shape, store.offset):
-        torch._dynamo.maybe_mark_dynamic(tensor, 0)
-    renderer, follower = (
-        torch.compile(each, fullgraph=True, dynamic=False, options=GPU_OPTIONS) for each in (render, follow)
-    )
-    compiled = replace(segment, renderer=renderer, follower=follower)
-    try:
-        # Every program of the process compiles the same function; by default torch gives up at the ninth.
-        with torch._dynamo.config.patch(recompile_limit=256):
-            compiled(0)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log.warning("the augmentation runs uncompiled: %s", reason)
-        seconds = segment.compile_seconds + time.perf_counter() - begin
-        return replace(segment, compiled=False, why=f"torch.compile failed: {reason}", compile_seconds=seconds)
-    seconds = segment.compile_seconds + time.perf_counter() - begin
-    return replace(compiled, compiled=True, why=f"compiled in {seconds:.1f} s", compile_seconds=seconds)
+    return replace(segment, **host_kernels(stages, segment.store, folder)._asdict())

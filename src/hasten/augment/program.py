@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -40,23 +40,122 @@ class DrawnBatch(NamedTuple):
 
     draws: Draws
     batch: Batch
-    """(B, C, *S) by key after the stages that ran there; empty where the device reads the cases itself."""
+    """(B, C, *S) by key, as the source left it."""
     per_case: Batch
     """(B, ...) by key: the value of each sample's case."""
+
+
+class Source(Protocol):
+    """Where the samples of a segment come from, and so which stages of the chain run where."""
+
+    @property
+    def host(self) -> bool:
+        """Whether the host has a part in every batch."""
+
+    @property
+    def prepared_on_host(self) -> bool:
+        """Whether `begin` runs on the host, by any thread, and `finish` on another device."""
+
+    def stages_on_host(self, stages: int) -> int:
+        """How many of a chain's stages run where the cases are."""
+
+    def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
+        """The part that is made where the cases are, with the draws as `finish` needs them."""
+
+    def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
+        """The batch (B, C, *S) by key, from what `begin` made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentSource:
+    """All cases lie on the device of the batches, which reads them and runs every stage."""
+
+    host = prepared_on_host = False
+
+    def stages_on_host(self, stages: int) -> int:
+        return stages
+
+    def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
+        return DrawnBatch(draws, {}, segment.per_case(draws))
+
+    def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
+        return segment.run(range(len(segment.stages)), draws, cases=segment.stored())
+
+
+@dataclass(frozen=True, slots=True)
+class MixedSource:
+    """Some cases lie on the device. Each side reads its own, by the first stage; the device runs the others."""
+
+    part: DevicePart
+    """The cases that the device holds."""
+    host = prepared_on_host = True
+
+    def stages_on_host(self, stages: int) -> int:
+        return 1
+
+    def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
+        # -1: the other of host and device reads that sample's case.
+        position = self.part.position[draws.case]
+        here = draws._replace(case=torch.where(position < 0, draws.case, -1))
+        batch = segment.run(range(1), here, cases=segment.stored())
+        return DrawnBatch(draws._replace(case=position), batch, segment.per_case(draws))
+
+    def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
+        stored = segment.stored(self.part.store)
+        return segment.run(range(len(segment.stages)), draws, cases=stored, batch=batch)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSource:
+    """The cases lie on the host, which runs the first stages."""
+
+    stages: int
+    """Number of stages that run there; with 0 whole samples go to the device."""
+    whole_cases: WholeCases | None = None
+    """Transforms that run on whole cases, sample by sample, before the stages."""
+    prepared_on_host: bool = True
+    """Whether the device of the batches is another one."""
+    host = True
+
+    def stages_on_host(self, stages: int) -> int:
+        return self.stages if self.prepared_on_host else stages
+
+    def begin(self, segment: Segment, draws: Draws) -> DrawnBatch:
+        # 1. The samples, where a stage does not cut them out of their cases: made by the transforms, or whole cases.
+        samples: Batch | None = None
+        if self.whole_cases is not None:
+            samples, per_case = self.whole_cases.batch(draws.sample.tolist())
+        else:
+            per_case = segment.per_case(draws)
+            if self.stages == 0:
+                samples = {key: _whole(each, draws.case) for key, each in segment.stored().items()}
+        # 2. Such samples are cases of their own, which the first stage reads wherever it runs.
+        cases = segment.stored()
+        if samples is not None:
+            draws, cases = _of_samples(draws), samples_as_cases(samples)[0]
+        # 3. The stages that run here.
+        batch = samples if self.stages == 0 else segment.run(range(self.stages), draws, cases=cases)
+        return DrawnBatch(draws, batch or {}, per_case)
+
+    def finish(self, segment: Segment, draws: Draws, batch: Batch) -> Batch:
+        left = range(self.stages, len(segment.stages))
+        if self.stages == 0:
+            return segment.transformed(batch, draws)
+        return segment.run(left, draws, batch=batch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """Batches of one shape from one set of cases: batch n holds samples n * B ... n * B + B - 1 of the stream.
 
-    Where the cases lie on the training device, everything is made there. Otherwise the host reads them, by any thread
-    (`prepare`), and the device does the rest (`finish`).
+    A batch takes three steps: numbers are drawn (`draws`), its source begins it where the cases are (`prepare`), and
+    the device finishes it (`finish`).
     """
 
     chain: Chain
     stages: tuple[Stage, ...]
     store: Store
-    """All cases, on the device that numbers are drawn on; of `whole_cases`, an example of what they give."""
+    """All cases, on the device that numbers are drawn on; for transforms on whole cases, an example of their output."""
     device: torch.device
     """The device of the batches."""
     batch_size: int
@@ -65,24 +164,17 @@ class Segment:
     order: CaseOrder
     share: Share = WHOLE
     """The samples of each batch that this rank makes."""
-    on_device: DevicePart | None = None
-    """The cases that the device holds, where it holds some of them."""
+    source: Source
+    num_samples: int = 1
+    """Samples in a row that come from one case."""
     pages: Pages | None = None
     """Pages to read ahead, where cases lie on the disk."""
-    whole_cases: WholeCases | None = None
-    """Transforms that run on whole cases, sample by sample, before the stages."""
-    hands_over: bool = False
-    """Whether batches are begun where the cases are and finished on the device."""
-    host_stages: int = 0
-    """Number of stages that run before a batch is copied to the device; 0 copies whole samples."""
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
-    follower: Any = follow
-    """Functions for a GPU, compiled or not: `renderer` runs the stages up to the first that runs sample by sample,
-    `follower` the later ones.
-    """
+    """Runs the stages on a GPU, up to the first that runs sample by sample."""
     compiled: bool = False
-    why: str = "not asked for"
+    why: str = ""
+    """Why it is compiled or not, where that was tried."""
     compile_seconds: float = 0.0
     spans: bool = False
     """Whether stages run separately under their names, for a profile, on a GPU too, where that loses the gain of fusing
@@ -96,16 +188,16 @@ class Segment:
         return first
 
     @property
-    def num_samples(self) -> int:
-        """Samples in a row that come from one case."""
-        return self.chain.num_samples if self.whole_cases is None else self.whole_cases.num_samples
+    def prepared_on_host(self) -> bool:
+        """Whether batches are begun on the host, and finished on another device."""
+        return self.source.prepared_on_host
 
     @property
     def why_not_captured(self) -> str | None:
         """Why a batch can't be part of a CUDA graph."""
-        if self.hands_over:
+        if self.source.host:
             return "the prepared cases do not all lie on the device, so that batches come from the host"
-        if self.whole_cases is not None or any(is_per_sample(stage) for stage in self.stages):
+        if any(is_per_sample(stage) for stage in self.stages):
             return "a transform of the augmentation runs sample by sample on the host"
         return None
 
@@ -119,46 +211,26 @@ class Segment:
 
     def prepare(self, first: int, last: int) -> Generator[DrawnBatch, None, None]:
         """The parts of batches `first` ... `last` - 1 that are made where the cases are."""
-        return (self._prepared(draws) for draws in self.draws(first, last))
+        return (self.source.begin(self, draws) for draws in self.draws(first, last))
 
     def rendered(self, draws: Draws) -> Batch:
         """The batch of these draws, (B, C, *S) by key, made in line."""
-        prepared = self._prepared(draws)
-        if self.hands_over:
+        prepared = self.source.begin(self, draws)
+        if self.prepared_on_host:
             prepared = pytree.tree_map(lambda value: value.to(self.device), prepared)
         return self.finish(prepared)
 
-    def _prepared(self, draws: Draws) -> DrawnBatch:
-        if self.whole_cases is not None:
-            batch, per_case = self.whole_cases.batch(draws.sample.tolist())
-            draws = _of_samples(draws)
-        else:
-            batch, per_case = {}, {key: each[draws.case] for key, each in self.store.per_case.items()}
-        return DrawnBatch(*(self._begun(draws, batch) if self.hands_over else (draws, batch)), per_case)
-
-    def _begun(self, draws: Draws, batch: Batch) -> tuple[Draws, Batch]:
-        """The host's part of a batch that another device finishes. batch: output of the transforms on whole cases."""
-        if self.host_stages == 0:
-            return _of_samples(draws), batch or {key: _whole(each, draws.case) for key, each in self.stored().items()}
-        here = draws
-        if self.on_device is not None:
-            # -1: the other of host and device reads that sample's case.
-            position = self.on_device.position[draws.case]
-            here = draws._replace(case=torch.where(position < 0, draws.case, -1))
-            draws = draws._replace(case=position)
-        cases = samples_as_cases(batch)[0] if batch else self.stored()
-        return draws, self._run(range(self.host_stages), here, cases=cases)
+    def per_case(self, draws: Draws) -> Batch:
+        """(B, ...) by key: the values that go with each sample's case."""
+        return {key: each[draws.case] for key, each in self.store.per_case.items()}
 
     def finish(self, prepared: DrawnBatch) -> Batch:
         """The batch (B, C, *S) by key, from the result of `prepare`, once that is on the device."""
-        draws, batch, per_case = prepared
-        stages = range(len(self.stages))
-        if not (self.hands_over and self.host_stages):
-            cases = samples_as_cases(batch)[0] if batch else self.stored()
-            return self._run(stages, draws, cases=cases) | per_case
-        if self.on_device is None:
-            return self._run(stages[self.host_stages :], draws, batch=batch) | per_case
-        return self._run(stages, draws, cases=self.stored(self.on_device.store), batch=batch) | per_case
+        return self.source.finish(self, prepared.draws, prepared.batch) | prepared.per_case
+
+    def transformed(self, samples: Batch, draws: Draws) -> Batch:
+        """Samples (B, C, *S) by key that are no cases of this segment's, after all stages."""
+        return self.run(range(len(self.stages)), draws, cases=samples_as_cases(samples)[0])
 
     def draws(self, first: int, last: int) -> Iterator[Draws]:
         """The draws of these batches; the next one's cases are requested from the disk before one is yielded."""
@@ -212,7 +284,7 @@ class Segment:
         }
 
     @torch.no_grad()
-    def _run(
+    def run(
         self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, PackedCases] | None = None
     ) -> Batch:
         """Stages of the chain; the first one reads `cases`, and takes from `batch` the samples whose case is -1."""
@@ -230,7 +302,7 @@ class Segment:
                 elif is_per_sample(stages[0]):
                     result = run_per_sample(stages[0], result, draws.key)
                 elif on_gpu:
-                    result = self.follower(stages, result, numbers, dims)
+                    result = follow(stages, result, numbers, dims)
                 else:
                     result = follow_on_host(stages, result, numbers, dims, self.kernels, first=first)
         return result
@@ -316,7 +388,8 @@ class Program:
         if len({segment.why for segment in self._segments.values()}) == 1:
             return self.latest.why
         sides = {stage: " x ".join(map(str, stage.patch)) for stage in self._segments}
-        return "; ".join(f"{sides[stage]}: {segment.why}" for stage, segment in self._segments.items())
+        told = (f"{sides[stage]}: {segment.why}" for stage, segment in self._segments.items() if segment.why)
+        return "; ".join(told)
 
     @property
     def compile_seconds(self) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hasten.cases.entries import load_json
 from hasten.cases.types import Case, CaseSet
-from hasten.config.decision import GIVEN, Decision
+from hasten.config.decision import Decision, set_by_user
 from hasten.config.patterns import first_few
 from hasten.config.schema import SplitConfig
 from hasten.files import expanded
@@ -32,7 +32,7 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     cases = sorted(case_set.cases, key=lambda case: case.id)
     if len(cases) < 2:
         raise ValueError(f"{case_set.source}: {len(cases)} case(s) cannot be split in two; add cases.")
-    config, _ = settle_split(case_set, config)
+    config, _ = choose_split(case_set, config)
     match config.by:
         case "fraction":
             held_out = _draw_fraction([case.id for case in cases], config)
@@ -49,13 +49,13 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
     return train, tuple(case for case in cases if case.id in held_out)
 
 
-def settle_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, Decision]:
+def choose_split(case_set: CaseSet, config: SplitConfig) -> tuple[SplitConfig, Decision]:
     """The split with the fields that its kind needs, and the decision on the kind.
 
     What the user sets decides; else the cases that the source holds out, then its folds. Raises ValueError for settings
     that contradict each other or the source's folds.
     """
-    decision = Decision(config.by, GIVEN, given=True) if config.by is not None else _decide_kind(case_set, config)
+    decision = set_by_user(config.by) if config.by is not None else _decide_kind(case_set, config)
     settled = dataclasses.replace(config, by=decision.value)
     if settled.by == "fraction" and settled.fraction is None:
         settled = dataclasses.replace(settled, fraction=_FRACTION)
@@ -98,7 +98,7 @@ def split_warnings(
 def _differences(
     case_set: CaseSet, config: SplitConfig, train: Iterable[Case], validation: Iterable[Case]
 ) -> Iterator[str]:
-    by = settle_split(case_set, config)[0].by
+    by = choose_split(case_set, config)[0].by
     validated = {case.id for case in validation}
     lost = [case_id for case_id in case_set.held_out if case_id not in validated]
     if lost and by != "fold":

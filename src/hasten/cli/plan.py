@@ -34,7 +34,7 @@ def plan(
     if out.exists() and not overwrite:  # a plan is there to be edited
         raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
-    from hasten.engine.run_plan import make_plan
+    from hasten.engine.budget import make_plan
     from hasten.observe.rundir import write_json
 
     decided = make_plan(config)

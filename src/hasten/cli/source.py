@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.files import expanded
-from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML
+from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, check_run_dir
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
@@ -63,7 +63,7 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
         ValueError: no such file or recipe, no data set named, data of a recipe that are absent or of other classes, or
             mistakes in the settings (all of them in one message).
     """
-    from hasten.config.load import load_run
+    from hasten.config.load import load_source
     from hasten.config.url import is_url, shown
     from hasten.recipes.load import recipe_at, source_folder
 
@@ -87,11 +87,7 @@ def settings_from(source: str, overrides: Sequence[str]) -> RunConfig | Detectio
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
     if not is_url(source) and not path.exists():
         raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe{_nearest(source)}")
-    if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
-        raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
-    named = source if is_url(source) else str(path.absolute())
-    config = load_run(None, overrides)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+    return load_source(source if is_url(source) else str(path), overrides)
 
 
 def load_kind(path: Path, overrides: Sequence[str]) -> RunConfig | DetectionConfig:
@@ -114,9 +110,8 @@ def resumed_from(out: Path, source: str | None, overrides: Sequence[str]) -> Run
     if source is not None and "=" in source and not is_url(source) and not Path(source).exists():
         overrides = [source, *overrides]
         source = None
+    check_run_dir(out, resume=True)
     settings = out / RUN_YAML
-    if not settings.is_file():
-        raise ValueError(f"{out}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
     config = load_kind(settings, overrides)
     if not config.data.source:
         raise ValueError(f"{settings}: names no data set, so it is not as the run wrote it; restore it from a copy")

@@ -275,12 +275,8 @@ def _infer(infer: InferConfig) -> Iterator[str]:
         yield wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
     if not 0 <= infer.whole_up_to < math.inf:
         yield wrong("infer.whole_up_to", "must be 0 or more", infer.whole_up_to)
-    if not 0 <= infer.size_spread <= 1:
-        yield wrong("infer.size_spread", "must be 0 to 1", infer.size_spread)
     if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:
         yield wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
-    if not 0 < infer.flip_below <= 1:
-        yield wrong("infer.flip_below", "must be above 0, and at most 1", infer.flip_below)
 
 
 def _flat(config: RunConfig) -> Iterator[str]:

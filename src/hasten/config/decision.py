@@ -1,19 +1,46 @@
-"""The decisions of a plan, and the memory and step budgets of a machine."""
+"""Decisions and accelerators of a run, who settled each, and the memory and step budgets of a machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hasten.config.schema import NetworkName
+
+SetBy = Literal["user", "data", "measured", "default"]
+"""Who settled a value: the settings of the user, the data set, a measurement on this machine, or a usual value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     value: Any
     reason: str
-    given: bool = False
-    """Whether the settings have the value, so that the plan leaves it as it is."""
+    """For people; nothing branches on it."""
+    set_by: SetBy = "data"
+
+    @property
+    def open(self) -> bool:
+        """Whether the plan decided it, and not the user."""
+        return self.set_by != "user"
+
+
+def set_by_user(value: Any) -> Decision:
+    """The decision that a value of the settings stands for."""
+    return Decision(value, GIVEN, "user")
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """Whether something that makes a run faster is on, and who or what settled that."""
+
+    on: bool
+    set_by: SetBy
+    reason: str
+    """For people; nothing branches on it."""
+
+
+Accelerators = dict[str, Accelerator]
+"""By name, as summary.json and the report list them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

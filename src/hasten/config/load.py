@@ -62,6 +62,15 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] | Mapping[
     return load_as(RunConfig, partial(check_run, code_follows=True), path, _as_texts(overrides))
 
 
+def load_source(source: str, overrides: Sequence[str]) -> RunConfig:
+    """The run of a data set, a path or a URL, with overrides. Raises ValueError, also for one that names another."""
+    if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
+        raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
+    config = load_run(None, overrides)
+    named = source if is_url(source) else str(Path(source).absolute())
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+
+
 def _as_texts(overrides: Any) -> list[str]:
     """Overrides as texts. Raises ValueError for what is neither a mapping nor texts."""
     if isinstance(overrides, str):
@@ -280,7 +289,16 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_FORMER = {("distribute", "average_every"): 8, ("distribute", "exchange"): "file"}
+_FORMER = {
+    ("distribute", "average_every"): 8,
+    ("distribute", "exchange"): "file",
+    ("infer", "flip_below"): 1.0,
+    ("infer", "size_spread"): 0.0,
+    ("infer", "sums"): "fp32",
+    ("sample", "stage_voxels"): True,
+    ("train", "compile_blocks"): False,
+    ("train", "validate_async"): False,
+}
 """Fields of earlier versions, and their defaults: run directories hold every field."""
 
 

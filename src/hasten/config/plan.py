@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
-from hasten.config.decision import CPU, GIVEN, GPU, Budget, Decision
+from hasten.config.decision import CPU, GPU, Budget, Decision, set_by_user
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.networks import NETWORKS, BuiltIn, is_own
@@ -27,7 +27,7 @@ _FEWEST_CROPS = 4
 """Fewest patches of a step if a patch is part of a case: with 2, whole steps show no foreground and the Dice jumps."""
 
 
-def make_plan(
+def decide_settings(
     fingerprint: Fingerprint, config: RunConfig, *, num_train: int, cuda: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The configuration with every field that data can decide filled in, and the decisions by dotted name.
@@ -47,7 +47,7 @@ def with_network(
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The plan with another built-in network; every decision about the network is repeated."""
     about = [(field, decide) for field, decide in _DECISIONS if field.startswith("network.")]
-    decided = [field for field, _ in about if field in decisions and not decisions[field].given]
+    decided = [field for field, _ in about if field in decisions and decisions[field].open]
     still_open = {field.removeprefix("network."): None for field in decided}
     network = {**fields_of(planned.network), **still_open, "name": name}
     config = RunConfig(**{**fields_of(planned), "network": NetworkConfig(**network)})
@@ -88,7 +88,7 @@ class Plan:
     def settle(self, name: str, decide: Callable[[Plan], Decision | None]) -> None:
         section, key = name.split(".")
         value = getattr(getattr(self.config, section), key)
-        decision = decide(self) if value is None else Decision(value, GIVEN, given=True)
+        decision = decide(self) if value is None else set_by_user(value)
         if decision is None:
             return
         part = replace(getattr(self.config, section), **{key: decision.value})
@@ -203,7 +203,7 @@ def _window(plan: Plan) -> Decision:
     windowed = [channel for channel, kind in enumerate(kinds) if kind == "window"]
     if not windowed:
         return Decision((0.0, 1.0), "not used")
-    together = plan.decisions["prepare.intensity"].given or len(set(plan.scaled_as)) == 1
+    together = plan.decisions["prepare.intensity"].set_by == "user" or len(set(plan.scaled_as)) == 1
     if together and len(windowed) == len(channels):
         return _window_of(plan, windowed)
     decisions = {channel: _window_of(plan, [channel]) for channel in windowed}
@@ -277,24 +277,28 @@ def _strength(value: Any, plan: Plan) -> Decision | None:
     augment = plan.config.augment
     if augment.chain or augment.preset != "default":
         return None
-    return Decision(value, f"that of augment.preset={augment.preset}")
+    return Decision(value, f"that of augment.preset={augment.preset}", "default")
 
 
 def _steps(plan: Plan) -> Decision:
     steps, size = plan.budget.steps, plan.decisions["sample.batch_size"].value
     passes = steps * size / plan.num_train
-    return Decision(steps, f"one cycle; {passes:.0f} passes over {plan.num_train} training cases")
+    return Decision(steps, f"one cycle; {passes:.0f} passes over {plan.num_train} training cases", "default")
 
 
 def _max_seconds(plan: Plan) -> Decision | None:
     budget = plan.config.train.budget
-    return Decision(parse_duration(budget), "train.budget") if budget else None
+    return Decision(parse_duration(budget), "train.budget", "user") if budget else None
 
 
 def _validate_every(plan: Plan) -> Decision:
     steps, limited = plan.decisions["train.steps"].value, plan.config.train.max_seconds is not None
     every = validation_steps(steps, limited=limited)
-    return Decision(every, f"about {math.ceil(steps / every)} validations in all {steps} steps")
+    return Decision(every, f"about {math.ceil(steps / every)} validations in all {steps} steps", "default")
+
+
+def _checkpoint_every(plan: Plan) -> Decision:
+    return Decision(plan.config.train.validate_every, "with every validation", "default")
 
 
 def validation_steps(steps: int, *, limited: bool) -> int:
@@ -313,14 +317,14 @@ _DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
     ("sample.flip_prob", _flip_prob),
     ("sample.rotate_deg", partial(_strength, ROTATE_DEG)),
     ("sample.scale_range", partial(_strength, SCALE_RANGE)),
-    ("sample.stages", lambda _: Decision((), "full patches in every step")),
+    ("sample.stages", lambda _: Decision((), "full patches in every step", "default")),
     ("network.strides", decide_strides),
     ("network.channels", decide_channels),
     ("network.kernel_size", decide_kernel_size),
     ("train.steps", _steps),
     ("train.max_seconds", _max_seconds),
-    ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule")),
+    ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule", "default")),
     ("train.validate_every", _validate_every),
-    ("train.checkpoint_every", lambda plan: Decision(plan.config.train.validate_every, "with every validation")),
-    ("infer.patch", lambda plan: Decision(plan.config.sample.patch, "the training patch")),
+    ("train.checkpoint_every", _checkpoint_every),
+    ("infer.patch", lambda plan: Decision(plan.config.sample.patch, "the training patch", "default")),
 )

@@ -65,7 +65,7 @@ RUN_RULES: Rules = {
     **_rules("train", "learning_rate_batch schedule milestones poly_power warmup_fraction", _SCHEDULE),
     **_rules("train", "momentum weight_decay lr_scale head_steps", _IN_STATE),
     **_rules("train", "fp32_layers target clip_norm accumulate ema", _TRAINING),
-    **_rules("train", "compile_blocks activations keep_checkpoints validate_async", _MACHINE),
+    **_rules("train", "activations keep_checkpoints", _MACHINE),
     **_rules("train", "channels_last fused_kernels compile capture checkpoint_every", Rule("machine", auto=True)),
     "train.seed": Rule("fixed", "the order of the cases follows from it"),
     "train.device": Rule("machine", "results are not bit for bit those of the device before"),

@@ -118,7 +118,7 @@ class SampleConfig:
     batch_size: int | None = None
     """Patches in a step."""
     fit_batch: bool = False
-    """Take the largest batch that fits into memory, and scale the learning rate from `batch_size` to it."""
+    """Take the largest batch that fits into a GPU's memory, and scale the learning rate from `batch_size` to it."""
     foreground_prob: float = 0.5
     """Share of the crops that are centred on a foreground voxel; the class is drawn evenly from those present."""
     flip_prob: Spacing | None = None
@@ -146,10 +146,8 @@ class SampleConfig:
     stages: Stages | None = None
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor. None: full
     patches in every step, but smaller ones at first in short 3-D runs with `train.budget` whose patches hold a case."""
-    stage_voxels: bool = True
-    """Whether a stage of smaller patches has more of them in a batch, a whole multiple, up to a full batch's voxels."""
     compile: bool | None = None
-    """Compile the batch program; None compiles when the run is long enough for it to pay."""
+    """Compile the batch program's costly operations on a CPU; None does when the run is long enough for it to pay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,11 +284,9 @@ class TrainConfig:
     """Use Hasten's kernels on a GPU: norm with activation and, in channels-last, concatenations and convolutions of at
     most 4 channels; `norms`: without these convolutions; None takes the fastest measured here."""
     compile: bool | None = None
-    """torch.compile the network; None compiles when the run is long enough for it to pay."""
-    compile_blocks: bool = False
-    """Compile the blocks that a network repeats, one by one, and not the whole: smaller graphs, seams between them."""
+    """torch.compile the network; None compiles on a CPU when the run is long enough for it to pay."""
     capture: bool | None = None
-    """Replay the whole step as one CUDA graph; None does on a GPU where it measures faster."""
+    """Replay the whole step as one CUDA graph; None does on a GPU where that is possible."""
     activations: Amount = "all"
     """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
     validate_every: int | None = None
@@ -301,8 +297,6 @@ class TrainConfig:
     """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
     keep_checkpoints: int = 1
     """Checkpoints to resume from that are kept; older ones are removed."""
-    validate_async: bool = False
-    """Validate a copy of the weights beside the training instead of in its place."""
     metric: Literal["dice", "iou"] = "dice"
     """Metric for `target` and for the best checkpoint. Validation reports both."""
     target: float | None = None
@@ -327,16 +321,10 @@ class InferConfig:
     """Share of a window that overlaps its neighbour."""
     batch_size: int | None = None
     """Windows that go through the network together; None: measured by a prediction on a GPU, and 4 elsewhere."""
-    size_spread: float = 0.0
-    """Share by which a side of a volume that is not cut may be padded, so that like sizes share a batch."""
     flip_axes: tuple[int, ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
-    flip_below: float = 1.0
-    """Mirror only windows whose confidence, the mean of the voxels' highest probability, is below this; 1: all."""
-    sums: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type in which the scores of overlapping windows are added up; fp16 halves the memory, off by about 1e-3."""
     sums_on_host: bool = False
-    """Add them up in host memory from the start, and not only where the device has no room."""
+    """Add up the scores of windows in host memory from the start, and not only where the device has no room."""
 
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]

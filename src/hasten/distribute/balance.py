@@ -111,23 +111,6 @@ def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float
     return [fmean(seconds_by_shape[shape]) for shape in shapes]
 
 
-def bucket_shape(shape: Triple, unit: Triple, spread: float) -> Triple:
-    """The shape that a whole volume is padded to, so that volumes of similar shapes can share a batch.
-
-    Each side is rounded up to a multiple of `unit` (the network's divisor), and then to one of a few sizes, each up to
-    `spread` larger than the one before. The shape depends on the volume alone, so its batch does not change its result.
-    """
-    depth, height, width = (_side(side, by, spread) for side, by in zip(shape, unit, strict=True))
-    return depth, height, width
-
-
-def _side(side: int, unit: int, spread: float) -> int:
-    needed, count = -(-side // unit), 1
-    while count < needed:
-        count = max(count + 1, int(count * (1 + spread)))
-    return count * unit
-
-
 def balance_sentence(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> str:
     """A log message with the load of the largest part over the mean, here and if cases were split by count in order."""
     before, after = (imbalance(loads_of(costs, each)) for each in (in_order(len(costs), len(parts)), parts))

@@ -72,7 +72,7 @@ class Pipeline(Strategy):
             messages.append("train.activations: pipeline recomputes nothing; use all, or more processes")
         messages += [
             f"train.{name}: pipeline has only some of the layers in a process; set it to false"
-            for name in ("compile", "compile_blocks", "capture", "validate_async")
+            for name in ("compile", "capture")
             if getattr(train, name)
         ]
         if sample.fit_batch:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hasten.engine.measure import Switch
+from hasten.config.decision import Accelerator
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER = 2**31 - 1
@@ -21,17 +21,17 @@ _LARGEST = 32 << 20
 _PROBE = 256 << 20
 
 
-def keep_freed_memory() -> Switch:
+def keep_freed_memory() -> Accelerator:
     """Make glibc keep freed memory, for the whole process. Without glibc nothing changes, as the result says."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt if sys.platform == "linux" else None
     except (OSError, AttributeError):
         mallopt = None
     if mallopt is None:
-        return Switch(False, "the C library is not glibc")
+        return Accelerator(False, "default", "the C library is not glibc")
     if not (mallopt(_TRIM_THRESHOLD, _NEVER) and mallopt(_MMAP_MAX, 0)):
-        return Switch(False, "glibc refused the setting")
-    return Switch(True, "freed host memory is kept for the next step, which saves its page faults")
+        return Accelerator(False, "default", "glibc refused the setting")
+    return Accelerator(True, "default", "freed host memory is kept for the next step, which saves its page faults")
 
 
 class _Mallinfo2(ctypes.Structure):

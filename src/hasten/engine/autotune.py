@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
-from hasten.config.decision import GIVEN
+from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.config.networks import is_own
 from hasten.config.size import parse_size
 from hasten.distribute.consensus import run_on_rank0
@@ -22,7 +22,7 @@ from hasten.distribute.world import World
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_not
 from hasten.engine.experiments import Experiments
-from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fastest_variant, probe_batch_size
+from hasten.engine.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
 from hasten.engine.precision import autocast
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep, memory_format
@@ -50,8 +50,8 @@ _SHORT_STEPS = 1000
 _NO_BF16 = "this processor has no bf16 instructions"
 _AUTOTUNE_SECONDS = 600.0
 """Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
-_NETWORK_COMPILE_SECONDS = {"cpu": 60.0, "cuda": 10.0}
-"""Seconds that a trial of the compiled network takes, about."""
+_NETWORK_COMPILE_SECONDS = 60.0
+"""Seconds that a trial of the compiled network takes on a CPU, about."""
 _NETWORK_COMPILE_SAVES = 0.15
 """Share of the steps' time that compiling the network is likely to save."""
 STEPS_SHARE = 0.6
@@ -98,38 +98,41 @@ def _operated_custom(planned: RunPlan, network: nn.Module) -> Surgery:
         return Surgery()
 
 
-def settle_variant_on_all(
-    planned: RunPlan,
-    network: nn.Module,
-    experiments: Experiments,
-    strategy: Strategy,
-    group: Group,
-    engaged: dict[str, Switch],
-) -> tuple[RunPlan, float]:
-    """`settle_variant` on rank 0; all ranks use its choice, as separate measurements might disagree.
+def of_surgery(surgery: Surgery, device: torch.device) -> Accelerators:
+    """What surgery did, and on a CPU whether the functions that it needs there are compiled."""
+    accelerators = {"surgery": Accelerator(surgery.fused + surgery.biases > 0, "data", str(surgery))}
+    if device.type == "cpu":
+        kernels = cpu_kernels()
+        accelerators["compiled CPU functions"] = Accelerator(kernels.functions is not None, "default", kernels.why)
+    return accelerators
+
+
+def choose_variant_on_all(
+    planned: RunPlan, network: nn.Module, experiments: Experiments, strategy: Strategy, group: Group
+) -> tuple[RunPlan, float, Accelerators]:
+    """`choose_variant` on rank 0; all ranks use its choice, as separate measurements might disagree.
 
     Also returns the seconds of a forward and backward pass.
     """
     world = strategy.world
 
-    def measured() -> tuple[Variant, dict[str, Switch], float]:
-        tuned, switches, seconds = settle_variant(planned, network, experiments)
-        return variant_of(tuned.config.train), switches, seconds
+    def measured() -> tuple[Variant, float, Accelerators]:
+        tuned, seconds, accelerators = choose_variant(planned, network, experiments)
+        return variant_of(tuned.config.train), seconds, accelerators
 
-    variant, switches, seconds = run_on_rank0(world, measured, group=group)
-    engaged |= switches
+    variant, seconds, accelerators = run_on_rank0(world, measured, group=group)
     if not world.first:
         keep_layers(planned, network)
     if world.size > 1:
-        engaged["strategy"] = Switch(True, f"{strategy.name} on {world.size} processes")
+        accelerators["strategy"] = Accelerator(True, "user", f"{strategy.name} on {world.size} processes")
     planned = _with_variant(planned, variant)
     fused_norms(network, bool(variant.fused_kernels))
-    return planned, seconds
+    return planned, seconds, accelerators
 
 
-def settle_variant(
+def choose_variant(
     planned: RunPlan, network: nn.Module, experiments: Experiments
-) -> tuple[RunPlan, dict[str, Switch], float]:
+) -> tuple[RunPlan, float, Accelerators]:
     """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
     Modifies `network` in place: layers that must not run in a 16-bit type, or are configured not to, stay in float32.
@@ -155,14 +158,19 @@ def settle_variant(
         seconds = measured.pass_s * probes_per_step
     only_fp32 = {each.precision for each in allowed} == {"fp32"}
     precision_why = (GIVEN if train.precision is not None else _NO_BF16 if only_fp32 else why) + fp32_note
-    engaged = {
-        _PRECISION_NAMES[variant.precision]: Switch(variant.precision != "fp32", precision_why),
-        "channels-last": Switch(variant.channels_last, why if train.channels_last is None else GIVEN),
+    measured_as: SetBy = "measured" if len(allowed) > 1 else "default"
+    precision_by: SetBy = "user" if train.precision is not None else "default" if only_fp32 else measured_as
+
+    def outcome(on: bool, setting: object) -> Accelerator:
+        return Accelerator(on, measured_as, why) if setting is None else Accelerator(on, "user", GIVEN)
+
+    accelerators = {
+        "precision": Accelerator(variant.precision != "fp32", precision_by, f"{variant.precision}: {precision_why}"),
+        "channels-last": outcome(variant.channels_last, train.channels_last),
     }
     if planned.device.type == "cuda":
-        engaged["fused kernels"] = Switch(bool(variant.fused_kernels), why if train.fused_kernels is None else GIVEN)
-    result = _with_variant(planned, variant)
-    return result, engaged, seconds
+        accelerators["fused kernels"] = outcome(bool(variant.fused_kernels), train.fused_kernels)
+    return _with_variant(planned, variant), seconds, accelerators
 
 
 def _short_run(
@@ -195,9 +203,6 @@ def _with_variant(planned: RunPlan, variant: Variant) -> RunPlan:
     """`planned` with the variant. On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
-
-
-_PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
 
 
 def keep_layers(planned: RunPlan, network: nn.Module) -> str:
@@ -254,25 +259,25 @@ def with_fitted_stages(planned: RunPlan, steps: int) -> RunPlan:
     return replace(planned, config=replace(planned.config, sample=replace(sample, stages=stages)))
 
 
-def settle_activations(planned: RunPlan, network: nn.Module, engaged: dict[str, Switch]) -> None:
+def choose_activations(planned: RunPlan, network: nn.Module) -> Accelerators:
     """Recompute as many activations in the backward pass as the memory budget requires."""
     train = planned.config.train
     if train.activations == "all":
-        return
+        return {}
     with autocast(planned.device, variant_of(train).precision):
         report = recompute(
             network, example_of(planned), parse_size(train.activations), batch_size=planned.config.sample.batch_size
         )
     if not report.fits:
         log.warning("train.activations: %s; give more, or a smaller sample.batch_size or sample.patch", report)
-    engaged["recomputed activations"] = Switch(bool(report.modules), str(report))
+    return {"recomputed activations": Accelerator(bool(report.modules), "user", str(report))}
 
 
-def settle_batch_size(planned: RunPlan, network: nn.Module, engaged: dict[str, Switch]) -> RunPlan:
+def choose_batch_size(planned: RunPlan, network: nn.Module) -> tuple[RunPlan, Accelerators]:
     """The run with the largest batch that fits, if sample.fit_batch is set; a resumed run does not search again."""
     config = planned.config
     if not config.sample.fit_batch:
-        return planned
+        return planned, {}
     variant, dims, batch_size = variant_of(config.train), planned.case_set.spatial_dims, config.sample.batch_size
     with autocast(planned.device, variant.precision):
         search = find_batch_size_for(
@@ -284,82 +289,90 @@ def settle_batch_size(planned: RunPlan, network: nn.Module, engaged: dict[str, S
             layout=memory_format(dims, variant.channels_last),
             captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
-    engaged["largest batch"] = Switch(True, f"{search.batch_size} patches instead of {batch_size}: {search.why}")
+    text = f"{search.batch_size} patches instead of {batch_size}: {search.why}"
     sample = replace(config.sample, batch_size=search.batch_size, fit_batch=False)
     planned = replace(planned, config=replace(config, sample=sample))
-    return with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
+    planned = with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
+    return planned, {"largest batch": Accelerator(True, "measured", text)}
 
 
-def settle_network(
-    planned: RunPlan,
-    network: nn.Module,
-    predicted: float,
-    engaged: dict[str, Switch],
-    experiments: Experiments,
-    world: World | None = None,
-) -> tuple[RunPlan, nn.Module]:
+def choose_compiled(
+    planned: RunPlan, network: nn.Module, predicted: float, experiments: Experiments, world: World | None = None
+) -> tuple[RunPlan, nn.Module, Accelerators]:
     """The network, compiled if configured, or if that is likely to pay within the run and measures faster.
 
     predicted: seconds that the steps are expected to take.
     """
-    train = planned.config.train
-    refusal = experiments.refusal(_NETWORK_COMPILE_SECONDS[planned.device.type], _NETWORK_COMPILE_SAVES * predicted)
-    requested = train.compile
-    result = network
+    requested, result = planned.config.train.compile, network
+    refusal = experiments.refusal(_NETWORK_COMPILE_SECONDS, _NETWORK_COMPILE_SAVES * predicted)
     if requested is not False and _has_data_dependent_flow(planned, network):
-        switch = Switch(False, _DATA_DEPENDENT_FLOW)
+        outcome = Accelerator(False, "data", _DATA_DEPENDENT_FLOW)
+    elif requested is None and planned.device.type == "cuda":
+        outcome = Accelerator(
+            False, "default", "not tried on a GPU, where Hasten's kernels gain more; set train.compile"
+        )
     elif requested is None and world is not None and world.size > 1:
         # Each rank would measure separately, and the results might differ.
-        switch = Switch(False, "not tried where several processes share the step; set train.compile")
+        reason = "not tried where several processes share the step; set train.compile"
+        outcome = Accelerator(False, "default", reason)
     elif requested is None and refusal:
-        switch = Switch(False, f"not tried: {refusal}; the steps take about {predicted:.0f} s")
+        outcome = Accelerator(False, "measured", f"not tried: {refusal}; the steps take about {predicted:.0f} s")
     elif requested is False:
-        switch = Switch(False, GIVEN)
+        outcome = Accelerator(False, "user", GIVEN)
     else:
         with experiments.running():
-            result, switch = faster_compiled(
-                network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
+            result, outcome = faster_compiled(
+                network, probe_of(planned), variant_of(planned.config.train), always=bool(requested)
             )
-    engaged["compiled network"] = switch
-    return with_train(planned, compile=switch.on), result
+    return with_train(planned, compile=outcome.on), result, {"compiled network": outcome}
 
 
-def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Switch]) -> None:
-    """Let cuDNN time its algorithms on a GPU, in runs that are long enough for it to pay.
+def choose_autotuning(device: torch.device, predicted: float) -> tuple[bool, Accelerators]:
+    """Whether cuDNN times its algorithms: on a GPU, in runs that are long enough for it to pay.
 
     predicted: seconds that the steps are expected to take; 0 where nothing was measured.
     """
-    if step.device.type != "cuda":
-        return
-    step.autotune = predicted >= _AUTOTUNE_SECONDS
+    if device.type != "cuda":
+        return False, {}
+    on = predicted >= _AUTOTUNE_SECONDS
     limit = f"{_AUTOTUNE_SECONDS / 60:.0f} min"
     length = f"the steps take about {predicted:.0f} s" if predicted else "how long the steps take was not measured"
     why = f"{length}; timing cuDNN's algorithms takes some 10 s and pays in runs of over {limit}"
-    engaged["cuDNN autotuning"] = Switch(step.autotune, why)
+    return on, {"cuDNN autotuning": Accelerator(on, "measured", why)}
 
 
-def settle_capture(
-    planned: RunPlan, step: TrainStep, program: Program, engaged: dict[str, Switch], steps: int
-) -> tuple[RunPlan, CapturedStep | None]:
+def choose_capture(
+    planned: RunPlan, step: TrainStep, program: Program, steps: int
+) -> tuple[RunPlan, CapturedStep | None, Accelerators]:
     """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run.
 
     steps: those that the run will make.
     """
     requested = planned.config.train.capture
-    reason = GIVEN if requested is False else why_not(step) or why_no_batch(program)
-    if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
-        reason = "recomputing a dropout asks the host for the random state"
-    if reason is None and is_own(planned.config.network) and _has_data_dependent_flow(planned, step.update.weights):
-        reason = _DATA_DEPENDENT_FLOW
-    if reason is None and requested is None and steps < _LEAST_CAPTURED_STEPS:
-        reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
+    if requested is False:
+        return planned, None, {"CUDA graph": Accelerator(False, "user", GIVEN)}
+    reason = _why_no_graph(planned, step, program, steps)
     if reason is None:
         assert program.segment is not None
-        return planned, captured_run(step, program.segment, always=bool(requested))
+        return planned, captured_run(step, program.segment), {}
     if requested:
         log.warning("train.capture: the step can't be captured, as %s", reason)
-    engaged["CUDA graph"] = Switch(False, reason)
-    return with_train(planned, capture=False), None
+    return with_train(planned, capture=False), None, {"CUDA graph": Accelerator(False, "data", reason)}
+
+
+def _why_no_graph(planned: RunPlan, step: TrainStep, program: Program, steps: int) -> str | None:
+    """Why a run has no graph of its step that isn't refused by its settings; None if no reason is known beforehand."""
+    train, network = planned.config.train, planned.config.network
+    reason = why_not(step) or why_no_batch(program)
+    if reason is not None:
+        return reason
+    if train.activations != "all" and network.dropout > 0:
+        return "recomputing a dropout asks the host for the random state"
+    if is_own(network) and _has_data_dependent_flow(planned, step.update.weights):
+        return _DATA_DEPENDENT_FLOW
+    if train.capture is None and steps < _LEAST_CAPTURED_STEPS:
+        return f"capturing takes some steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
+    return None
 
 
 def probe_of(planned: RunPlan) -> Probe:

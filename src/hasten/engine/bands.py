@@ -23,20 +23,20 @@ _FEW_PLANES = 4
 """Additional planes of scores needed to decide a layer."""
 
 
-def bands(shape: Triple, how: Windows, classes: int, budget: int, *, halo: int) -> list[Box]:
+def bands(shape: Triple, windows: Windows, classes: int, budget: int, *, halo: int) -> list[Box]:
     """Boxes that cover a volume of (D, H, W) voxels, with the fewest windows whose scores fit into the budget.
 
     If none fit, those with the least memory. budget: bytes. halo: voxels behind a border that its band needs, too,
     1 where scores are interpolated (and wait for whole layers), else 0. classes: 0 if unknown gives one box.
     """
-    slow = slow_axis(shape, how)
+    slow = slow_axis(shape, windows)
     row, column = (axis for axis in range(3) if axis != slow)
     whole = tuple([slice(0, side)] for side in shape)
-    size = partial(_bytes, shape, how, classes, slow, halo)
+    size = partial(_bytes, shape, windows, classes, slow, halo)
     if size(shape) <= budget:
         return [(whole[0][0], whole[1][0], whole[2][0])]
     candidates = []
-    choices = [_splits(shape[axis], how.window[axis], how.overlap[axis], halo) for axis in (row, column)]
+    choices = [_splits(shape[axis], windows.window[axis], windows.overlap[axis], halo) for axis in (row, column)]
     for (rows, row_windows), (columns, column_windows) in product(*choices):
         parts = [*whole]
         parts[row], parts[column] = rows, columns
@@ -81,15 +81,15 @@ def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[lis
     return candidates
 
 
-def _bytes(shape: Triple, how: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
+def _bytes(shape: Triple, windows: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
     """Peak memory in bytes of the scores of a box of a volume, of a layer as far as it is filled."""
-    starts = window_starts(max(shape[slow], how.window[slow]), how.window[slow], how.overlap[slow])
+    starts = window_starts(max(shape[slow], windows.window[slow]), windows.window[slow], windows.overlap[slow])
     steps = [later - start for start, later in pairwise(starts)]
-    planes = min(how.window[slow], box[slow])
+    planes = min(windows.window[slow], box[slow])
     waiting = max(0, planes - min(steps)) if steps else 0
     across = [axis for axis in range(3) if axis != slow]
     section = prod(box[axis] for axis in across)
-    rows = max(section // box[axis] * min(how.window[axis], box[axis]) for axis in across)
-    sum_bytes = how.sums.itemsize * (waiting * section + (planes - waiting) * rows)
+    rows = max(section // box[axis] * min(windows.window[axis], box[axis]) for axis in across)
+    sum_bytes = windows.sums.itemsize * (waiting * section + (planes - waiting) * rows)
     layers = 4 * section * (planes - waiting + _FEW_PLANES) if halo else 0
     return classes * (sum_bytes + layers)

@@ -1,4 +1,4 @@
-"""The largest batch that fits in memory: tried on a GPU, predicted on a CPU, where too much would end the process."""
+"""The largest batch that fits in a GPU's memory, by trying. On a CPU, larger batches gain nothing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
 from hasten.engine.out_of_memory import out_of_memory_ends_block
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
-from hasten.nets.recompute.measure import HostBytes
 from hasten.optim.schedule import scaled_rate
 
 _HIGHEST = 2**16
-HOST_SAFETY = 0.3
-"""Share of the host's memory that is left free: libraries and the allocator took up to 34 % more than the tensors."""
 _STATE_COPIES = 3
 """Copies of the weights beside a step's own memory: two moments of AdamW and the running average."""
 _CAPTURE_COPIES = 2 * (1 + _STATE_COPIES)
@@ -53,7 +49,7 @@ def find_batch_size(
     try_batch runs a whole training step and raises what torch raises where memory is short; whatever else it raises
     passes through. Between tries memory is freed and the allocator's cache is emptied. highest: the largest batch that
     is wanted (65536 if None). safety: share of the batch that is given back. Only multiples of `multiple_of` are tried.
-    For a GPU: on a CPU the kernel ends a process that asks for too much, so that `host_batch_size` is to be used there.
+    For a GPU: on a CPU the kernel ends a process that asks for too much.
     Raises ValueError where not even the lowest fits.
     """
     unit = _unit(lowest, highest, multiple_of)
@@ -90,75 +86,6 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostBudget:
-    """Bytes of a step on a CPU, as a line through what two small batches were measured to hold."""
-
-    fixed: int
-    """Bytes that do not depend on the batch size."""
-    per_sample: int
-    budget: int
-    """Bytes that a step may hold."""
-
-    def bytes_of(self, batch_size: int) -> int:
-        return self.fixed + self.per_sample * batch_size
-
-    @property
-    def largest(self) -> int:
-        """The largest batch within the budget; 0 if not one sample is."""
-        return max(0, (self.budget - self.fixed) // self.per_sample)
-
-
-def host_batch_size(
-    try_batch: Callable[[int], object],
-    *,
-    budget: int | None = None,
-    lowest: int = 1,
-    highest: int | None = None,
-    multiple_of: int = 1,
-    safety: float = HOST_SAFETY,
-    reserve: int = 0,
-    bytes_of: Callable[[Callable[[], object], int], int] | None = None,
-) -> BatchSize:
-    """The largest batch whose step is predicted to hold at most `budget` bytes of host memory.
-
-    Runs the lowest batch and twice as much; each run is aborted where it would exceed the budget.
-    budget: None takes what is available to this process, within the limits of its control groups. safety: share of the
-    budget for what is not counted (buffers inside operations, gaps between blocks). reserve: bytes that a step holds
-    beside what try_batch does, such as an optimizer's state. bytes_of: measures a call, within a limit; None counts
-    tensors. Raises ValueError where not even the lowest fits.
-    """
-    unit = _unit(lowest, highest, multiple_of)
-    first, most = -(-lowest // unit) * unit, (highest or _HIGHEST) // unit * unit
-    whole = available_memory() if budget is None else budget
-    room = int(whole * (1 - safety)) - reserve
-    measure = bytes_of or _counted
-    tried: list[tuple[int, bool]] = []
-
-    def measured(count: int) -> int | None:
-        sizes: list[int] = []
-        fits = _fits(lambda n: sizes.append(measure(lambda: try_batch(n), room)), count)
-        tried.append((count, fits and sizes[0] <= room))
-        return sizes[0] if tried[-1][1] else None
-
-    one = measured(first)
-    if one is None:
-        raise ValueError(
-            f"a batch of {first} needs more than the {size_text(max(0, room))} that a step may hold on this machine; "
-            "use a smaller patch or network, or recomputation"
-        )
-    second = min(2 * first, most)
-    two = measured(second) if second > first else None
-    line = _line(first, one, second, two, room)
-    batch_size = min(most, max(first, line.largest // unit * unit))
-    why = (
-        f"{size_text(line.per_sample)} a sample and {size_text(line.fixed)} beside them, measured at a batch of "
-        f"{' and '.join(str(count) for count, fits in tried if fits)}: {batch_size} hold "
-        f"{size_text(line.bytes_of(batch_size))} of the {size_text(room)} that a step may hold"
-    )
-    return BatchSize(batch_size=batch_size, tried=tuple(tried), why=why)
-
-
 def find_batch_size_for(
     network: nn.Module,
     loss: Loss,
@@ -172,20 +99,19 @@ def find_batch_size_for(
     lowest: int = 1,
     highest: int | None = None,
     multiple_of: int = 1,
-    safety: float | None = None,
+    safety: float = 0.1,
     reserve: int | None = None,
     layout: torch.memory_format = torch.contiguous_format,
     captured: bool = False,
 ) -> BatchSize:
-    """The largest batch that a network can be trained with on a device: tried on a GPU, predicted on a CPU.
+    """The largest batch that a network can be trained with on a GPU.
 
     shape: one sample, (C, D, H, W) or (C, H, W). Forward, `loss(output, label)` and backward are run on random voxels,
     with a copy of the network, under the caller's autocast. budget: bytes for the steps; None takes what is free.
     learning_rate: one that was good at `reference_batch`; the linear scaling rule makes it that of the batch found.
-    safety: share of the budget that is left free; None: a tenth on a GPU, HOST_SAFETY else. reserve: bytes of the
-    optimizer's state and the average of the weights; None takes three times those of the trained weights. layout:
-    memory format of the images. captured: the step may become a CUDA graph, and there has to be room for comparing the
-    two.
+    safety: share of the budget that is left free. reserve: bytes of the optimizer's state and the average of the
+    weights; None takes three times those of the trained weights. layout: memory format of the images. captured: the
+    step may become a CUDA graph, and there has to be room for comparing the two.
     """
     network_copy = copy.deepcopy(network).train()
     if reserve is None:
@@ -202,17 +128,12 @@ def find_batch_size_for(
         finally:
             network_copy.zero_grad(set_to_none=True)
 
-    limits = {"lowest": lowest, "highest": highest, "multiple_of": multiple_of}
     with random_state_kept(device):
-        if device.type == "cuda":
-            ballast = _reserve_memory(device, budget, 0.1 if safety is None else safety, reserve)
-            result = find_batch_size(step, **limits)  # type: ignore[arg-type]
-            result = replace(result, why=f"{result.why}; {size_text(ballast.numel())} were held back")
-            del ballast
-            release_memory()
-        else:
-            safety = HOST_SAFETY if safety is None else safety
-            result = host_batch_size(step, budget=budget, safety=safety, reserve=reserve, **limits)  # type: ignore[arg-type]
+        ballast = _reserve_memory(device, budget, safety, reserve)
+        result = find_batch_size(step, lowest=lowest, highest=highest, multiple_of=multiple_of)
+        result = replace(result, why=f"{result.why}; {size_text(ballast.numel())} were held back")
+        del ballast
+        release_memory()
     if learning_rate is None:
         return result
     rate = scaled_rate(learning_rate, result.batch_size, reference_batch)
@@ -236,21 +157,6 @@ def _fits(try_batch: Callable[[int], object], count: int) -> bool:
         fits = True
     release_memory()
     return fits
-
-
-def _counted(call: Callable[[], object], limit: int) -> int:
-    with HostBytes(limit) as counted:
-        call()
-    return counted.peak
-
-
-def _line(first: int, one: int, second: int, two: int | None, budget: int) -> HostBudget:
-    """The line through the bytes of two batches; with one, or without growth between them, through nothing at 0."""
-    if two is None or two <= one:
-        count, size = (first, one) if two is None else (second, two)
-        return HostBudget(fixed=0, per_sample=max(1, -(-size // count)), budget=budget)
-    per_sample = -(-(two - one) // (second - first))
-    return HostBudget(fixed=max(0, two - second * per_sample), per_sample=per_sample, budget=budget)
 
 
 def _reserve_memory(device: torch.device, budget: int | None, safety: float, reserve: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,20 @@ import torch
 from hasten.config.decision import Decision
 from hasten.config.networks import is_own, network_mistake
 from hasten.config.plan import holds_a_case, median_shape, validation_steps, with_network
+from hasten.config.schema import RunConfig
 from hasten.config.size import duration_text
-from hasten.engine.autotune import STEPS_SHARE, operated_net, settle_variant
+from hasten.engine.autotune import STEPS_SHARE, choose_variant, operated_net
 from hasten.engine.experiments import Experiments
-from hasten.engine.run_plan import RunPlan, augmentation_of, network_size, with_train
-from hasten.engine.step import memory_format
+from hasten.engine.run_plan import RunPlan, augmentation_of, network_size, plan_run, plan_to_dict, with_train
+from hasten.engine.step import to_layout
 from hasten.engine.variant import variant_of
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import seconds_of
+from hasten.observe.clock import Clock
+from hasten.observe.notebook import Plan
 from hasten.optim.build import build_optimizer
+
+log = logging.getLogger(__name__)
 
 FAST = "unet"
 LEAST_STEPS = 400
@@ -60,6 +66,22 @@ class Scale:
     reason: str
 
 
+def make_plan(config: RunConfig) -> dict[str, Any]:
+    """The plan for `config`: fingerprint, each decision with its reason, and how large the network is.
+
+    Nothing is trained or written. With a time limit, steps of the network are timed.
+
+    Example:
+        >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
+    """
+    planned = plan_run(config)
+    experiments = Experiments(Clock(), planned.config.train.max_seconds)
+    planned = with_scale(planned, choose_scale(planned, experiments))
+    for warning in planned.warnings:
+        log.warning("%s", warning)
+    return Plan(plan_to_dict(planned) | {"network": network_size(planned)})
+
+
 def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     """The network that makes the most of the time: the planned one, `FAST` if too few of its steps fit, or a wider one.
 
@@ -67,11 +89,11 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
     worth timing, within what experiments may take. None without a time limit, and where steps are set: then the run has
     these, as long as there is time.
     """
-    if planned.config.train.max_seconds is None or not _open(planned, "train.steps"):
+    if planned.config.train.max_seconds is None or not planned.decisions["train.steps"].open:
         return None
     experiments.tell("timing     networks, for what fits into the time")
     estimate, why = _Estimate(experiments), ""
-    fast = _with_network(planned, FAST, 1.0) if _open(planned, "network.name") else None
+    fast = _with_network(planned, FAST, 1.0) if planned.decisions["network.name"].open else None
     if fast is None or fast is planned or _operations(fast) >= _operations(planned):
         fast = None
     chosen, width, steps = planned, 1.0, 0
@@ -84,7 +106,7 @@ def choose_scale(planned: RunPlan, experiments: Experiments) -> Scale | None:
             why = f"; {FAST} is used where it makes {FASTER:g} times the steps"
     else:
         steps = estimate.timed(planned)
-    if chosen is planned and _open(planned, "network.channels"):
+    if chosen is planned and planned.decisions["network.channels"].open:
         for each in WIDTHS:
             wider = _with_network(planned, planned.config.network.name, each)
             fewer = estimate.of(wider, enough=LEAST_WIDE_STEPS) if wider is not None else 0
@@ -146,16 +168,18 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     assert larger is not None
     planned, decisions = larger, dict(larger.decisions)
     for name in ("network.name", "network.channels"):
-        if _open(planned, name) and not is_own(planned.config.network):
+        if planned.decisions[name].open and not is_own(planned.config.network):
             decisions[name] = dataclasses.replace(decisions[name], reason=scale.reason)
     steps = MORE * scale.steps
     decisions["train.steps"] = Decision(
-        steps, f"about {scale.steps} fit into the time, which alone ends the run; the schedule is shortened to it"
+        steps,
+        f"about {scale.steps} fit into the time, which alone ends the run; the schedule is shortened to it",
+        "measured",
     )
     every = validation_steps(steps, limited=True)
     settled: dict[str, int] = {"steps": steps}
     for name in ("validate_every", "checkpoint_every"):
-        if _open(planned, f"train.{name}"):
+        if planned.decisions[f"train.{name}"].open:
             settled[name] = every
             decisions[f"train.{name}"] = Decision(every, f"at most {math.ceil(steps / every)} in the run, for its time")
     planned = with_train(planned, **settled)
@@ -164,11 +188,6 @@ def with_scale(planned: RunPlan, scale: Scale | None) -> RunPlan:
     elif scale.steps >= STAGED_STEPS:
         planned = _with_small_patches(planned, decisions)
     return dataclasses.replace(planned, decisions=decisions)
-
-
-def _open(planned: RunPlan, name: str) -> bool:
-    """Whether the plan decided it, and not the user."""
-    return not planned.decisions[name].given
 
 
 def _with_network(planned: RunPlan, name: str, width: float) -> RunPlan | None:
@@ -194,7 +213,7 @@ def _with_strong_augmentation(planned: RunPlan, decisions: dict[str, Decision]) 
     config = planned.config
     if config.augment.chain or config.augment.preset != "default" or not config.sample.affine_prob:
         return planned
-    changed = {name: value for name, value in STRONG.items() if _open(planned, f"sample.{name}")}
+    changed = {name: value for name, value in STRONG.items() if planned.decisions[f"sample.{name}"].open}
     for name, value in changed.items():
         decisions[f"sample.{name}"] = Decision(value, f"as nnU-Net's, from {STRONG_STEPS} steps on")
     config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
@@ -207,7 +226,7 @@ def _with_small_patches(planned: RunPlan, decisions: dict[str, Decision]) -> Run
     sample = planned.config.sample
     full = sample.fit_batch or planned.config.augment.chain or is_own(planned.config.network)
     whole = holds_a_case(sample.patch, median_shape(planned.fingerprint, planned.config))
-    if planned.case_set.spatial_dims != 3 or full or not whole or not _open(planned, "sample.stages"):
+    if planned.case_set.spatial_dims != 3 or full or not whole or not planned.decisions["sample.stages"].open:
         return planned
     reason = f"small patches at first, in larger batches: fewer than {STRONG_STEPS} steps"
     decisions["sample.stages"] = Decision(SMALL_FIRST, reason)
@@ -224,9 +243,9 @@ def _step_seconds(planned: RunPlan, experiments: Experiments) -> float:
     brief = with_train(planned, steps=1)
     with experiments.running(), random_state_kept(planned.device):
         network, _ = operated_net(brief)
-        settled, _, passes = settle_variant(brief, network, experiments)
+        settled, passes, _ = choose_variant(brief, network, experiments)
         train, dims = settled.config.train, planned.case_set.spatial_dims
-        network.to(memory_format=memory_format(dims, variant_of(train).channels_last))  # type: ignore[call-overload]
+        to_layout(network, dims, variant_of(train).channels_last)
         optimizer = build_optimizer(network, dataclasses.replace(train, head_steps=0))
         times: list[float] = []
         for _ in range(3):

@@ -39,7 +39,7 @@ class Sink(Protocol):
         """All cells together: (K, D, H, W) scores, or (..., D, H, W) of what is decided."""
 
 
-class Decided:
+class ArgmaxSink:
     """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed.
 
     decide: the sums (K, d, h, w) of a cell to (..., d, h, w) of the result: `highest` gives the class index,

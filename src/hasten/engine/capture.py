@@ -8,7 +8,6 @@ step runs without it and one with it from the same state, random numbers include
 from __future__ import annotations
 
 import logging
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,13 +16,12 @@ import torch
 from torch import Tensor
 
 from hasten.augment.program import Program, Segment
+from hasten.config.decision import Accelerator
 from hasten.engine.batch_size import release_memory
-from hasten.engine.measure import compared
 from hasten.engine.side_stream import SideStream
 from hasten.engine.step import TrainStep
 from hasten.files import first_line
 from hasten.nets.random_state import random_states, set_random_states
-from hasten.observe.compare import judge_unpaired
 from hasten.optim.average import average_share
 from hasten.optim.schedule import set_rate
 
@@ -31,13 +29,6 @@ log = logging.getLogger(__name__)
 
 WARM_UP = 3
 """Steps before the capture; torch asks for some so that libraries have made their handles and workspaces."""
-
-
-_NOT_YET = "not captured yet"
-_SECONDS = 5.0
-"""Time limit of measuring the step, and of measuring the graph."""
-_LEAST = 0.02
-"""Smallest gain that counts."""
 
 
 def why_not(step: TrainStep) -> str | None:
@@ -62,7 +53,7 @@ def why_no_batch(program: Program) -> str | None:
     return program.segment.why_not_captured
 
 
-def captured_run(step: TrainStep, segment: Segment, *, always: bool = False) -> CapturedStep:
+def captured_run(step: TrainStep, segment: Segment) -> CapturedStep:
     """A step whose graph makes its batches, too."""
     size = segment.batch_size
     sample = torch.arange(size, device=segment.store.device)
@@ -75,7 +66,7 @@ def captured_run(step: TrainStep, segment: Segment, *, always: bool = False) -> 
             made = segment.rendered(segment.drawn(sample))
         return made["image"], made["label"]
 
-    return CapturedStep(step=step, load=load, batch=batch, always=always)
+    return CapturedStep(step=step, load=load, batch=batch)
 
 
 class _State(NamedTuple):
@@ -90,7 +81,8 @@ class _State(NamedTuple):
 class CapturedStep:
     """`captured(index)` trains on the batch of 0-based step `index`; steps must come one after another.
 
-    Where capturing fails, or the graph does not do what the step does, every step runs uncaptured, and `why` says so.
+    Its first steps warm up (1), the next one captures and compares (2), later ones are replayed (3). Where capturing
+    fails, or the graph does not do what the step does, every step runs uncaptured, and `reason` says so.
     """
 
     step: TrainStep
@@ -98,13 +90,11 @@ class CapturedStep:
     """Writes the input of `batch` for a 0-based step, into the same memory each time."""
     batch: Callable[[], tuple[Tensor, Tensor]]
     """Image (B, C, *S) and label (B, 1, *S), made from that input within the graph."""
-    always: bool = False
-    """Keep a graph that is not faster than the step."""
-    engaged: bool = False
+    on: bool = False
     """Whether steps are replayed."""
-    quiet: Callable[[], object] = lambda: None
-    """Called once, before the capture: waits for other threads that use the device."""
-    why: str = _NOT_YET
+    settled: bool = False
+    """Whether it is decided how the steps run."""
+    reason: str = "not captured yet"
     _done: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
     _side: SideStream | None = None
@@ -123,7 +113,7 @@ class CapturedStep:
     def __call__(self, index: int) -> Tensor:
         """Returns () float32 loss on the device, in its own memory."""
         self._done += 1
-        if self.engaged:
+        if self.on:
             return self._replay(index)
         if self.settled:
             return self._plain(index)
@@ -132,14 +122,18 @@ class CapturedStep:
         return self._begin(index)
 
     @property
-    def settled(self) -> bool:
-        """Whether it is decided how the steps run."""
-        return self.why != _NOT_YET
+    def captures_next(self) -> bool:
+        """Whether the next step is captured: no other thread may use the device meanwhile."""
+        return not self.settled and self._done == WARM_UP
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return Accelerator(self.on, "measured", self.reason)
 
     def close(self) -> None:
         """Free the graph's memory. The next step runs uncaptured."""
         self._drop()
-        self.why = "closed"
+        self.settled, self.reason = True, "closed"
 
     def _plain(self, index: int) -> Tensor:
         self.load(index)
@@ -156,47 +150,36 @@ class CapturedStep:
         return self._side.run(self._body)
 
     def _begin(self, index: int) -> Tensor:
-        """Capture the step; replay it if the results agree and the graph is faster, otherwise run it eagerly."""
-        self.quiet()
-        before, self.why = None, ""
+        """Capture the step; replay it if the results agree, otherwise run it eagerly."""
+        self.settled, before = True, None
         try:
             before = self._state()
-            self.why = self._capture(index, before)
+            self.reason = self._capture(index, before)
         except Exception as error:  # lack of memory among them
-            self.why = f"capturing failed: {first_line(error)}"
+            self.reason = f"capturing failed: {first_line(error)}"
         # Only after the except block: the traceback keeps the tensors of the failed step alive.
-        if not self.engaged:
-            log.warning("the step runs without a CUDA graph: %s", self.why)
+        if not self.on:
+            log.warning("the step runs without a CUDA graph: %s", self.reason)
             self._drop()
         if before is not None:
             self._restore(before)
-        return self._replay(index) if self.engaged else self._plain(index)
+        return self._replay(index) if self.on else self._plain(index)
 
     def _capture(self, index: int, before: _State) -> str:
-        """Compare a graph with the step and return the outcome as text; sets `engaged` if the graph is kept.
-
-        All steps are timed before there is a graph, so that memory need not hold the activations of both.
-        """
+        """Compare a graph with the step and return the outcome as text; sets `on` if they agree."""
         assert self._side is not None
+        # 1. The step as it is, from the state before it. Its activations are freed before the graph has its own.
         loss = self._warm(index)
         expected = self._state()
-        seconds = self._timed("step", lambda: self._warm(index))
         release_memory()
+        # 2. The capture, which runs nothing.
         self._set(index)
         self._graph, self._loss = self._side.capture(self._body)
+        # 3. The graph, from the same state.
         self._restore(before)
         difference = self._differs(self._replay(index), loss, expected)
-        if difference is not None:
-            return difference
-        seconds |= self._timed("graph", self._graph.replay)
-        plain, replayed = (statistics.median(seconds[name]) for name in ("step", "graph"))
-        figures = f"{1e3 * replayed:.2f} ms as one CUDA graph against {1e3 * plain:.2f} ms"
-        self.engaged = self.always or judge_unpaired(seconds["step"], seconds["graph"], _LEAST)[3] == "faster"
-        return figures if self.engaged else f"not certainly faster: {figures}"
-
-    def _timed(self, name: str, call: Callable[[], object]) -> dict[str, list[float]]:
-        """Seconds of each of several synchronized calls. They change the weights, which the caller must restore."""
-        return compared({name: call}, self.step.device, base=name, seconds=_SECONDS, least=_LEAST).seconds
+        self.on = difference is None
+        return difference or "one CUDA graph in place of some thousand launches, with the step's loss and weights"
 
     def _replay(self, index: int) -> Tensor:
         assert self._graph is not None
@@ -211,7 +194,7 @@ class CapturedStep:
             torch.cuda.synchronize(self.step.device)
         if self._graph is not None:
             self._graph.reset()
-        self._graph, self._loss, self.engaged = None, None, False
+        self._graph, self._loss, self.on = None, None, False
         self.step.update.optimizer.zero_grad(set_to_none=True)
         release_memory()
 

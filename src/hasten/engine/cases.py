@@ -8,12 +8,12 @@ from functools import partial
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import Tick, get_arena
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.distribute.case_assignment import RankCases, part_balance, part_table, rank_cases
 from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.strategy import Strategy
 from hasten.engine.autotune import Group, time_left
 from hasten.engine.foreground import check_labelled, training_range
-from hasten.engine.measure import Switch
 from hasten.engine.ranks import share_of
 from hasten.engine.run_plan import RunPlan, source_warnings
 from hasten.observe.clock import Clock
@@ -101,11 +101,11 @@ def _own_parts(planned: RunPlan, strategy: Strategy) -> RankCases:
     return parts
 
 
-def homes_of(arena: Arena, parts: RankCases | None) -> dict[str, Switch]:
+def homes_of(arena: Arena, parts: RankCases | None) -> Accelerators:
     """Homes of the training cases, for the report."""
     trained = arena if parts is None else parts.arena(0)
     size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
-    homes = {"arena home": Switch(True, f"{trained.home}, {size}")}
+    homes = {"arena home": Accelerator(True, "measured", f"{trained.home}, {size}")}
     if parts is None:
         return homes
-    return {"cases in parts": Switch(True, part_balance(parts.assignment)), **homes}
+    return {"cases in parts": Accelerator(True, "user", part_balance(parts.assignment)), **homes}

@@ -12,12 +12,12 @@ from torch import nn
 
 from hasten.augment.program import Program
 from hasten.cache.arena import Arena
+from hasten.config.decision import Accelerators
 from hasten.config.schema import ObserveConfig
 from hasten.config.settled import PlannedTrain
 from hasten.engine.capture import CapturedStep
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import Inference
-from hasten.engine.measure import Switch
 from hasten.engine.run_plan import RunPlan
 from hasten.engine.step import TrainStep
 from hasten.optim.schedule import PacedSchedule
@@ -38,7 +38,8 @@ class LoopComponents:
     """The source of batches."""
     captured: CapturedStep | None = None
     """The step and its batch as one CUDA graph, where that is possible and not switched off."""
-    engaged: dict[str, Switch]
+    accelerators: Accelerators
+    """Those that were settled while the run was assembled."""
     paced: PacedSchedule
     """The schedule of the step's updates: the learning rate of each 0-based step."""
 
@@ -77,6 +78,10 @@ class Evaluator(Protocol):
     @property
     def metric(self) -> str:
         """Name of the metric that selects the best weights."""
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """How validations are shared among ranks, and shortened."""
 
     @property
     def repeated(self) -> float:

@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from hasten.augment.program import Program
 from hasten.cache.arena import Arena
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import to_dict
-from hasten.config.schema import RunConfig
+from hasten.config.schema import FusedKernels, RunConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.case_assignment import RankCases
 from hasten.distribute.consensus import local_rank0_first, require_same, run_on_all_ranks, run_on_rank0
@@ -20,33 +22,33 @@ from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.autotune import (
     Group,
+    choose_activations,
+    choose_autotuning,
+    choose_batch_size,
+    choose_capture,
+    choose_compiled,
+    choose_variant_on_all,
+    of_surgery,
     operated_net,
-    settle_activations,
-    settle_autotuning,
-    settle_batch_size,
-    settle_capture,
-    settle_network,
-    settle_variant_on_all,
     steps_to_come,
     with_fitted_stages,
 )
 from hasten.engine.budget import choose_scale, with_scale
+from hasten.engine.capture import CapturedStep
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
 from hasten.engine.core_follower import keep_threads
 from hasten.engine.experiments import Experiments
 from hasten.engine.initial import Start, start_of, with_head
-from hasten.engine.measure import Switch
 from hasten.engine.precision import scaler_for
 from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.recorded_split import require_same_cases
 from hasten.engine.run_plan import RunPlan, inference_of, plan_run, tell_data, tell_network, with_train
-from hasten.engine.sampling import settle_program
-from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.sampling import choose_program
+from hasten.engine.step import TrainStep, to_layout
 from hasten.engine.update import Update
 from hasten.engine.variant import variant_of
 from hasten.nets.build import Loss
-from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.freeze import freeze_norms
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
@@ -117,83 +119,122 @@ def prepare_run(
 
 
 def compose_run(
-    planned: RunPlan, arena: Arena, clock: Clock, strategy: Strategy | None = None, *, group: Group = None,
-    rank_cases: RankCases | None = None, network: nn.Module | None = None, start: Start | None = None,
-    experiments: Experiments | None = None, resume: bool = False,
-) -> RunComponents:  # fmt: skip
+    planned: RunPlan,
+    arena: Arena,
+    clock: Clock,
+    strategy: Strategy | None = None,
+    *,
+    group: Group = None,
+    rank_cases: RankCases | None = None,
+    network: nn.Module | None = None,
+    start: Start | None = None,
+    experiments: Experiments | None = None,
+    resume: bool = False,
+) -> RunComponents:
     """Build network, measured settings and batch program on prepared cases. `Loop` adds the feed and runs the steps.
 
-    The order matters, as each stage is measured with the outcome of those before it. `engaged` collects the outcomes.
+    The order matters, as each stage is measured with the outcome of those before it, and returns its accelerators.
 
     rank_cases: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
     `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
     experiments: the account of those before. resume: the stages of patches are those of the run that goes on.
     """
     experiments = experiments or Experiments(clock, planned.config.train.max_seconds)
-    strategy, engaged, surgery = strategy or alone(), dict[str, Switch](), None
+    strategy, accelerators = strategy or alone(), Accelerators()
     if not strategy.whole_network:
         # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
         planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
         tell_network(planned, clock)
-        # 1. The network, with surgery.
+        # 1. The network: built, or given, then operated on (norms fused, needless biases dropped).
         if network is None:
             network, surgery = operated_net(planned, start.fit.values if start is not None else None)
-        # 2. Precision and memory format, which surgery and kept memory change.
-        freed_memory = keep_freed_memory() if planned.device.type == "cpu" else None
-        planned, step_seconds = settle_variant_on_all(planned, network, experiments, strategy, group, engaged)
+            accelerators |= of_surgery(surgery, planned.device)
+        # 2. Precision and memory format, timed on the operated network and with the allocator as the run has it.
+        if planned.device.type == "cpu":
+            accelerators["kept host memory"] = keep_freed_memory()
+        planned, step_seconds, found = choose_variant_on_all(planned, network, experiments, strategy, group)
+        accelerators |= found
+        # With the seconds of a step it is known how many fit into the time, and so when patches grow.
         steps = run_on_rank0(strategy.world, lambda: steps_to_come(planned, experiments, step_seconds), group=group)
         if not resume:
             planned = with_fitted_stages(planned, steps)
-        if freed_memory is not None:
-            engaged["kept host memory"] = freed_memory
-        if surgery is not None:
-            engaged["surgery"] = Switch(surgery.fused + surgery.biases > 0, str(surgery))
-            if planned.device.type == "cpu":
-                engaged["compiled CPU functions"] = Switch(cpu_kernels().functions is not None, cpu_kernels().why)
     planned = with_head(planned, network, start)  # which layers train first on loaded weights
-    dims, device = planned.case_set.spatial_dims, planned.device
-    layout = memory_format(dims, variant_of(planned.config.train).channels_last)  # the optimizer's moments get it too
-    network.to(memory_format=layout)  # type: ignore[call-overload]
+    dims, device, variant = planned.case_set.spatial_dims, planned.device, variant_of(planned.config.train)
+    to_layout(network, dims, variant.channels_last)  # the optimizer's moments get it too
     # 3. Which activations are kept, and so which batch fits.
-    settle_activations(planned, network, engaged)
-    planned = settle_batch_size(planned, network, engaged)
+    accelerators |= choose_activations(planned, network)
+    planned, found = choose_batch_size(planned, network)
+    accelerators |= found
     train = planned.config.train
     clock.tell("building   the batch program and the step")
     with clock.span("compile"):
-        # 4. The batch program.
-        share = share_of(planned, strategy)
-        planned, program = settle_program(
-            planned, arena, share, rank_cases, engaged, experiments=experiments, step_seconds=step_seconds
+        # 4. The batch program, which needs the final size of a batch.
+        planned, program, found = choose_program(
+            planned, arena, share_of(planned, strategy), rank_cases, experiments=experiments, step_seconds=step_seconds
         )
-        # 5. The strategy places the weights; then the optimizer takes them up, for the step.
+        accelerators |= found
+        # 5. The strategy places the weights (broadcast, shard, cut into parts); the average of them is placed alike.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
         freeze_norms(network, train.freeze)
-        paced = paced_schedule(train, planned.config.sample.batch_size)
-        loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
-        step = make_step(train, network, loss, paced, average, strategy, dims, device)
-        # 6. cuDNN's algorithms, then compilation, if the steps take long enough; the strategy wraps what is compiled.
+        # 6. cuDNN's algorithms, then compilation, if the steps take long enough for them to pay.
         seconds = step_seconds * steps
-        settle_autotuning(step, seconds, engaged)
-        planned, compiled = settle_network(planned, network, seconds, engaged, experiments, strategy.world)
+        autotune, found = choose_autotuning(device, seconds)
+        accelerators |= found
+        planned, compiled, found = choose_compiled(planned, network, seconds, experiments, strategy.world)
+        accelerators |= found
         if planned.config.train.compile:
             keep_threads()
-        step.network = strategy.wrap(compiled)
-        step.fused_kernels = not planned.config.train.compile and variant_of(train).fused_kernels
-    engaged |= {"fused optimizer": Switch(True, fusion_of(train.optimizer)), **homes_of(arena, rank_cases)}
+        # 7. The step. Its optimizer holds the placed weights; its forward pass is the compiled network in the
+        # strategy's wrapper. A compiler fuses by itself, in place of Hasten's kernels.
+        paced = paced_schedule(train, planned.config.sample.batch_size)
+        loss = planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss)
+        called, fused = strategy.wrap(compiled), not planned.config.train.compile and variant.fused_kernels
+        step = make_step(
+            train, network, loss, paced, average, strategy, dims, device, called=called, fused=fused, autotune=autotune
+        )
+    accelerators["fused optimizer"] = Accelerator(True, "default", fusion_of(train.optimizer))
+    accelerators |= homes_of(arena, rank_cases)
     if start is not None:
-        engaged["weights to start from"] = Switch(True, start.summary())
-    # 7. The finished step with its batch as a CUDA graph; whether it is used is decided some steps into the run.
-    planned, captured = settle_capture(planned, step, program, engaged, steps)
+        accelerators["weights to start from"] = Accelerator(True, "user", start.summary())
+    # 8. The finished step with its batch as a CUDA graph; whether it is used is decided some steps into the run.
+    planned, captured, found = choose_capture(planned, step, program, steps)
+    accelerators |= found
+    return _components(planned, arena, step, program, captured, paced, start, accelerators)
+
+
+def _components(
+    planned: RunPlan,
+    arena: Arena,
+    step: TrainStep,
+    program: Program,
+    captured: CapturedStep | None,
+    paced: PacedSchedule,
+    start: Start | None,
+    accelerators: Accelerators,
+) -> RunComponents:
+    config = planned.config
     return RunComponents(
-        settings=to_dict(planned.config), train=planned.config.train, observe=planned.config.observe,
-        timeout_s=planned.config.distribute.timeout_s, planned=planned, arena=arena, step=step, program=program,
-        captured=captured, engaged=engaged, paced=paced, start=start.record() if start is not None else None,
+        settings=to_dict(config),
+        train=config.train,
+        observe=config.observe,
+        timeout_s=config.distribute.timeout_s,
+        planned=planned,
+        arena=arena,
+        step=step,
+        program=program,
+        captured=captured,
+        accelerators=accelerators,
+        paced=paced,
+        start=start.record() if start is not None else None,
         inference=inference_of(
-            planned.config, spatial_dims=dims, device=device, classes=planned.num_outputs,
+            config,
+            spatial_dims=planned.case_set.spatial_dims,
+            device=planned.device,
+            classes=planned.num_outputs,
             overlapping=bool(planned.regions),
         ),
-    )  # fmt: skip
+    )
 
 
 def make_step(
@@ -205,8 +246,14 @@ def make_step(
     strategy: Strategy,
     spatial_dims: int,
     device: torch.device,
+    *,
+    called: nn.Module | None = None,
+    fused: FusedKernels = False,
+    autotune: bool = False,
 ) -> TrainStep:
-    """The step and its optimizer, on the uncompiled network, which owns the weights."""
+    """The step and its optimizer. network: uncompiled, as it owns the weights. called: the form of it that is called,
+    compiled or wrapped; None calls itself."""
+    network.train()
     variant = variant_of(train)
     update = Update(
         weights=network,
@@ -219,7 +266,7 @@ def make_step(
         strategy=strategy,
     )
     return TrainStep(
-        network=network.train(),
+        network=called if called is not None else network,
         loss=loss,
         update=update,
         precision=variant.precision,
@@ -227,5 +274,7 @@ def make_step(
         spatial_dims=spatial_dims,
         device=device,
         accumulate=train.accumulate,
+        fused_kernels=fused,
+        autotune=autotune,
         strategy=strategy,
     )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hasten.cases.types import CaseSet
-from hasten.config.decision import GIVEN, Decision
+from hasten.config.decision import Decision, set_by_user
 from hasten.config.networks import is_own
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedNetwork, PlannedRun
@@ -72,7 +72,7 @@ def with_custom_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig
     return dataclasses.replace(config, network=network), custom
 
 
-def settle_custom_network(
+def with_tried_divisor(
     full: PlannedRun, custom: CustomNetwork, decisions: dict[str, Decision], *, divisor_is_set: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The plan with the network's size requirements; the network is then run on the plan's patch. Raises ValueError.
@@ -81,7 +81,8 @@ def settle_custom_network(
     """
     patch, unit = full.sample.patch, full.network.divisor
     assert unit is not None
-    decision = Decision(unit, GIVEN, given=True) if divisor_is_set else Decision(unit, "found by trying small images")
+    found = Decision(unit, "found by trying small images", "measured")
+    decision = set_by_user(unit) if divisor_is_set else found
     if custom.asks_for_patch:
         mistakes = _fixed_size_mistakes(full, custom)
         if mistakes:

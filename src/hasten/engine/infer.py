@@ -8,21 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import FusedKernels, Triple
-from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.bands import Box, available_bytes, bands, widened
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import HOST, Decided, Scores, score_room
+from hasten.engine.canvas import HOST, ArgmaxSink, Scores, score_room
 from hasten.engine.core_follower import follow_cores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
-from hasten.engine.regrid import Planes, Regridded
-from hasten.engine.scores import Average, above_zero, averaged, confidence, first_output, highest
+from hasten.engine.regrid import Planes, RegridSink
+from hasten.engine.scores import Average, above_zero, averaged, first_output, highest
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
 from hasten.engine.windows import Windows, slide, slow_axis, volume_shape
 from hasten.nets.surgery.gpu_forms import gpu_forms
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 WINDOW_BATCH = 4
 """Windows that go through the network together where neither the settings nor a measurement decide."""
 _NO_LIMIT = 2**62
-SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_IN_PIECES = "out of memory with a volume of %s in one piece; going on with windows of %s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +52,12 @@ class Inference:
     fused_kernels: FusedKernels = False
     """Whether convolutions and concatenations run in `gpu_forms`, on a GPU in channels-last; norms are switched by
     `fused_norms`."""
-    size_spread: float = 0.0
-    """Voxels by which a side may be padded beyond what the network asks for."""
     mode: Mode = "gaussian"
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
-    flip_below: float = 1.0
-    """Confidence below which windows, or volumes in one piece, are mirrored; 1 mirrors all."""
     average: Average = "scores"
     """What is averaged over mirror images and windows."""
-    sums: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type of the sums of windows; fp16 takes half the memory and is off by a thousandth of the largest score."""
     sums_on_host: bool = False
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
     overlapping: bool = False
@@ -78,7 +71,7 @@ class Inference:
 
 
 @torch.inference_mode()
-def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) -> Iterator[tuple[int, Tensor]]:
+def infer_labels(network: nn.Module, volumes: Sequence[Tensor], inference: Inference) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, (D, H, W) uint8 class index on the device), each as soon as it is known.
 
     Where classes overlap, it is (K, D, H, W) bool, the voxels that each holds.
@@ -87,31 +80,33 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
     of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
     that does not fit in one piece goes by windows, and at last sums are held on the host; each is logged.
     """
-    several_parts = any(len(_parts(volume_shape(volume), how, halo=0)) > 1 for volume in volumes)
-    with _memory(how, short=several_parts):
+    several_parts = any(len(_parts(volume_shape(volume), inference, halo=0)) > 1 for volume in volumes)
+    with _memory(inference, short=several_parts):
         # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
         groups: dict[Triple, list[int]] = {}
         large: list[int] = []
         for position, volume in enumerate(volumes):
-            size = padded_size(volume_shape(volume), how)
-            (groups.setdefault(size, []) if prod(size) <= how.whole_up_to else large).append(position)
+            size = padded_size(volume_shape(volume), inference)
+            (groups.setdefault(size, []) if prod(size) <= inference.whole_up_to else large).append(position)
         for size, group in groups.items():
-            yield from _in_one_piece(network, volumes, group, size, how, large)
-        yield from _by_windows(network, volumes, large, how)
+            yield from _in_one_piece(network, volumes, group, size, inference, large)
+        yield from _by_windows(network, volumes, large, inference)
 
 
 def _by_windows(
-    network: nn.Module, volumes: Sequence[Tensor], large: list[int], how: Inference
+    network: nn.Module, volumes: Sequence[Tensor], large: list[int], inference: Inference
 ) -> Iterator[tuple[int, Tensor]]:
-    boxes = [(position, box) for position in large for box in _bands(volume_shape(volumes[position]), how, halo=0)]
-    sinks: dict[int, Decided] = {}
+    boxes = [
+        (position, box) for position in large for box in _bands(volume_shape(volumes[position]), inference, halo=0)
+    ]
+    sinks: dict[int, ArgmaxSink] = {}
 
-    def sink(number: int, shape: Triple) -> Decided:
-        return sinks.setdefault(boxes[number][0], _sink(shape, how))
+    def sink(number: int, shape: Triple) -> ArgmaxSink:
+        return sinks.setdefault(boxes[number][0], _sink(shape, inference))
 
     results = slide(
-        lambda batch, _: network_scores(network, batch, how), (volumes[position] for position, _ in boxes),
-        _windows(how), sink, within=lambda number: boxes[number][1],
+        lambda batch, _: network_scores(network, batch, inference), (volumes[position] for position, _ in boxes),
+        _windows(inference), sink, within=lambda number: boxes[number][1],
     )  # fmt: skip
     last = {position: number for number, (position, _) in enumerate(boxes)}
     for number, labels in results:
@@ -122,34 +117,34 @@ def _by_windows(
 
 
 @torch.inference_mode()
-def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) -> Tensor:
+def infer_part(network: nn.Module, volume: Tensor, part: Box, inference: Inference) -> Tensor:
     """What `infer_labels` gives of the voxels `part` of a volume (C, D, H, W), by windows."""
-    with kept_memory() if how.device.type == "cpu" else nullcontext():
+    with kept_memory() if inference.device.type == "cpu" else nullcontext():
         ((_, labels),) = slide(
-            lambda batch, _: network_scores(network, batch, how), [volume], _windows(how),
-            lambda _, shape: _sink(shape, how), within=lambda _: part,
+            lambda batch, _: network_scores(network, batch, inference), [volume], _windows(inference),
+            lambda _, shape: _sink(shape, inference), within=lambda _: part,
         )  # fmt: skip
     return labels[(..., *part)]
 
 
-def _memory(how: Inference, *, short: bool) -> AbstractContextManager[object]:
+def _memory(inference: Inference, *, short: bool) -> AbstractContextManager[object]:
     """Keep freed memory for the next window on a CPU, unless memory is short: it may not fit what is next."""
-    return kept_memory() if how.device.type == "cpu" and not short else nullcontext()
+    return kept_memory() if inference.device.type == "cpu" and not short else nullcontext()
 
 
-def _sink(shape: Triple, how: Inference) -> Decided:
-    return Decided(above_zero if how.overlapping else highest, shape, how.device)
+def _sink(shape: Triple, inference: Inference) -> ArgmaxSink:
+    return ArgmaxSink(above_zero if inference.overlapping else highest, shape, inference.device)
 
 
-def _parts(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
-    budget = how.sums_bytes
+def _parts(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
+    budget = inference.sums_bytes
     if budget is None:
-        budget = available_bytes(HOST if how.sums_on_host else how.device) // 2
-    return bands(shape, _windows(how), how.classes, budget, halo=halo)
+        budget = available_bytes(HOST if inference.sums_on_host else inference.device) // 2
+    return bands(shape, _windows(inference), inference.classes, budget, halo=halo)
 
 
-def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
-    parts = _parts(shape, how, halo=halo)
+def _bands(shape: Triple, inference: Inference, *, halo: int) -> list[Box]:
+    parts = _parts(shape, inference, halo=halo)
     if len(parts) > 1:
         log.info(
             "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(parts)
@@ -157,18 +152,18 @@ def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
     return parts
 
 
-def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor:
+def sliding_window(network: nn.Module, volume: Tensor, inference: Inference) -> Tensor:
     """(K, D, H, W) float32 scores on the device: weighted mean of overlapping windows. volume: (C, D, H, W).
 
     Windows, overlap and weights as MONAI's `sliding_window_inference(mode="gaussian", padding_mode="constant")`.
     """
-    windows = _windows(how)
+    windows = _windows(inference)
 
     def sink(_: int, shape: Triple) -> Scores:
-        return Scores(lambda classes: score_room((classes, *shape), how.device, torch.float32), windows.sums)
+        return Scores(lambda classes: score_room((classes, *shape), inference.device, torch.float32), windows.sums)
 
     with torch.inference_mode():
-        ((_, scores),) = slide(lambda batch, _: network_scores(network, batch, how), [volume], windows, sink)
+        ((_, scores),) = slide(lambda batch, _: network_scores(network, batch, inference), [volume], windows, sink)
     return scores
 
 
@@ -177,7 +172,7 @@ def infer_on_grid(
     network: nn.Module,
     volume: Tensor,
     new_shape: Triple,
-    how: Inference,
+    inference: Inference,
     *,
     nearest: int | None = None,
     planes: Planes | None = None,
@@ -189,36 +184,38 @@ def infer_on_grid(
     """
     shape = volume_shape(volume)
     if new_shape == shape and planes is None:
-        ((_, labels),) = infer_labels(network, [volume], how)
+        ((_, labels),) = infer_labels(network, [volume], inference)
         return labels
     # With `planes` all scores of a plane are needed at once, so memory sets no limit.
-    boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
-    with _memory(how, short=len(boxes) > 1):
-        if prod(padded_size(shape, how)) <= how.whole_up_to:
+    boxes = _bands(shape, inference if planes is None else dataclasses.replace(inference, sums_bytes=_NO_LIMIT), halo=1)
+    with _memory(inference, short=len(boxes) > 1):
+        if prod(padded_size(shape, inference)) <= inference.whole_up_to:
             with out_of_memory_ends_block():
-                return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
-            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
-        with out_of_memory_ends_block(how.device != HOST):
-            return _slide_on_grid(network, volume, new_shape, how, nearest, boxes, planes)
-        log.warning("out of memory on %s; scores are gathered in host memory", how.device)
-        how = dataclasses.replace(how, sums_on_host=True)
-        boxes = [*boxes] if planes is not None else _bands(shape, how, halo=1)
-        return _slide_on_grid(network, volume, new_shape, how, nearest, boxes, planes)
+                return _whole_on_grid(
+                    network, volume, _sink_on_grid(shape, new_shape, inference, nearest, planes), inference
+                )
+            log.warning(_IN_PIECES, shape, inference.patch)
+        with out_of_memory_ends_block(inference.device != HOST):
+            return _slide_on_grid(network, volume, new_shape, inference, nearest, boxes, planes)
+        log.warning("out of memory on %s; scores are gathered in host memory", inference.device)
+        inference = dataclasses.replace(inference, sums_on_host=True)
+        boxes = [*boxes] if planes is not None else _bands(shape, inference, halo=1)
+        return _slide_on_grid(network, volume, new_shape, inference, nearest, boxes, planes)
 
 
 def _sink_on_grid(
-    shape: Triple, new_shape: Triple, how: Inference, nearest: int | None, planes: Planes | None, **part: Any
-) -> Regridded:
-    device = HOST if how.sums_on_host else how.device
-    axis = slow_axis(shape, _windows(how))
-    return Regridded(
-        shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping, planes=planes, **part
+    shape: Triple, new_shape: Triple, inference: Inference, nearest: int | None, planes: Planes | None, **part: Any
+) -> RegridSink:
+    device = HOST if inference.sums_on_host else inference.device
+    axis = slow_axis(shape, _windows(inference))
+    return RegridSink(
+        shape, new_shape, device, axis=axis, nearest=nearest, overlapping=inference.overlapping, planes=planes, **part
     )
 
 
-def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
+def _whole_on_grid(network: nn.Module, volume: Tensor, sink: RegridSink, inference: Inference) -> Tensor:
     shape = volume_shape(volume)
-    scores, (place,) = _scores_of_whole(network, [volume], padded_size(shape, how), how)
+    scores, (place,) = _scores_of_whole(network, [volume], padded_size(shape, inference), inference)
     everything = slice(0, shape[0]), slice(0, shape[1]), slice(0, shape[2])
     sink.take(everything, scores[(0, slice(None), *place)], lambda: torch.ones(()))
     return sink.result()
@@ -228,72 +225,73 @@ def _slide_on_grid(
     network: nn.Module,
     volume: Tensor,
     new_shape: Triple,
-    how: Inference,
+    inference: Inference,
     nearest: int | None,
     boxes: Sequence[Box],
     planes: Planes | None,
 ) -> Tensor:
     shape, whole = volume_shape(volume), list[Tensor]()
     results = slide(
-        lambda batch, _: network_scores(network, batch, how), [volume] * len(boxes), _windows(how),
-        lambda number, _: _sink_on_grid(shape, new_shape, how, nearest, planes, part=boxes[number], whole=whole),
+        lambda batch, _: network_scores(network, batch, inference), [volume] * len(boxes), _windows(inference),
+        lambda number, _: _sink_on_grid(shape, new_shape, inference, nearest, planes, part=boxes[number], whole=whole),
         within=lambda number: widened(boxes[number], shape),
     )  # fmt: skip
     return [labels for _, labels in results][-1]
 
 
-def _windows(how: Inference) -> Windows:
+def _windows(inference: Inference) -> Windows:
     return Windows(
-        window=how.patch,
-        overlap=(how.overlap, how.overlap, how.overlap),
-        batch_size=how.batch_size,
-        device=how.device,
-        mode=how.mode,
-        sums=SUMS[how.sums],
-        sums_device=torch.device("cpu") if how.sums_on_host else None,
+        window=inference.patch,
+        overlap=(inference.overlap, inference.overlap, inference.overlap),
+        batch_size=inference.batch_size,
+        device=inference.device,
+        mode=inference.mode,
+        sums_device=torch.device("cpu") if inference.sums_on_host else None,
         reuse_constant=True,
     )
 
 
-def padded_size(shape: Triple, how: Inference) -> Triple:
+def padded_size(shape: Triple, inference: Inference) -> Triple:
     """What a volume is padded to: at least a training patch, so that an instance norm sees as much padding as it did
-    in training; with `size_spread`, one of few sizes, so that volumes of like sizes share a batch.
+    in training.
     """
     depth, height, width = (
-        max(patch, -(-size // unit) * unit) for size, patch, unit in zip(shape, how.patch, how.divisor, strict=True)
+        max(patch, -(-size // unit) * unit)
+        for size, patch, unit in zip(shape, inference.patch, inference.divisor, strict=True)
     )
-    if how.size_spread > 0:
-        return bucket_shape((depth, height, width), how.divisor, how.size_spread)
     return depth, height, width
 
 
-def network_scores(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
+def network_scores(network: nn.Module, image: Tensor, inference: Inference) -> Tensor:
     """(B, C, D, H, W) to (B, K, D, H, W) scores, averaged over mirrorings."""
 
-    def once(image: Tensor) -> Tensor:
-        image = shaped(image, how.spatial_dims, memory_format(how.spatial_dims, how.channels_last))
-        with tensor_cores(how.device, how.precision), autocast(how.device, how.precision), gpu_forms(how.fused_kernels):
-            output = first_output(network(image), image.ndim)
-        return output if how.spatial_dims == 3 else output[:, :, None]
+    device, precision, dims = inference.device, inference.precision, inference.spatial_dims
 
-    def unsure(scores: Tensor) -> Tensor:
-        are_probabilities = how.probabilities or how.average == "softmax"
-        return confidence(scores, overlapping=how.overlapping, probabilities=are_probabilities) < how.flip_below
+    def once(image: Tensor) -> Tensor:
+        image = shaped(image, dims, memory_format(dims, inference.channels_last))
+        with tensor_cores(device, precision), autocast(device, precision), gpu_forms(inference.fused_kernels):
+            output = first_output(network(image), image.ndim)
+        return output if dims == 3 else output[:, :, None]
 
     follow_cores()
-    return averaged(once, how.flip_axes, how.average, unsure if how.flip_below < 1 else None)(image)
+    return averaged(once, inference.flip_axes, inference.average)(image)
 
 
 def _in_one_piece(
-    network: nn.Module, volumes: Sequence[Tensor], group: list[int], size: Triple, how: Inference, large: list[int]
+    network: nn.Module,
+    volumes: Sequence[Tensor],
+    group: list[int],
+    size: Triple,
+    inference: Inference,
+    large: list[int],
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the labels of volumes that are padded to one size. Where not even one fits, the rest joins `large`."""
-    at_once, first = how.batch_size, 0
+    at_once, first = inference.batch_size, 0
     while first < len(group):
         batch = group[first : first + at_once]
         results = list[Tensor]()
         with out_of_memory_ends_block():
-            results = _whole(network, [volumes[at] for at in batch], size, how)
+            results = _whole(network, [volumes[at] for at in batch], size, inference)
         if results:
             yield from zip(batch, results, strict=True)
             first += len(batch)
@@ -301,26 +299,26 @@ def _in_one_piece(
             at_once = len(batch) // 2
             log.warning("out of memory with %d volumes of %s at once; going on with %d", len(batch), size, at_once)
         else:
-            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", size, how.patch)
+            log.warning(_IN_PIECES, size, inference.patch)
             large.extend(group[first:])
             return
 
 
-def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
-    scores, places = _scores_of_whole(network, volumes, size, how)
-    labels = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
+def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, inference: Inference) -> list[Tensor]:
+    scores, places = _scores_of_whole(network, volumes, size, inference)
+    labels = scores > 0 if inference.overlapping else scores.max(1)[1].to(torch.uint8)
     return [labels[(number, ..., *place)] for number, place in enumerate(places)]
 
 
 def _scores_of_whole(
-    network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference
+    network: nn.Module, volumes: list[Tensor], size: Triple, inference: Inference
 ) -> tuple[Tensor, list[tuple[slice, slice, slice]]]:
     """(B, K, *size) scores of volumes that are padded to one size, and where each of them lies in it."""
-    batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=how.device)
+    batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=inference.device)
     places = []
     for number, volume in enumerate(volumes):
         corner = [(room - side) // 2 for room, side in zip(size, volume_shape(volume), strict=True)]
         d, h, w = (slice(start, start + side) for start, side in zip(corner, volume_shape(volume), strict=True))
-        batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
+        batch[number, :, d, h, w] = volume.to(inference.device, torch.float32)
         places.append((d, h, w))
-    return network_scores(network, batch, how), places
+    return network_scores(network, batch, inference), places

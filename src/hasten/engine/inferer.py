@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Decided, Scores, Sink, score_room
-from hasten.engine.infer import SUMS
+from hasten.engine.canvas import ArgmaxSink, Scores, Sink, score_room
 from hasten.engine.scores import Average, above_zero, averaged, first_output, highest
 from hasten.engine.step import memory_format
 from hasten.engine.windows import BatchWindow, Windows, count_windows, slide
 from hasten.nets.losses.overlap import plain
 from hasten.nets.surgery.operate import operate
 
+SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""
 
@@ -173,7 +173,7 @@ class SlidingWindowInferer:
     ) -> Tensor:
         images, extra, chosen = plain(inputs), *self._for_network(kwargs)
         device = torch.device(chosen) if chosen is not None else images.device
-        results = self._slide(images, network, lambda _, shape: Decided(decide, shape, device), args, extra)
+        results = self._slide(images, network, lambda _, shape: ArgmaxSink(decide, shape, device), args, extra)
         outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
         return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
 

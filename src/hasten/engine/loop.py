@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from hasten.config.decision import Accelerators
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
-from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.components import Best, Evaluator, LoopComponents, ValidationScore, best_on_disk
@@ -96,9 +96,6 @@ class Loop:
         self.saver = Saver()
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=components.timeout_s if several else None)
         self.checkpoints = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
-        self.async_validation = self._make_async_validation() if self.train.validate_async else None
-        if components.captured is not None:
-            components.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
         self.limit = TimeLimit(components, evaluator, self.time_s, reserve_s)
         self.last: Any = None
@@ -111,6 +108,13 @@ class Loop:
         self.stop_signal: signal.Signals | None = None
         """The signal that asked the run to stop."""
         self._checked = (first, 0)
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """What is on and what is not: of the components, of the validation, and of the step as a graph."""
+        captured = self.components.captured
+        graph = {} if captured is None else {"CUDA graph": captured.accelerator}
+        return {**self.components.accelerators, **self.evaluator.accelerators, **graph}
 
     def time_s(self) -> float:
         """Seconds of the run, those of earlier processes of it included."""
@@ -126,7 +130,6 @@ class Loop:
                 self.stop,
                 self.watchdog or nullcontext(),
                 self.saver,
-                self.async_validation or nullcontext(),
                 collected_between_steps() as self._collect,
             ):
                 if self.components.paced.done(self.first) or self.status != "finished":
@@ -138,6 +141,8 @@ class Loop:
                         if captured is None:
                             loss = self.components.step(batch["image"], batch["label"], index)
                         else:
+                            if captured.captures_next:
+                                self.saver.wait()  # no other thread may use the device meanwhile
                             loss = captured(index)
                         self.log.losses.append(loss)
                     if self._after_step(index + 1):
@@ -177,8 +182,6 @@ class Loop:
         with self.watchdog.paused() if self.watchdog is not None else nullcontext():
             if step % log_every(self.steps, self.device) == 0 or step == self.steps:
                 self._log(step)
-            if self.async_validation is not None:
-                self.async_validation.poll()
             self.limit.after_step(step, self.trained_s())
             paced, ends = self.components.paced, self.limit.over or self.components.paced.done(step)
             if ends or paced.reaches(step, self.train.validate_every, self.train.validate_from):
@@ -245,28 +248,13 @@ class Loop:
                 raise self._diverged(f"no gradient has been finite since step {checked_step}", step)
             self._checked = (step, skipped)
 
-    def _wait_for_threads(self) -> None:
-        self.saver.wait()
-        if self.async_validation is not None:
-            self.async_validation.wait()
-
     # Validation
-
-    def _make_async_validation(self) -> AsyncValidation[ValidationScore]:
-        # On a CPU the training continues meanwhile, on the other cores.
-        threads = max(1, torch.get_num_threads() // 2) if self.device.type == "cpu" else None
-        return AsyncValidation(self.evaluator, self._deliver, like=self.components.validated, threads=threads)
 
     def _validate(self, step: int, *, ends: bool) -> None:
         if not ends and not self.limit.allows_validation(self.trained_s()):
             return
         self._require_sound(step)
         self._collect()
-        if self.async_validation is not None and not ends:
-            self.async_validation.request(self.components.validated, step)
-            return
-        if self.async_validation is not None:
-            self.async_validation.finish()
         begin = time.perf_counter()
         with self.clock.span("validate"):
             network = self.validated_network = self.strategy.whole(self.components.validated)
@@ -279,10 +267,6 @@ class Loop:
         if self.world.first:
             with self.clock.span("checkpoint"):
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
-
-    def _deliver(self, validated: Validated[ValidationScore]) -> None:
-        """Record an asynchronous validation, some steps after the step whose weights it validated."""
-        self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
 
     def _record(self, score: ValidationScore, step: int, network: nn.Module, *, seconds: float) -> None:
         self.last, value = score, score.value(self.evaluator.metric)

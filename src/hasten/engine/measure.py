@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import digest
+from hasten.config.decision import Accelerator, SetBy
 from hasten.engine.batch_size import release_memory
 from hasten.engine.core_follower import follow_cores
 from hasten.engine.out_of_memory import out_of_memory_ends_block
@@ -25,7 +26,6 @@ from hasten.engine.variant import Variant, VariantTimes, keep, read_kept
 from hasten.files import first_line
 from hasten.kernels.build import built_together
 from hasten.kernels.use import triton_works
-from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.nets.cpu.kernels import cpu_kernels
 from hasten.nets.random_state import random_state_kept
@@ -53,14 +53,6 @@ _RULES = 11
 
 Trace = tuple[Tensor, Tensor]
 """() loss and () gradient norm of one pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Whether an accelerator is on, and why."""
-
-    on: bool
-    why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -318,17 +310,15 @@ def certainly_faster(comparison: Comparison, arm: str, device: torch.device, *, 
 
 
 def faster_compiled(
-    network: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool = False
-) -> tuple[nn.Module, Switch]:
-    """`network` compiled, if that works and is certainly 3 % faster (or `always`); else the network itself, and why.
-
-    blocks: the network's repeated blocks are compiled, in place, and not the whole.
-    """
+    network: nn.Module, probe: Probe, variant: Variant, *, always: bool
+) -> tuple[nn.Module, Accelerator]:
+    """`network` compiled, if that works and is certainly 3 % faster (or `always`); else the network itself."""
     network_copy = _copy(network, probe, variant)
+    set_by: SetBy = "user" if always else "measured"
     begin = time.perf_counter()
     with random_state_kept(probe.device):
         try:
-            compiled = _compiled(_copy(network, probe, variant), blocks=blocks)
+            compiled = _compiled(_copy(network, probe, variant))
             # The compiler does its own fusion in place of Hasten's kernels.
             plain = replace(variant, fused_kernels=False)
             calls = {"eager": _pass(network_copy, probe, variant), "compiled": _pass(compiled, probe, plain)}
@@ -337,7 +327,7 @@ def faster_compiled(
             traces = {name: call() for name, call in calls.items()}
         except Exception as error:
             log.warning("the network runs uncompiled: %s", first_line(error))
-            return network, Switch(False, f"torch.compile failed: {first_line(error)}")
+            return network, Accelerator(False, "measured", f"torch.compile failed: {first_line(error)}")
         compile_s = time.perf_counter() - begin
         comparison = compared(calls, probe.device, base="eager", seconds=MEASURE_S)
     eager, fused = (1e3 * comparison.median(name) for name in ("eager", "compiled"))
@@ -347,19 +337,14 @@ def faster_compiled(
         compiled_trace, eager_trace = (
             "loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager")
         )
-        return network, Switch(False, f"compiled it gives {compiled_trace}, eager {eager_trace}")
-    certain = certainly_faster(comparison, "compiled", probe.device)
-    if not always and not certain:
-        return network, Switch(False, f"not certainly faster: {figures}")
-    return _compiled(network, blocks=blocks), Switch(True, figures)
+        return network, Accelerator(False, "measured", f"compiled it gives {compiled_trace}, eager {eager_trace}")
+    if not always and not certainly_faster(comparison, "compiled", probe.device):
+        return network, Accelerator(False, "measured", f"not certainly faster: {figures}")
+    return _compiled(network), Accelerator(True, set_by, figures)
 
 
-def _compiled(network: nn.Module, *, blocks: bool) -> nn.Module:
-    if not blocks:
-        return torch.compile(network, dynamic=False)  # type: ignore[return-value]
-    if not compile_blocks(network):
-        raise ValueError("the network repeats no block; leave out train.compile_blocks")
-    return network
+def _compiled(network: nn.Module) -> nn.Module:
+    return torch.compile(network, dynamic=False)  # type: ignore[return-value]
 
 
 def _copy(network: nn.Module, probe: Probe, variant: Variant, *, dropouts: bool = False) -> nn.Module:

@@ -140,7 +140,7 @@ def _on_device(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
 
 
-def labelled(
+def predict_labels(
     prepared: PreparedCase, model: Model, *, probabilities: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[np.ndarray], tuple[str | None, str | None]]:
     """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
@@ -155,7 +155,7 @@ def labelled(
     labels = infer_on_grid(
         model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
         nearest=thick_axis((depth, height, width), spacing),
-        planes=None if probabilities is None else filling(probabilities, geometry, model),
+        planes=None if probabilities is None else probability_writer(probabilities, geometry, model),
     ).cpu().numpy()  # fmt: skip
     label = paint(labels, model.regions) if model.regions else labels
     dims = model.inference.spatial_dims
@@ -165,7 +165,7 @@ def labelled(
     return restore_label(label, geometry, model.values), masks, warnings
 
 
-def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
+def probability_writer(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
     """Writes planes of scores, as probabilities, into `target` (K, D, H, W).
 
     Where rounding makes the decided class no longer the highest, it becomes the next value of the dtype above that.

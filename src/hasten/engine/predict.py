@@ -19,7 +19,7 @@ from hasten.engine.core_follower import cores_followed
 from hasten.engine.ensemble import Member, read_members, with_infer
 from hasten.engine.inputs import find_cases
 from hasten.engine.label_files import label_names, write_label
-from hasten.engine.model import Model, labelled, load_members
+from hasten.engine.model import Model, load_members, predict_labels
 from hasten.engine.outputs import (
     PREDICTION_JSON,
     deciding_settings,
@@ -203,7 +203,7 @@ def _predicted(
                 volume, prepared = this.result()
                 if probabilities:
                     chances = scratch(target.parent, (len(model.classes), *volume.array.shape[1:]))
-                label, masks, warnings = labelled(prepared, model, probabilities=chances)
+                label, masks, warnings = predict_labels(prepared, model, probabilities=chances)
             except (ValueError, OSError) as error:
                 yield from written()  # what came before is reported before
                 yield _naming(case.image[0], error), target

@@ -13,7 +13,7 @@ import numpy as np
 from hasten.cases.read import check_finite
 from hasten.cases.types import Volume
 from hasten.engine.ensemble import read_members, with_infer
-from hasten.engine.model import Model, labelled, load_members
+from hasten.engine.model import Model, load_members, predict_labels
 from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.prepare.case import prepare_case
 
@@ -65,7 +65,7 @@ class Predictor:
         chances = None
         if probabilities:
             chances = np.zeros((len(self.model.classes), *image.shape[1:]), np.float32)
-        label, _, warnings = labelled(prepared, self.model, probabilities=chances)
+        label, _, warnings = predict_labels(prepared, self.model, probabilities=chances)
         for warning in filter(None, warnings):
             log.warning("array: %s", warning)
         result = postprocessed(label, self.cleanings, volume.spacing) if chances is None else chances

@@ -24,6 +24,8 @@ def rank_mistakes(planned: RunPlan, strategy: Strategy) -> list[str]:
         dealt = parts_mistake(len(planned.train), parts, config.sample.batch_size, config.train.accumulate, size)
         mistakes += [dealt] if dealt else []
     if world.size == 1:
+        if config.sample.fit_batch and planned.device.type == "cpu":
+            mistakes.append("sample.fit_batch: searches a GPU's memory; leave it out on a CPU, where it gains nothing")
         return mistakes
     if len(planned.train) < world.size:
         mistakes.append(
@@ -32,8 +34,6 @@ def rank_mistakes(planned: RunPlan, strategy: Strategy) -> list[str]:
         )
     if config.sample.fit_batch:
         mistakes.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
-    if config.train.validate_async:
-        mistakes.append("train.validate_async: not with several processes, which share a validation already; set false")
     if config.train.capture:
         mistakes.append("train.capture: a step that several processes share is not captured; leave it out")
     return mistakes

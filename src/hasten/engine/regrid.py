@@ -113,7 +113,7 @@ class _Layer:
     """Number of voxels still to come."""
 
 
-class Regridded:
+class RegridSink:
     """A sink of scores (K, D, H, W) whose result is decided on another grid (D', H', W') that fills the same extent.
 
     The result is uint8 class index (int16 from 256 classes on), or with `overlapping` (K, D', H', W') bool. Scores wait

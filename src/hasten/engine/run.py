@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from hasten.cache.bus_error import bus_error_explained
-from hasten.config.decision import GIVEN
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume_rules import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
+from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import broadcast_from_rank0, run_on_all_ranks, run_on_rank0
 from hasten.distribute.group import process_group
-from hasten.distribute.strategy import Strategy, build_strategy
+from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
 from hasten.engine.checkpoint_folder import Checkpoint, Checkpoints
 from hasten.engine.components import Evaluator, LoopComponents, RunComponents
@@ -31,7 +32,6 @@ from hasten.engine.core_follower import cores_followed
 from hasten.engine.custom_network import with_code
 from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.loop import Loop
-from hasten.engine.measure import Switch
 from hasten.engine.ranks import seed_rank
 from hasten.engine.recorded_split import split_record
 from hasten.engine.resume import complete_summary, resumed_run, tell_changes, tell_rate
@@ -158,7 +158,7 @@ def _train(
         going_on = run_on_rank0(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
         components = prepare_run(config, plan, clock, strategy, device, resume=going_on, begun=out if resume else None)
         if resume:
-            _keep_reasons(out, components)
+            components = dataclasses.replace(components, accelerators=_with_first_reasons(out, components.accelerators))
         # Before anything is written: a damaged checkpoint must leave the run as it was.
         evaluator = CaseEvaluator(components)
         loop = make_loop(out, components, evaluator, clock, progress, resume=resume, reserve_s=reserve_s)
@@ -166,7 +166,7 @@ def _train(
         if loop.first:
             clock.tell(f"resuming   at step {loop.first} of {loop.steps}")
         if world.first:
-            _write_records(out, components, resume=resume)
+            _write_records(out, components, loop.accelerators, resume=resume)
             if changes:
                 tell_changes(out, loop.first, changes, RUN_RULES)
                 tell_rate(out, loop.first, components.paced.position(loop.first), before, components.planned.config)
@@ -276,16 +276,19 @@ def _newest(out: Path) -> Checkpoint | None:
     return checkpoint
 
 
-def _keep_reasons(out: Path, components: RunComponents) -> None:
-    """Keep the first reasons on resuming: a switch is on because run.yaml says so, but its measurement says more."""
+def _with_first_reasons(out: Path, accelerators: Accelerators) -> Accelerators:
+    """The accelerators of a resumed run; of those that run.yaml sets by now, with how they were settled at first."""
     try:
-        before = json.loads((out / PLAN_JSON).read_text())["engaged"]
-        earlier = {name: Switch(**engaged) for name, engaged in before.items()}
+        content = json.loads((out / PLAN_JSON).read_text())["accelerators"]
+        earlier = {name: Accelerator(**each) for name, each in content.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return
-    for name, now in components.engaged.items():
-        if name in earlier and earlier[name].on == now.on and now.why.startswith(GIVEN):
-            components.engaged[name] = earlier[name]
+        return accelerators
+    # run.yaml holds what was measured, so that a resumed run reads it as set by the user.
+    for name, now in accelerators.items():
+        first = earlier.get(name, now)
+        if now.set_by == "user" and first.set_by != "user" and first.on == now.on:
+            accelerators = {**accelerators, name: first}
+    return accelerators
 
 
 def write_start(out: Path, config: Any) -> None:
@@ -297,13 +300,13 @@ def write_start(out: Path, config: Any) -> None:
     write_json(out / ENV_JSON, environment())
 
 
-def _write_records(out: Path, components: RunComponents, *, resume: bool) -> None:
+def _write_records(out: Path, components: RunComponents, accelerators: Accelerators, *, resume: bool) -> None:
     write_start(out, components.planned.config)
     if components.planned.source:
         (out / CHECKPOINTS / NETWORK_PY).write_bytes(components.planned.source)
     if not resume or not (out / PLAN_JSON).exists():
-        engaged = {name: dataclasses.asdict(engaged) for name, engaged in components.engaged.items()}
+        settled = {name: dataclasses.asdict(each) for name, each in accelerators.items()}
         cases = split_record(components.planned.train, components.planned.validation)
-        write_json(out / PLAN_JSON, {"cases": cases, **plan_to_dict(components.planned), "engaged": engaged})
+        write_json(out / PLAN_JSON, {"cases": cases, **plan_to_dict(components.planned), "accelerators": settled})
     if components.start is not None:
         write_json(out / WEIGHTS_JSON, components.start)

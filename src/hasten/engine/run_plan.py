@@ -23,7 +23,7 @@ from hasten.cache.key import Files, cache_dir
 from hasten.cases.labels import IGNORED
 from hasten.cases.regions import Region, regions_of, with_regions
 from hasten.cases.sources import find_listing, with_classes, with_ignore
-from hasten.cases.split import settle_split, split_cases, split_warnings
+from hasten.cases.split import choose_split, split_cases, split_warnings
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
 from hasten.config.decision import Decision
@@ -32,13 +32,13 @@ from hasten.config.intensity import length_mistakes
 from hasten.config.load import from_dict, to_dict
 from hasten.config.networks import NETWORKS, is_own, network_mistake
 from hasten.config.patterns import first_few
-from hasten.config.plan import make_plan as decided
+from hasten.config.plan import decide_settings
 from hasten.config.resume_rules import flat
 from hasten.config.schema import NetworkConfig, RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
-from hasten.engine.custom_network import settle_custom_network, with_custom_network
+from hasten.engine.custom_network import with_custom_network, with_tried_divisor
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import WINDOW_BATCH, Inference
 from hasten.engine.out_of_memory import memory_mistakes
@@ -48,7 +48,6 @@ from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_conv_flops, count_flops, count_parameters
 from hasten.observe.clock import Clock
-from hasten.observe.notebook import Plan
 
 log = logging.getLogger(__name__)
 
@@ -134,26 +133,6 @@ def tell_network(planned: RunPlan, clock: Clock) -> None:
         clock.tell("timing     steps in several precisions and memory formats")
 
 
-def make_plan(config: RunConfig) -> dict[str, Any]:
-    """The plan for `config`: fingerprint, each decision with its reason, and how large the network is.
-
-    Nothing is trained or written. With a time limit, steps of the network are timed.
-
-    Example:
-        >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
-    """
-    # They build networks by this module.
-    from hasten.engine.budget import choose_scale, with_scale
-    from hasten.engine.experiments import Experiments
-
-    planned = plan_run(config)
-    experiments = Experiments(Clock(), planned.config.train.max_seconds)
-    planned = with_scale(planned, choose_scale(planned, experiments))
-    for warning in planned.warnings:
-        log.warning("%s", warning)
-    return Plan(plan_to_dict(planned) | {"network": network_size(planned)})
-
-
 def network_size(planned: RunPlan) -> dict[str, int | None]:
     """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
     dims, network = planned.case_set.spatial_dims, planned.config.network
@@ -184,7 +163,7 @@ def plan_run(
             "loss.include_background: regions have no background, as each is separated from everything else; "
             "set it to false, or set data.regions={} to learn the plain classes"
         )
-    split, split_decision = settle_split(case_set, config.data.split)
+    split, split_decision = choose_split(case_set, config.data.split)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
     train, validation = split_cases(case_set, split)
     device = device or pick_device(config.train.device, world)
@@ -193,7 +172,7 @@ def plan_run(
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     own_settings = config.network
     config, custom = with_custom_network(with_network_of_weights(config, case_set.spatial_dims), case_set)
-    full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
+    full, decisions = decide_settings(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     if own_settings.weights is not None:
         decisions = _of_the_weights(decisions, own_settings)
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
@@ -205,7 +184,7 @@ def plan_run(
     if is_user_code(full.loss.name):
         full = with_loss_digest(full, case_set, ignore_index)
     if custom is not None:
-        full, decisions = settle_custom_network(full, custom, decisions, divisor_is_set=divisor_is_set)
+        full, decisions = with_tried_divisor(full, custom, decisions, divisor_is_set=divisor_is_set)
     augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
@@ -229,7 +208,7 @@ def _of_the_weights(decisions: dict[str, Decision], own: NetworkConfig) -> dict[
     reason = f"that of network.weights={own.weights}"
     return {
         name: dataclasses.replace(decision, reason=reason)
-        if decision.given and name.startswith("network.") and getattr(own, name.removeprefix("network.")) is None
+        if not decision.open and name.startswith("network.") and getattr(own, name.removeprefix("network.")) is None
         else decision
         for name, decision in decisions.items()
     }
@@ -414,7 +393,8 @@ def plan_to_dict(planned: RunPlan) -> dict[str, Any]:
             "spacings": _counted(planned.fingerprint.spacings),
         },
         "decisions": {
-            name: {"value": decision.value, "reason": decision.reason} for name, decision in planned.decisions.items()
+            name: {"value": decision.value, "reason": decision.reason, "set_by": decision.set_by}
+            for name, decision in planned.decisions.items()
         },
         "augmentation": [dataclasses.asdict(step) for step in planned.augmentation.steps],
     }
@@ -448,10 +428,7 @@ def inference_of(
         whole_up_to=int(infer.whole_up_to * math.prod(infer.patch)),
         overlap=infer.overlap,
         batch_size=infer.batch_size or WINDOW_BATCH,
-        size_spread=infer.size_spread,
         flip_axes=infer.flip_axes,
-        flip_below=infer.flip_below,
-        sums=infer.sums,
         sums_on_host=infer.sums_on_host,
         precision=variant.precision,
         channels_last=variant.channels_last,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 import torch
 
-from hasten.augment.chain import Batch, is_per_sample
+from hasten.augment.chain import Batch
 from hasten.augment.fused import fused_places
 from hasten.augment.make_program import CaseSource, cases_of_arena, make_segment
 from hasten.augment.program import Program, Segment
@@ -23,10 +23,10 @@ from hasten.augment.store import store_of_batch
 from hasten.augment.whole_cases import WholeCases, items_of_arena
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
-from hasten.config.decision import GIVEN
+from hasten.config.decision import GIVEN, Accelerator, Accelerators, SetBy
 from hasten.distribute.case_assignment import RankCases
 from hasten.engine.experiments import Experiments
-from hasten.engine.measure import Switch, certainly_faster, compared
+from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.run_plan import RunPlan
 from hasten.files import first_line
 from hasten.kernels.build import built_together
@@ -49,101 +49,135 @@ _CHECKED_BATCHES = 8
 """Batches that fused kernels must make as torch's operations do, before they are timed."""
 _FEW = 1e-3
 """Share of voxels that may differ in them."""
-_COMPILE_SECONDS = {"cuda": 10.0}
-"""Seconds that compiling a batch program and comparing it costs; 60 on a CPU with two cores."""
-_SAVED = {"cpu": 0.5}
-"""Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
+_COMPILE_SECONDS, _COMPILED_SAVES = 60.0, 0.5
+"""Seconds that compiling a batch program for two cores and comparing it costs, and the share of a batch's time that it
+is likely to save."""
+_FUSE_SECONDS, _FUSED_SAVES = 10.0, 0.8
+"""The same of fusing nnU-Net's chain on a GPU."""
 
 
-def settle_program(
+def choose_program(
     planned: RunPlan,
     arena: Arena,
     share: Share = WHOLE,
     rank_cases: RankCases | None = None,
-    engaged: dict[str, Switch] | None = None,
     *,
     experiments: Experiments | None = None,
     step_seconds: float = 0.0,
-) -> tuple[RunPlan, Program]:
-    """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
+) -> tuple[RunPlan, Program, Accelerators]:
+    """The batch program of a rank's share, compiled if that is set, or on a CPU if it pays within this run.
 
-    rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. engaged: gets the
-    outcome. experiments: of the run; None limits nothing. step_seconds: of a step without its batch. Raises ValueError
-    for an augmentation that these cases don't allow.
+    rank_cases: the training cases, where they are dealt into parts; else they lie in `arena`. experiments: of the run;
+    None limits nothing. step_seconds: of a step without its batch. Raises ValueError for an augmentation that these
+    cases don't allow.
     """
-    experiments = experiments or Experiments(Clock())
-    config = planned.config
-    requested, why = config.sample.compile, GIVEN
-    marker = _kernel_marker(planned)
-    pays = partial(_compile_pays, steps=config.train.steps, step_seconds=step_seconds, experiments=experiments)
-    if requested is None and share.size > 1 and planned.device.type == "cpu":
+    trial = _Trial(planned.config.train.steps, step_seconds, experiments or Experiments(Clock()))
+    make = partial(_program, planned, arena, share, rank_cases)
+    program, compiled = _compiled_or_not(planned, make, share, trial)
+    accelerators = {"compiled batch program": compiled}
+    segment = program.latest
+    on_gpu = triton_works(planned.device) and not program.compiled and not segment.prepared_on_host
+    if on_gpu and fused_places(segment.stages):
+        program, accelerators["fused batch kernels"] = _in_few_kernels(program, partial(make, fuse=True), trial)
+    slow = planned.augmentation.per_sample
+    if slow:
+        names = "; ".join(f"{step.name} ({step.why})" for step in slow)
+        summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
+        log.warning("augment.chain: %s", summary)
+        accelerators["fused augmentation"] = Accelerator(False, "user", summary)
+    sample = dataclasses.replace(planned.config.sample, compile=program.compiled)
+    planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
+    return planned, program, accelerators
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What decides whether another form of the batch program is tried."""
+
+    steps: int
+    step_seconds: float
+    experiments: Experiments
+
+    def pays(self, eager: Segment, name: str, cost_s: float, saves: float) -> tuple[bool, str]:
+        """Whether a form that saves this share of a batch's time is worth its cost, in the steps that fit, and why."""
+        device = eager.device
+        with self.experiments.running():
+            _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
+        batch_s = min(later)
+        text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
+        steps = int(min(self.steps, max(0.0, self.experiments.run_s) / (batch_s + self.step_seconds)))
+        saves_s = saves * batch_s * steps
+        refusal = self.experiments.refusal(cost_s, saves_s)
+        if refusal:
+            return False, f"{text} in {steps} steps; {name} is not tried: {refusal}"
+        others = other_cores(_LOAD_SECONDS) if device.type == "cpu" else 0.0
+        if others > BUSY:
+            return False, f"{text}; other programs use {others:.1f} cores, so that nothing can be compared"
+        return True, f"{text}, so {name} (about {cost_s:.0f} s) would save about {saves_s:.0f} s in {steps} steps"
+
+
+def _compiled_or_not(
+    planned: RunPlan, make: Callable[..., Program], share: Share, trial: _Trial
+) -> tuple[Program, Accelerator]:
+    """The program with its costly operations on the host compiled, or without."""
+    requested = planned.config.sample.compile
+    set_by: SetBy = "user"
+    why = GIVEN
+    if requested is None and planned.device.type == "cuda":
+        requested, set_by, why = False, "default", "a GPU draws and reads by Hasten's own kernels; set sample.compile"
+    elif requested is None and share.size > 1:
         # Each rank would measure separately, and the results might differ.
-        requested, why = False, "not tried where several processes share the step; set sample.compile"
-    elif requested is None and triton_works(planned.device):
-        requested, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
+        requested, set_by = False, "default"
+        why = "not tried where several processes share the step; set sample.compile"
+    marker = _kernel_marker(planned)
     if requested is not None:
-        program = _program(planned, arena, share, rank_cases, compile=requested)
+        program = make(compile=requested)
         _build_kernels(program.latest)
     else:
-        program = _program(planned, arena, share, rank_cases, compile=False)
-        requested, why = pays(program.latest, known=marker.is_file())
-        if requested:
-            with experiments.running():
-                compiled = _program(planned, arena, share, rank_cases, compile=True)
-                program, why = _faster(program, compiled, "compiled", why, experiments.left_s)
+        set_by, program, known = "measured", make(), marker.is_file()
+        name = "a kernel compiled by an earlier run" if known else "compiling"
+        worth_it, why = trial.pays(program.latest, name, _COMPILE_SECONDS / (10 if known else 1), _COMPILED_SAVES)
+        if worth_it:
+            with trial.experiments.running():
+                eager, program = program, make(compile=True)
+                if program.compiled:
+                    program, why = _faster(eager, program, why, trial.experiments.left_s)
     if program.compiled:
         # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
-    part = dataclasses.replace(config.sample, compile=program.compiled)
-    settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
-    reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
-    engaged = {} if engaged is None else engaged
-    engaged["compiled batch program"] = Switch(program.compiled, reason)
-    make = partial(_program, planned, arena, share, rank_cases, compile=False)
-    program = _in_few_kernels(planned, program, make, partial(pays, known=False), engaged, experiments)
-    _note_per_sample(planned, program, engaged, experiments)
-    return settled, program
+    return program, Accelerator(program.compiled, set_by, "; ".join(text for text in (why, program.why) if text))
 
 
-def _faster(eager: Program, other: Program, name: str, why: str, left_s: float) -> tuple[Program, str]:
+def _faster(eager: Program, other: Program, why: str, left_s: float) -> tuple[Program, str]:
     """The other program if it is certainly faster, and why."""
-    if name == "compiled" and not other.compiled:
-        return other, why
-    arms = {key: partial(next, map(each.latest, count())) for key, each in (("eager", eager), (name, other))}
+    arms = {name: partial(next, map(each.latest, count())) for name, each in (("eager", eager), ("other", other))}
     comparison = compared(arms, eager.device, base="eager", seconds=min(_COMPARE_SECONDS, left_s))
-    gain = comparison.arms[name]
-    if certainly_faster(comparison, name, eager.device):
+    gain = comparison.arms["other"]
+    if certainly_faster(comparison, "other", eager.device):
         return other, f"{why}; measured {gain}"
     return eager, f"{why}, but it is not certainly faster: {gain}"
 
 
-def _in_few_kernels(
-    planned: RunPlan, program: Program, make: Callable[..., Program], pays: Callable[[Segment], tuple[bool, str]],
-    engaged: dict[str, Switch], experiments: Experiments,
-) -> Program:  # fmt: skip
-    """nnU-Net's chain by `render_fused` where the card can, it pays, and batches stay the same; other chains stay."""
-    segment, device = program.latest, planned.device
-    if program.compiled or not triton_works(device) or segment.hands_over or not fused_places(segment.stages):
-        return program
-    chosen = program
-    worth_it, why = pays(segment)
+def _in_few_kernels(program: Program, make: Callable[[], Program], trial: _Trial) -> tuple[Program, Accelerator]:
+    """nnU-Net's chain on a GPU by `render_fused`, if it pays and batches stay the same."""
+    segment, chosen = program.latest, program
+    worth_it, why = trial.pays(segment, "fusing", _FUSE_SECONDS, _FUSED_SAVES)
     if worth_it:
         try:
-            with experiments.running():
-                fused = make(fuse=True)
+            with trial.experiments.running():
+                fused = make()
                 _build_kernels(fused.latest)
                 if all(_alike(segment(number), fused.latest(number)) for number in range(_CHECKED_BATCHES)):
-                    chosen, why = _faster(program, fused, "fused", why, experiments.left_s)
+                    chosen, why = _faster(program, fused, why, trial.experiments.left_s)
                 else:
                     why = "its batches are not those of the operations one by one"
         except Exception as error:
-            why = f"it failed: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+            why = f"it failed: {first_line(error)}"
         if chosen is program:
             log.warning("the augmentation runs operation by operation: %s", why)
-    engaged["fused batch kernels"] = Switch(chosen is not program, why)
-    return chosen
+    return chosen, Accelerator(chosen is not program, "measured", why)
 
 
 def _build_kernels(segment: Segment) -> None:
@@ -168,39 +202,14 @@ def _alike(batch: Batch, other: Batch) -> bool:
     return True
 
 
-def _note_per_sample(planned: RunPlan, program: Program, engaged: dict[str, Switch], experiments: Experiments) -> None:
-    """Reports the augmentation steps that run sample by sample, and where time has no limit their cost."""
-    slow = planned.augmentation.per_sample
-    if not slow:
-        return
-    seconds = per_sample_seconds(program.latest) if math.isinf(experiments.left_s) else None
-    names = "; ".join(f"{step.name} ({step.why})" for step in slow)
-    summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
-    if seconds is not None:
-        summary += f"; {1e3 * seconds:.0f} ms of a batch"
-    log.warning("augment.chain: %s", summary)
-    engaged["fused augmentation"] = Switch(False, summary)
-
-
-def per_sample_seconds(segment: Segment) -> float:
-    """Seconds per batch of transforms that run sample by sample, by the medians of three batches."""
-    batched = [not is_per_sample(stage) for stage in segment.stages]
-    fused = dataclasses.replace(
-        segment, stages=tuple(stage for stage, keep in zip(segment.stages, batched, strict=True) if keep),
-        host_stages=sum(batched[: segment.host_stages]),
-    )  # fmt: skip
-    whole, without, on_cases = [], [], []
-    for draws, bare in zip(segment.draws(0, 3), fused.draws(0, 3), strict=True):
-        whole.append(seconds_of(partial(segment.rendered, draws), segment.device))
-        without.append(seconds_of(partial(fused.rendered, bare), segment.device))
-        if segment.whole_cases is not None:
-            on_cases.append(seconds_of(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
-    extra_s = sorted(whole)[1] - sorted(without)[1] + (sorted(on_cases)[1] if on_cases else 0.0)
-    return max(0.0, extra_s)
-
-
 def _program(
-    planned: RunPlan, arena: Arena, share: Share, rank_cases: RankCases | None, *, compile: bool, fuse: bool = False
+    planned: RunPlan,
+    arena: Arena,
+    share: Share,
+    rank_cases: RankCases | None,
+    *,
+    compile: bool = False,
+    fuse: bool = False,
 ) -> Program:
     stages = _stages(planned)
 
@@ -241,31 +250,7 @@ def _stages(planned: RunPlan) -> tuple[PatchStage, ...]:
     sample, train = planned.config.sample, planned.config.train
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `keep_layers`
     unit = divisor(planned.config.network)
-    return stage_plan(
-        sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
-    )
-
-
-def _compile_pays(
-    eager: Segment, *, steps: int, step_seconds: float, experiments: Experiments, known: bool
-) -> tuple[bool, str]:
-    """Compare what compiling saves over the run, or over its steps that fit into its time, with what it costs."""
-    device = eager.device
-    with experiments.running():
-        _, *later = [seconds_of(partial(eager, 0), device) for _ in range(3)]
-    batch_s = min(later)
-    text = f"an eager batch takes {1e3 * batch_s:.0f} ms"
-    steps = int(min(steps, max(0.0, experiments.run_s) / (batch_s + step_seconds)))
-    saves = _SAVED.get(device.type, 0.8) * batch_s * steps
-    cost = _COMPILE_SECONDS.get(device.type, 60.0) / (10 if known else 1)
-    kernel = "a kernel compiled by an earlier run" if known else "compiling"
-    refusal = experiments.refusal(cost, saves)
-    if refusal:
-        return False, f"{text} in {steps} steps; {kernel} is not tried: {refusal}"
-    others = other_cores(_LOAD_SECONDS) if device.type == "cpu" else 0.0
-    if others > BUSY:
-        return False, f"{text}; other programs use {others:.1f} cores, so that nothing can be compared"
-    return True, f"{text}, so {kernel} (about {cost:.0f} s) would save about {saves:.0f} s in {steps} steps"
+    return stage_plan(sample.stages, train.steps, sample.patch, unit, sample.batch_size, True, least=least)
 
 
 def _kernel_marker(planned: RunPlan) -> Path:

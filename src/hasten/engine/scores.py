@@ -68,30 +68,10 @@ def above_zero(scores: Tensor) -> Tensor:
     return scores > 0
 
 
-def confidence(scores: Tensor, *, overlapping: bool, probabilities: bool) -> Tensor:
-    """(B,) float32: how sure a network is, the probability of what is decided, mean over voxels (and regions).
-
-    scores: (B, K, D, H, W). overlapping: they are of regions, each held above 0. probabilities: they are no logits but
-    probabilities, of regions less one half.
-    """
-    scores = scores.float()
-    if overlapping:
-        sure = scores.abs() + 0.5 if probabilities else scores.abs().sigmoid()
-    else:
-        sure = scores.amax(1) if probabilities else (scores.amax(1) - scores.logsumexp(1)).exp()
-    return sure.flatten(1).mean(1)
-
-
-def averaged(
-    scores: ScoreFunction,
-    flip_axes: Sequence[int],
-    average: Average,
-    unsure: Callable[[Tensor], Tensor] | None = None,
-) -> ScoreFunction:
+def averaged(scores: ScoreFunction, flip_axes: Sequence[int], average: Average) -> ScoreFunction:
     """`scores`, or their softmax, as a mean over all 2^n mirrorings along n of the axes D, H, W (0, 1, 2), in float32.
 
-    unsure: from the scores (B, K, D, H, W) of one pass, which images to mirror, (B,) bool; None mirrors all. Without
-    axes and for plain scores, `scores` itself.
+    Without axes and for plain scores, `scores` itself.
     """
     axes = [2 + axis for axis in flip_axes]
     flips = [chosen for count in range(1, len(axes) + 1) for chosen in combinations(axes, count)]
@@ -102,17 +82,11 @@ def averaged(
         output = scores(image).float()
         return output.softmax(1) if average == "softmax" else output
 
-    def mean(total: Tensor, image: Tensor) -> Tensor:
+    def mirrored(image: Tensor) -> Tensor:
+        total = one(image)
         for flip in flips:
             # `flip` returns a new tensor, safe to add to in place; the network's output may be its input.
             total = one(image.flip(flip)).flip(flip).add_(total)
         return total.div_(1 + len(flips)) if flips else total
-
-    def mirrored(image: Tensor) -> Tensor:
-        first = one(image)
-        if unsure is None or not flips:
-            return mean(first, image)
-        chosen = unsure(first).nonzero()[:, 0]
-        return first.index_copy(0, chosen, mean(first[chosen], image[chosen])) if len(chosen) else first
 
     return mirrored

@@ -17,7 +17,6 @@ from hasten.engine.dice import counts_of, dice_of, without_ignored
 from hasten.engine.examples import EXAMPLES, chosen_cases, example_of
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.loop import Loop
-from hasten.engine.measure import Switch
 from hasten.observe.env import environment
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
 
@@ -48,8 +47,6 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
     """
     components, spent = loop.components, loop.spent()
     seconds = {**dict.fromkeys(_PARTS, 0.0), **spent.seconds}
-    if components.captured is not None:
-        components.engaged["CUDA graph"] = Switch(components.captured.engaged, components.captured.why)
     best = None if math.isnan(loop.best.value) else loop.best.value
     summary = {
         "status": loop.status,
@@ -69,9 +66,8 @@ def write_summary(out: Path, loop: Loop, about: Mapping[str, Any], *, metric: st
         "position": components.paced.position(loop.done),
         "samples_per_s": spent.samples_per_s,
         "skipped_updates": int(components.step.update.skipped),
-        "validate_beside_seconds": loop.async_validation.seconds if loop.async_validation is not None else 0.0,
         "wait_share": spent.wait_share,
-        "engaged": {name: asdict(engaged) for name, engaged in components.engaged.items()},
+        "accelerators": {name: asdict(each) for name, each in loop.accelerators.items()},
         **about,
         "world": {"size": loop.world.size, "strategy": components.step.strategy.name},
         "environment": environment(),

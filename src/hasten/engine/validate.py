@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import to_dict
 from hasten.config.schema import Triple
 from hasten.distribute.balance import balance_sentence, case_costs, partition
@@ -25,7 +26,6 @@ from hasten.engine.dice import Dice, counts_of, dice_of
 from hasten.engine.examples import EXAMPLE_CASES
 from hasten.engine.foreground import training_spacing
 from hasten.engine.infer import Inference, infer_labels, padded_size
-from hasten.engine.measure import Switch
 from hasten.engine.metrics.streamed import counts_over_ranks
 from hasten.engine.windows import volume_shape
 from hasten.observe.ranges import VALIDATION, Range
@@ -99,17 +99,26 @@ class CaseEvaluator:
     """The `Evaluator` of a segmentation run: Dice and IoU over the held-out cases."""
 
     def __init__(self, components: RunComponents) -> None:
-        world, cases = components.step.strategy.world, len(components.planned.validation)
+        cases = len(components.planned.validation)
         self.components = components
         self.metric: str = components.train.metric
         self._whole = Shorter(cases=tuple(range(cases)), inference=components.inference)
         self.covers = self._whole
         """What a validation covers."""
         self._case_seconds: list[float] = []
+        self._shortened: str | None = None
+        """What a shorter validation covers; None for whole ones."""
+
+    @property
+    def accelerators(self) -> Accelerators:
+        accelerators, world = Accelerators(), self.components.step.strategy.world
         if world.size > 1:
-            costs = validation_costs(components)
+            costs = validation_costs(self.components)
             text = balance_sentence(costs, partition(costs, world.size))
-            components.engaged["validation cases"] = Switch(True, text)
+            accelerators["validation cases"] = Accelerator(True, "default", text)
+        if self._shortened is not None:
+            accelerators["shorter validation"] = Accelerator(True, "measured", self._shortened)
+        return accelerators
 
     @property
     def repeated(self) -> float:
@@ -125,7 +134,7 @@ class CaseEvaluator:
         voxel_s = broadcast_from_rank0(world, self._voxel_seconds(network)) / world.size
         told, self.covers, expected = self.covers, whole, voxel_s * sum(self._voxels(whole))
         whole_s, said = expected, "the validation is not shortened after all"
-        self.components.engaged.pop("shorter validation", None)
+        self._shortened = None
         for covers in self._shorter(whole, seconds / voxel_s):
             if expected <= seconds:
                 break
@@ -138,7 +147,7 @@ class CaseEvaluator:
                 f"{len(self.covers.cases)} of {len(whole.cases)} cases{mirrored}{overlap}: about {expected:.1f} s, "
                 f"where a validation of all would take {whole_s:.1f} s of the time for the run"
             )
-            self.components.engaged["shorter validation"] = Switch(True, text)
+            self._shortened = text
             said = f"the validation is shortened to {text}"
         if world.first and self.covers != told:
             log.warning(said)

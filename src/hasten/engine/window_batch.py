@@ -57,25 +57,27 @@ def best_batch(trial: Callable[[int], BatchTrial], free: int) -> tuple[int, str]
     return count, "no more are tried"
 
 
-def measured_batch(network: nn.Module, channels: int, how: Inference) -> int:
+def measured_batch(network: nn.Module, channels: int, inference: Inference) -> int:
     """The best batch of windows of `how` on its device, a GPU. On a CPU, a batch gains nothing from more voxels than
     `Windows` allows it.
     """
-    if how.device.type != "cuda":
-        return how.batch_size
-    count, why = best_batch(lambda count: _trial(network, channels, how, count), available_bytes(how.device))
-    log.info("%d windows of %s go through the network at once: %s", count, how.patch, why)
+    if inference.device.type != "cuda":
+        return inference.batch_size
+    count, why = best_batch(
+        lambda count: _trial(network, channels, inference, count), available_bytes(inference.device)
+    )
+    log.info("%d windows of %s go through the network at once: %s", count, inference.patch, why)
     torch.cuda.empty_cache()
     return count
 
 
 @torch.inference_mode()
-def _trial(network: nn.Module, channels: int, how: Inference, count: int) -> BatchTrial:
-    generator = torch.Generator(how.device).manual_seed(0)
-    batch = torch.randn(count, channels, *how.patch, device=how.device, generator=generator)
-    before = torch.cuda.memory_allocated(how.device)
-    torch.cuda.reset_peak_memory_stats(how.device)
-    network_scores(network, batch, how)  # libraries choose their algorithms for this shape
-    num_bytes = torch.cuda.max_memory_allocated(how.device) - before
-    seconds = [seconds_of(lambda: network_scores(network, batch, how), how.device) for _ in range(_PASSES)]
+def _trial(network: nn.Module, channels: int, inference: Inference, count: int) -> BatchTrial:
+    generator = torch.Generator(inference.device).manual_seed(0)
+    batch = torch.randn(count, channels, *inference.patch, device=inference.device, generator=generator)
+    before = torch.cuda.memory_allocated(inference.device)
+    torch.cuda.reset_peak_memory_stats(inference.device)
+    network_scores(network, batch, inference)  # libraries choose their algorithms for this shape
+    num_bytes = torch.cuda.max_memory_allocated(inference.device) - before
+    seconds = [seconds_of(lambda: network_scores(network, batch, inference), inference.device) for _ in range(_PASSES)]
     return BatchTrial(min(seconds), num_bytes)

@@ -82,7 +82,7 @@ class _Job:
 def slide(
     forward: Forward,
     volumes: Iterable[Tensor],
-    how: Windows,
+    windows: Windows,
     sink: Callable[[int, Triple], Sink],
     tick: Callable[[int], None] | None = None,
     within: Callable[[int], tuple[slice, slice, slice]] | None = None,
@@ -94,20 +94,20 @@ def slide(
     that its sink gets; windows that meet none of them are left out. What runs out of memory is done again: with half
     the windows, at last with sums on the host. Raises ValueError where scores have not the windows' size.
     """
-    batcher = _Batcher(forward, how, tick)
-    weight = weight_map(how.window, how.mode, how.sigma, how.device)
+    batcher = _Batcher(forward, windows, tick)
+    weight = weight_map(windows.window, windows.mode, windows.sigma, windows.device)
     waiting: list[_Job] = []
     last: Tensor | None = None
     for number, volume in enumerate(volumes):
-        axes = _axes(volume_shape(volume), how)
+        axes = _axes(volume_shape(volume), windows)
         if within is not None:
-            depth, height, width = map(restricted, axes, how.window, within(number))
+            depth, height, width = map(restricted, axes, windows.window, within(number))
             axes = depth, height, width
-        device = how.sums_device or how.device
-        canvas = Canvas.make(axes, weight, sink(number, volume_shape(volume)), how.sums, device)
-        image = _padded(volume, axes, how)
+        device = windows.sums_device or windows.device
+        canvas = Canvas.make(axes, weight, sink(number, volume_shape(volume)), windows.sums, device)
+        image = _padded(volume, axes, windows)
         for window in canvas.windows():
-            value = _constant(volume, canvas.place(window), axes) if how.reuse_constant else None
+            value = _constant(volume, canvas.place(window), axes) if windows.reuse_constant else None
             known = value is not None and last is not None and torch.equal(value, last)
             waiting.append(_Job(number, image, canvas, window, value is not None, known))
             last = last if value is None else value
@@ -117,20 +117,21 @@ def slide(
     yield from batcher.run(waiting)
 
 
-def count_windows(shape: Triple, how: Windows) -> int:
+def count_windows(shape: Triple, windows: Windows) -> int:
     """Windows on a volume of a size."""
-    return prod(len(axis.starts) for axis in _axes(shape, how))
+    return prod(len(axis.starts) for axis in _axes(shape, windows))
 
 
-def slow_axis(shape: Triple, how: Windows) -> int:
+def slow_axis(shape: Triple, windows: Windows) -> int:
     """The axis with the most windows on a volume of a size, along which their number changes last."""
-    counts = [len(axis.starts) for axis in _axes(shape, how)]
+    counts = [len(axis.starts) for axis in _axes(shape, windows)]
     return counts.index(max(counts))
 
 
-def _axes(shape: Triple, how: Windows) -> tuple[Axis, Axis, Axis]:
+def _axes(shape: Triple, windows: Windows) -> tuple[Axis, Axis, Axis]:
     depth, height, width = (
-        make_axis(side, window, overlap) for side, window, overlap in zip(shape, how.window, how.overlap, strict=True)
+        make_axis(side, window, overlap)
+        for side, window, overlap in zip(shape, windows.window, windows.overlap, strict=True)
     )
     return depth, height, width
 
@@ -140,15 +141,15 @@ def volume_shape(volume: Tensor) -> Triple:
     return volume.shape[1], volume.shape[2], volume.shape[3]
 
 
-def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], how: Windows) -> Tensor:
+def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], windows: Windows) -> Tensor:
     """The volume with its padding, on the windows' device if that has room. Without padding nothing is copied there."""
-    volume = _moved(volume, how.device)
+    volume = _moved(volume, windows.device)
     if volume_shape(volume) == tuple(axis.size for axis in axes):
         return volume
     sides = reversed(list(zip(axes, volume_shape(volume), strict=True)))
     pad = [amount for axis, side in sides for amount in (axis.before, axis.size - side - axis.before)]
-    value = how.padding_value if how.padding_mode == "constant" else None
-    return functional.pad(volume.to(how.dtype), pad, mode=how.padding_mode, value=value)
+    value = windows.padding_value if windows.padding_mode == "constant" else None
+    return functional.pad(volume.to(windows.dtype), pad, mode=windows.padding_mode, value=value)
 
 
 def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis, Axis, Axis]) -> Tensor | None:
@@ -182,10 +183,10 @@ def _cut(jobs: list[_Job], size: int) -> list[_Job]:
 class _Batcher:
     """Runs windows in batches that fit."""
 
-    def __init__(self, forward: Forward, how: Windows, tick: Callable[[int], None] | None) -> None:
-        self._forward, self._how, self._tick = forward, how, tick
-        largest = max(1, _HOST_VOXELS // prod(how.window)) if how.device.type == "cpu" else how.batch_size
-        self.size = min(how.batch_size, largest)
+    def __init__(self, forward: Forward, windows: Windows, tick: Callable[[int], None] | None) -> None:
+        self._forward, self._windows, self._tick = forward, windows, tick
+        largest = max(1, _HOST_VOXELS // prod(windows.window)) if windows.device.type == "cpu" else windows.batch_size
+        self.size = min(windows.batch_size, largest)
         self._constant: Tensor | None = None
 
     def run(self, jobs: list[_Job]) -> Iterator[tuple[int, Tensor]]:
@@ -216,8 +217,8 @@ class _Batcher:
     def _scores(self, jobs: list[_Job]) -> Tensor | None:
         """(B, K, d, h, w), or None where memory ran out."""
         try:
-            channels, window = len(jobs[0].image), self._how.window
-            batch = torch.empty(len(jobs), channels, *window, dtype=self._how.dtype, device=self._how.device)
+            channels, window = len(jobs[0].image), self._windows.window
+            batch = torch.empty(len(jobs), channels, *window, dtype=self._windows.dtype, device=self._windows.device)
             places = [BatchWindow(job.volume, job.canvas.place(job.window)) for job in jobs]
             for target, job, place in zip(batch, jobs, places, strict=True):
                 target.copy_(job.image[(slice(None), *place.slot)])
@@ -239,5 +240,5 @@ class _Batcher:
             log.warning("out of memory with %d windows at once; going on with %d", len(jobs), self.size)
         else:
             jobs[0].canvas.to_host()
-        if self._how.device.type == "cuda":
+        if self._windows.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -41,9 +41,10 @@ class Feed:
     def _batches(self) -> Generator[Batch, None, None]:
         for piece in self.program.pieces(self.first, self.last):
             segment = piece.segment
-            with closing(self._prepared(segment.prepare(piece.first, piece.last), segment.hands_over)) as prepared:
+            begun = segment.prepare(piece.first, piece.last)
+            with closing(self._prepared(begun, segment.prepared_on_host)) as prepared:
                 yield from map(segment.finish, prepared)
-            del piece, segment, prepared  # the next round's cases must not find this one's still in memory
+            del piece, segment, begun, prepared  # the next round's cases must not find this one's still in memory
 
     def _prepared(self, source: Generator[DrawnBatch, None, None], carried: bool) -> Generator[DrawnBatch, None, None]:
         return iter(Ring(source, self.program.device, depth=self.depth)) if carried else source

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from hasten.config.load import load_run
+from hasten.config.load import load_run, load_source
 from hasten.config.schema import RunConfig
-from hasten.config.url import is_url
 from hasten.engine.run_plan import RunPlan, pick_device
 from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
 
@@ -230,10 +228,7 @@ def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConf
     name = str(source)
     if name.lower().endswith((".yaml", ".yml")):
         return load_run(name, overrides)
-    if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
-        raise ValueError(f"data.source is given twice: as {name} and as an override; leave out the override")
-    config = load_run(None, overrides)
-    return replace(config, data=replace(config.data, source=name if is_url(name) else str(Path(name).absolute())))
+    return load_source(name, overrides)
 
 
 def _mistakes(config: RunConfig) -> list[str]:

@@ -83,7 +83,7 @@ class RunFolder:
             "seconds": spent.seconds,
             "samples_per_s": spent.samples_per_s,
             "wait_share": spent.wait_share,
-            "engaged": {},
+            "accelerators": {},
             "environment": environment(),
             **facts,
         }

@@ -19,7 +19,7 @@ from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
 from hasten.engine.cases import arena_of
 from hasten.engine.run_plan import RunPlan, plan_run, with_train
-from hasten.engine.sampling import settle_program
+from hasten.engine.sampling import choose_program
 from hasten.feed.feed import Feed
 from hasten.sample.share import Share
 
@@ -136,7 +136,7 @@ class PlannedSource:
         planned = self.planned(place.device)
         if steps:
             planned = with_train(planned, steps=steps)
-        planned, program = settle_program(planned, self._arena, place.share)
+        planned, program, _ = choose_program(planned, self._arena, place.share)
         return partial(_feed, program), math.ceil(len(planned.train) / planned.config.sample.batch_size)
 
     def validation(self, place: RankDevice) -> CaseLoader | None:

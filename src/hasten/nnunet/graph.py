@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hasten.config.decision import Accelerator
 from hasten.engine.capture import CapturedStep, why_not
-from hasten.engine.measure import Switch
 from hasten.engine.step import TrainStep
 from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting
 
@@ -36,10 +36,10 @@ class GraphedStep:
         self._captured = None if self._reason else CapturedStep(step=step, load=self._load, batch=self._batch)
 
     @property
-    def switch(self) -> Switch:
+    def switch(self) -> Accelerator:
         if self._captured is None:
-            return Switch(False, str(self._reason))
-        return Switch(self._captured.engaged, self._captured.why)
+            return Accelerator(False, "data", str(self._reason))
+        return self._captured.accelerator
 
     def __call__(self, image: Tensor, target: Tensor) -> Tensor:
         """() float32 loss on the device."""

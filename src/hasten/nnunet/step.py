@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.schema import TrainConfig
-from hasten.engine.measure import MEASURE_S, Probe, Switch, faster_compiled, fastest_variant, probe_batch_size
-from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
+from hasten.engine.step import TrainStep, to_layout
 from hasten.engine.update import Update
 from hasten.engine.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
 from hasten.nets.build import Loss
@@ -72,7 +73,7 @@ def make_step(
     setting: StepSetting,
     device: torch.device,
     scaler: torch.amp.GradScaler | None = None,
-) -> tuple[TrainStep, dict[str, Switch]]:
+) -> tuple[TrainStep, Accelerators]:
     """The step, whose `network` takes the place of nnU-Net's, and what is switched on and why.
 
     network: nnU-Net's, perhaps compiled or in DDP; it is changed in place, and its weights and their names stay.
@@ -80,7 +81,7 @@ def make_step(
     """
     bare = unwrapped(network)
     slice_strided(bare)
-    engaged = {"fused norms": _fuse_norms(bare, setting)}
+    accelerators = {"fused norms": _fuse_norms(bare, setting)}
     probe = Probe(
         loss=(lambda output, label: loss(output, region_masks(label, setting.regions))) if setting.regions else loss,
         shape=(probe_batch_size(setting.shape[0], device), *setting.shape[1:]),
@@ -99,14 +100,15 @@ def make_step(
         )
         variant, why = measured.variant, explain(measured)
         seconds = measured.pass_s
-    engaged["precision and memory format"] = Switch(variant != _usual(device), f"{variant}: {why}")
-    layout = memory_format(setting.spatial_dims, variant.channels_last)
-    bare.to(memory_format=layout)  # type: ignore[call-overload]
+    accelerators["precision and memory format"] = Accelerator(
+        variant != _usual(device), "measured" if len(variants) > 1 else "default", f"{variant}: {why}"
+    )
+    to_layout(bare, setting.spatial_dims, variant.channels_last)
     lay_out_moments(optimizer)
     fused_norms(bare, bool(variant.fused_kernels))
     result, compiled = network, network is not bare and not setting.several_ranks
     if compiled and seconds and setting.idle:
-        result, engaged["compiled network"] = faster_compiled(bare, probe, variant, always=False)
+        result, accelerators["compiled network"] = faster_compiled(bare, probe, variant, always=False)
         compiled = result is not bare
     update = Update(
         weights=bare, optimizer=optimizer, clip_norm=_CLIP_NORM, scaler=scaler if variant.precision == "fp16" else None
@@ -115,7 +117,7 @@ def make_step(
         network=result, loss=loss, update=update, precision=variant.precision, channels_last=variant.channels_last,
         spatial_dims=setting.spatial_dims, device=device, fused_kernels=not compiled and variant.fused_kernels,
     )  # fmt: skip
-    return step, engaged
+    return step, accelerators
 
 
 def is_idle(device: torch.device) -> bool:
@@ -164,14 +166,14 @@ def muon(network: nn.Module, weight_decay: float) -> Muon:
     )  # fmt: skip
 
 
-def _fuse_norms(network: nn.Module, setting: StepSetting) -> Switch:
+def _fuse_norms(network: nn.Module, setting: StepSetting) -> Accelerator:
     """Fuse norms with activations. Biases that cancel stay trained in DDP, which waits for every weight's gradient."""
     device = next(network.parameters()).device
     try:
         surgery = operate(network, _example(_two_units(setting), setting).to(device), biases=not setting.several_ranks)
     except ValueError as error:
-        return Switch(False, f"the network runs as it is, as {error}")
-    return Switch(surgery.fused > 0, str(surgery))
+        return Accelerator(False, "data", f"the network runs as it is, as {error}")
+    return Accelerator(surgery.fused > 0, "data", str(surgery))
 
 
 def _two_units(setting: StepSetting) -> tuple[int, ...]:

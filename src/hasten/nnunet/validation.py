@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hasten.config.decision import Accelerator
 from hasten.engine.batch_size import release_memory
-from hasten.engine.measure import Switch, certainly_faster, compared
+from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.step import TrainStep
 from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting, evaluate
 
@@ -26,7 +27,7 @@ class Validation:
 
     def __init__(self, step: TrainStep, setting: StepSetting, counts: Callable[[Tensor, Tensor], Tensor]) -> None:
         reason = _why_not(step, setting)
-        self.switch = Switch(False, reason or "not measured yet")
+        self.switch = Accelerator(False, "default", reason or "not measured yet")
         self._step, self._counts, self._undecided = step, counts, reason is None
         self._batches: list[tuple[Tensor, Tensor]] = []
         self._results: list[dict[str, Tensor]] = []
@@ -61,18 +62,18 @@ class Validation:
         try:
             return evaluate(self._step, self._batches)
         except torch.OutOfMemoryError:
-            self.switch = Switch(False, f"memory is short for {PER_PASS} batches")
+            self.switch = Accelerator(False, "measured", f"memory is short for {PER_PASS} batches")
         release_memory()  # only here: the traceback keeps the tensors of the pass alive
         return None
 
-    def _measured(self) -> Switch:
+    def _measured(self) -> Accelerator:
         if self._together() is None:
             return self.switch
         calls = {"one by one": self._one_by_one, "together": self._together}
         comparison = compared(calls, self._step.device, base="one by one", seconds=_SECONDS)
         times = " and ".join(f"{1e3 * comparison.median(name):.1f} ms {name}" for name in calls)
         faster = certainly_faster(comparison, "together", self._step.device)
-        return Switch(faster, f"{PER_PASS} batches take {times}")
+        return Accelerator(faster, "measured", f"{PER_PASS} batches take {times}")
 
 
 def _why_not(step: TrainStep, setting: StepSetting) -> str | None:

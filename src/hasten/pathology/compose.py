@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import DistributeConfig
 from hasten.config.settled import PlannedTrain
@@ -18,9 +19,8 @@ from hasten.distribute.strategy import alone
 from hasten.engine.components import LoopComponents
 from hasten.engine.compose import make_step
 from hasten.engine.experiments import SHARE
-from hasten.engine.measure import Switch
 from hasten.engine.run_plan import pick_device
-from hasten.engine.step import memory_format
+from hasten.engine.step import to_layout
 from hasten.engine.variant import Variant
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
@@ -28,7 +28,7 @@ from hasten.pathology.batches import balanced, make_batches
 from hasten.pathology.config import DetectionConfig, FitConfig, shared_settings
 from hasten.pathology.evaluate import TileResult, evaluate_tiles
 from hasten.pathology.heatmap import Scorer
-from hasten.pathology.network import build_classifier, settle, tile_loss
+from hasten.pathology.network import build_classifier, choose_variant, tile_loss
 from hasten.pathology.tiles import TileSet, num_threads
 
 _READING = 2.0
@@ -43,8 +43,8 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     device = pick_device(config.train.device)
     torch.manual_seed(config.train.seed)
     network = build_classifier(config.network).to(device)
-    variant, engaged = settle(network, config, device, SHARE * seconds)
-    network.to(memory_format=memory_format(2, variant.channels_last))  # type: ignore[call-overload]
+    variant, accelerators = choose_variant(network, config, device, SHARE * seconds)
+    to_layout(network, 2, variant.channels_last)
     resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
     batches = make_batches(
         tiles, config.augment, batch_size=config.train.batch_size, seed=config.train.seed, device=device,
@@ -52,15 +52,16 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     )  # fmt: skip
     host = {"ram": "host memory", "file": "a mapped file"}[tiles.home]
     where = "GPU memory" if resident and device.type == "cuda" else host
-    engaged["tiles cached"] = Switch(True, f"{tiles}, read once; batches are made from {where}")
-    engaged["batched augmentation"] = Switch(True, f"one program for a batch; compiled: {batches.why}")
+    accelerators["tiles cached"] = Accelerator(True, "default", f"{tiles}, read once; batches are made from {where}")
+    how = batches.why or "not compiled"
+    accelerators["batched augmentation"] = Accelerator(True, "default", f"one program for a batch; {how}")
     train = _planned(config.train, -(-len(balanced(tiles.label)) // config.train.batch_size), variant)
     paced = paced_schedule(train, config.train.batch_size)
     average = average_of(network) if train.ema > 0 else None
     step = make_step(train, network, tile_loss, paced, average, alone(), 2, device)
     return LoopComponents(
         settings=to_dict(config), train=train, observe=config.observe, timeout_s=DistributeConfig().timeout_s,
-        step=step, program=batches, engaged=engaged, paced=paced,
+        step=step, program=batches, accelerators=accelerators, paced=paced,
     )  # fmt: skip
 
 
@@ -92,6 +93,10 @@ class TileEvaluator:
     cells: int = 0
     """Number of tiles that are scored for the heat maps after the training."""
     metric: str = "auc"
+
+    @property
+    def accelerators(self) -> Accelerators:
+        return {}
 
     @property
     def repeated(self) -> float:

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import cache_dir
+from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.schema import CacheConfig
-from hasten.engine.measure import MEASURE_S, Probe, Switch, fastest_variant
+from hasten.engine.measure import MEASURE_S, Probe, fastest_variant
 from hasten.engine.variant import Precision, Variant, explain
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
-
-_CONFIGURED = "set in the configuration"
 
 
 def build_classifier(config: ClassifierConfig) -> nn.Module:
@@ -34,9 +33,9 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(output.float(), target)
 
 
-def settle(
+def choose_variant(
     network: nn.Module, config: DetectionConfig, device: torch.device, seconds: float = math.inf
-) -> tuple[Variant, dict[str, Switch]]:
+) -> tuple[Variant, Accelerators]:
     """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place.
 
     seconds: the time that measuring may take.
@@ -52,7 +51,7 @@ def settle(
     precisions = supported if train.precision is None else [train.precision]
     formats = [False, True] if train.channels_last is None else [train.channels_last]
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    variant, why = allowed[0], _CONFIGURED
+    variant, why = allowed[0], GIVEN
     if len(allowed) > 1:
         probe = Probe(
             loss=tile_loss, shape=(min(train.batch_size, 8), 3, 1, size, size), num_classes=2, spatial_dims=2,
@@ -61,8 +60,12 @@ def settle(
         memory = cache_dir(CacheConfig()) / "measured"
         measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, seconds))
         variant, why = measured.variant, explain(measured)
-    engaged = {
-        "precision": Switch(variant.precision != "fp32", f"{variant.precision}: {why}{note}"),
-        "channels-last": Switch(variant.channels_last, why),
+    accelerators = {
+        "precision": Accelerator(
+            variant.precision != "fp32",
+            "measured" if train.precision is None else "user",
+            f"{variant.precision}: {why}{note}",
+        ),
+        "channels-last": Accelerator(variant.channels_last, "measured" if train.channels_last is None else "user", why),
     }
-    return variant, engaged
+    return variant, accelerators

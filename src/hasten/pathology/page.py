@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from hasten.observe.rundir import METRICS_JSONL, REPORT_HTML, read_jsonl
+from hasten.observe.values import accelerators
 from hasten.pathology.evaluate import HEAT_MAPS, SlideResult
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
@@ -31,7 +32,13 @@ def write_page(out: Path, summary: dict[str, Any], froc: dict[str, Any], results
         ("AUC of tiles", "none" if best is None else f"{best:.4f}", f"best, at step {summary['best']['step']}"),
         ("Total", words.short_duration(summary["seconds"]["total"]), f"{summary['steps']} steps"),
     )
-    sections = [*_froc(froc), _validation_history(out), _slides(results), *_pictures(out, results), _engaged(summary)]
+    sections = [
+        *_froc(froc),
+        _validation_history(out),
+        _slides(results),
+        *_pictures(out, results),
+        _accelerators(summary),
+    ]
     page = Page(
         title=f"Detection: {summary['name']}",
         verdict=f"{outcome} on {len(results)} slides that were not trained on.",
@@ -99,8 +106,8 @@ def _svg(path: Path, name: str) -> str:
     )
 
 
-def _engaged(summary: dict[str, Any]) -> Section:
+def _accelerators(summary: dict[str, Any]) -> Section:
     rows = tuple(
-        (name, "on" if switch["on"] else "off", str(switch["why"])) for name, switch in summary["engaged"].items()
+        (name, "on" if each["on"] else "off", str(each["reason"])) for name, each in accelerators(summary).items()
     )
-    return Section("What was switched on", table=Table(("Switch", "", "Why"), rows))
+    return Section("What was switched on", table=Table(("Accelerator", "", "Why"), rows))

@@ -88,9 +88,9 @@ def _other_cases(runs: list[Run]) -> tuple[str, ...]:
         if name in run.data and name in first.data and run.data[name] != first.data[name]
     ]
     shortened = [
-        f"{run.name}: the validation is shortened to {mapping(run.engaged['shorter validation']).get('why')}."
+        f"{run.name}: the validation is shortened to {mapping(run.accelerators['shorter validation']).get('reason')}."
         for run in runs
-        if "shorter validation" in run.engaged
+        if "shorter validation" in run.accelerators
     ]
     return (*notes, *shortened)
 

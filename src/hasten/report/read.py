@@ -25,7 +25,7 @@ from hasten.engine.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import History, MonitorRecording, merged, recordings
 from hasten.observe.monitor.sample import Sample
-from hasten.observe.values import entries, integer, mapping, number, number_in, numbers
+from hasten.observe.values import accelerators, entries, integer, mapping, number, number_in, numbers
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
 
 _FIELDS = tuple(field.name for field in fields(Example))
@@ -65,8 +65,8 @@ class Run:
     validations: tuple[ValidationRecord, ...]
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
-    engaged: dict[str, Any]
-    """Switches of summary.json; `decisions` and `augmentation` are those of plan.json."""
+    accelerators: dict[str, Any]
+    """Those of summary.json; `decisions` and `augmentation` are those of plan.json."""
     decisions: dict[str, Any]
     augmentation: list[Any]
     environment: dict[str, Any]
@@ -139,7 +139,7 @@ def read_run(folder: Path) -> Run:
         train=train,
         validations=validations,
         class_names=_class_names(plan, validations),
-        engaged=mapping(summary.get("engaged")),
+        accelerators=accelerators(summary),
         decisions=mapping(plan.get("decisions")),
         augmentation=entries(plan.get("augmentation")),
         environment=environment,

@@ -35,9 +35,16 @@ def status_badge(run: Run) -> str:
 def run_sections(run: Run, id_: str, *, folded: bool = False) -> tuple[Section, ...]:
     """Everything but the key figures. id_: of the run on the page. folded: hide the long table of decisions."""
     sections = (
-        _curves(run, id_), _time(run, id_), machine_section(run.machine, f"{id_}-machine"), _slices(run, id_),
-        _engaged(run, id_), _augmentation(run, id_), _plan(run, id_, folded), _environment(run, id_), _config(run, id_),
-    )  # fmt: skip
+        _curves(run, id_),
+        _time(run, id_),
+        machine_section(run.machine, f"{id_}-machine"),
+        _slices(run, id_),
+        _accelerators(run, id_),
+        _augmentation(run, id_),
+        _plan(run, id_, folded),
+        _environment(run, id_),
+        _config(run, id_),
+    )
     return tuple(section for section in sections if section is not None)
 
 
@@ -167,14 +174,14 @@ def _slices(run: Run, id_: str) -> Section:
     )
 
 
-def _engaged(run: Run, id_: str) -> Section:
+def _accelerators(run: Run, id_: str) -> Section:
     rows = []
-    for name, value in run.engaged.items():
+    for name, value in run.accelerators.items():
         detail = value if isinstance(value, dict) else {"on": value}
         on = detail.get("on")
         state = badge("not known") if not isinstance(on, bool) else badge("on", "good") if on else badge("off")
-        rows.append((name, state, _text(detail, "why")))
-    return _listing("What engaged", ("Accelerator", "State", "Why"), tuple(rows), f"{id_}-engaged")
+        rows.append((name, state, _text(detail, "reason")))
+    return _listing("Accelerators", ("Accelerator", "State", "Why"), tuple(rows), f"{id_}-accelerators")
 
 
 def _augmentation(run: Run, id_: str) -> Section | None:

@@ -28,7 +28,7 @@ from hasten.engine.evaluation.measures import score_case
 from hasten.engine.label_files import label_names
 from hasten.engine.predict import predict_cases
 from hasten.engine.run_plan import plan_run, read_cases
-from hasten.engine.sampling import settle_program
+from hasten.engine.sampling import choose_program
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.folds import VALIDATION, refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
@@ -189,7 +189,7 @@ def write_batch_page(config: RunConfig, out: Path) -> Path:
     """
     planned = plan_run(replace(config, sample=replace(config.sample, compile=False)))  # for a few batches
     case_set, chain = planned.case_set, planned.config.augment
-    _, program = settle_program(planned, arena_of(planned))
+    _, program, _ = choose_program(planned, arena_of(planned))
     spacing = planned.config.prepare.spacing
     spacing = spacing if spacing and all(spacing) else (1.0, 1.0, 1.0)
     volumes: list[Pictured] = []

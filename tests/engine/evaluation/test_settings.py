@@ -36,22 +36,6 @@ def images(run: Path) -> Path:
     return run.parent / "data" / "imagesTr"
 
 
-def test_mirroring_by_confidence_lies_between_none_and_all(run: Path) -> None:
-    axes = "infer.flip_axes=[0,1,2]"
-    results = {
-        below: evaluate_run(run, overrides=[axes, f"infer.flip_below={below}"], surfaces=False).other
-        for below in (0.01, 1.0)
-    }
-    own = evaluate_run(run, surfaces=False).own
-    none, every = results[0.01], results[1.0]
-    assert none is not None
-    assert every is not None
-    assert none.passes == own.passes
-    assert every.passes == 8 * own.passes
-    dice = [[score.dice for score in result.evaluation.scores] for result in (none, own, every)]
-    assert dice[0] == dice[1] != dice[2]
-
-
 def test_the_verb_says_what_settings_gain_and_cost(run: Path, tmp_path: Path) -> None:
     words = ["evaluate", str(run), "infer.flip_axes=[2]", "--no-surfaces", "--quiet", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, words)
@@ -115,7 +99,7 @@ def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture
         (["RUN", "labels", "others"], "others: is one too many"),
         (["RUN", "--tolerance-mm", "2"], "LABELS: is missing"),
         (["RUN", "train.steps=3"], "settings of the section infer only"),
-        (["RUN", "infer.flip_below=2"], "infer.flip_below"),
+        (["RUN", "infer.overlap=2"], "infer.overlap"),
     ],
 )
 def test_mistakes(run: Path, words: list[str], message: str) -> None:

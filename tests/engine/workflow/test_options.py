@@ -283,7 +283,7 @@ def test_a_feed_is_a_loader(dims: int) -> None:
 
 def test_a_feed_of_a_compiled_chain_is_a_loader() -> None:
     class Program:
-        hands_over = False
+        prepared_on_host = False
         finish = staticmethod(dict)
 
         def pieces(self, first: int, last: int) -> Any:

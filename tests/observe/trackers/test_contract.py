@@ -26,7 +26,7 @@ SUMMARY = {
     "best": {"metric": "mean_dice", "value": 0.875, "step": 40},
     "seconds": {"train": 61.5},
     "skipped_updates": None,
-    "engaged": {"bf16": {"on": True, "why": "faster"}},
+    "accelerators": {"bf16": {"on": True, "reason": "faster"}},
 }
 CLASSES = ("Anterior", "tumor core (T1/T2)")
 

@@ -51,5 +51,10 @@ def test_settings_and_summary_are_flat() -> None:
     }
     signed = {"data": {"source": "https://me:word@host/brains.zip?signature=abc", "note": "why?"}}
     assert flat_config(signed) == {"data.source": "https://host/brains.zip", "data.note": "why?"}
-    summary = {"status": "finished", "best": {"value": 0.5, "step": None}, "nan": float("nan"), "engaged": {"x": 1}}
+    summary = {
+        "status": "finished",
+        "best": {"value": 0.5, "step": None},
+        "nan": float("nan"),
+        "accelerators": {"x": 1},
+    }
     assert flat_summary(summary) == {"status": "finished", "best/value": 0.5}

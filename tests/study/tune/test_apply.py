@@ -16,7 +16,7 @@ START = Setting.of(
     {
         "precision": "fp32", "channels_last": False, "compile": "off", "inductor": "default", "capture": False,
         "activations": "all", "home": "auto", "batch_program": False, "batch_size": 4, "ring_depth": 2, "threads": 2,
-        "norm_fusion": True, "optimizer": "fused", "infer_batch": 4, "infer_sums": "fp32",
+        "norm_fusion": True, "optimizer": "fused", "infer_batch": 4,
     }
 )  # fmt: skip
 PLANNED = dataclasses.replace(
@@ -39,12 +39,11 @@ def test_nothing_changes_where_nothing_won() -> None:
         ({"precision": "bf16"}, {"train.precision": "bf16"}),
         ({"channels_last": True}, {"train.channels_last": True}),
         ({"compile": "whole"}, {"train.compile": True}),
-        ({"compile": "blocks"}, {"train.compile": True, "train.compile_blocks": True}),
         ({"capture": True}, {"train.capture": True}),
         ({"activations": "100MiB"}, {"train.activations": "100MiB"}),
         ({"home": "file"}, {"cache.home": "file"}),
         ({"batch_program": True}, {"sample.compile": True}),
-        ({"infer_batch": 8, "infer_sums": "fp16"}, {"infer.batch_size": 8, "infer.sums": "fp16"}),
+        ({"infer_batch": 8}, {"infer.batch_size": 8}),
         ({"threads": 1, "norm_fusion": False}, {}),
     ],
 )

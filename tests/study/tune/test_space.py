@@ -48,16 +48,16 @@ def test_the_start_is_the_run_and_plain_where_that_is_open(data: Path) -> None:
     start = start_of(planned_of(data, "train.device=cpu"))
     assert (start["precision"], start["channels_last"], start["compile"]) == ("fp32", False, "off")
     assert start["threads"] == torch.get_num_threads()
-    given = ("train.precision=bf16", "train.compile=true", "train.compile_blocks=true", "infer.sums=fp16")
+    given = ("train.precision=bf16", "train.compile=true")
     start = start_of(planned_of(data, "train.device=cpu", *given))
-    assert (start["precision"], start["compile"], start["infer_sums"]) == ("bf16", "blocks", "fp16")
+    assert (start["precision"], start["compile"]) == ("bf16", "whole")
 
 
 def test_what_matters_together_is_tried_together_and_first(data: Path) -> None:
     stages = stages_of(data)
     first = next(iter(stages.values()))
     assert len(first.changes) == 4
-    assert [change["compile"] for change in first.beside] == ["whole", "blocks"]
+    assert [change["compile"] for change in first.beside] == ["whole"]
     assert [stage.takes for stage in stages.values()] == sorted((s.takes for s in stages.values()), reverse=True)
 
 

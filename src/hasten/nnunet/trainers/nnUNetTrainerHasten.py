@@ -25,9 +25,9 @@ from nnunetv2.utilities.find_class_by_name import recursive_find_python_class
 
 from hasten.augment.make_program import CaseSource, make_program
 from hasten.cache.key import cache_dir
+from hasten.config.decision import Accelerator
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
-from hasten.engine.measure import Switch
 from hasten.kernels.use import triton_works
 from hasten.nets.surgery.operate import undo
 from hasten.nets.wrappers import unwrapped
@@ -236,8 +236,8 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
                 self._log(name, each)
         self._switches |= switches
 
-    def _log(self, name: str, switch: Switch) -> None:
-        self.print_to_log_file(f"Hasten: {name} {'on' if switch.on else 'off'}: {switch.why}")
+    def _log(self, name: str, switch: Accelerator) -> None:
+        self.print_to_log_file(f"Hasten: {name} {'on' if switch.on else 'off'}: {switch.reason}")
 
     def on_train_end(self) -> None:
         self._graphed.close()

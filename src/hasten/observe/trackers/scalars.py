@@ -14,7 +14,7 @@ _KINDS = {"sample": "monitor"}
 """Kinds of records that are tracked under other names."""
 _PLACES = ("kind", "step", "time", "time_s")
 """Fields of a record that identify it and are not results."""
-_UNTRACKED = ("engaged", "environment")
+_UNTRACKED = ("accelerators", "environment")
 """Parts of the summary that are no results; they are in plan.json and env.json."""
 
 

@@ -64,7 +64,7 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
     components = prepare_run(config, None, Clock())
     if components.planned.device.type == "cuda":
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
-    compiled = components.engaged["compiled network"].on
+    compiled = components.accelerators["compiled network"].on
     if compiled:
         notes.append("The network is compiled, so that its modules have no separate ranges.")
     with ExitStack() as stack:
@@ -159,7 +159,7 @@ def _setting(components: RunComponents) -> dict[str, str]:
         "batch size": str(config.sample.batch_size),
         "precision": str(config.train.precision),
         "channels-last": str(config.train.channels_last).lower(),
-        "compiled network": str(components.engaged["compiled network"].on).lower(),
+        "compiled network": str(components.accelerators["compiled network"].on).lower(),
         "arena": components.arena.home,
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,

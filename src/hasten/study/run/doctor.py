@@ -148,7 +148,7 @@ def _measure(
     report: Echo,
 ) -> Facts:
     components, config, device = run.components, run.components.planned.config, run.components.planned.device
-    threads, cuda, inline = threads_here(), device.type == "cuda", not components.program.latest.hands_over
+    threads, cuda, inline = threads_here(), device.type == "cuda", not components.program.latest.prepared_on_host
     # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
     first, last = components.program.rounds.stages[-1].first, config.train.steps
     feed = Feed(components.program, first=first, last=_ENDLESS)
@@ -200,12 +200,7 @@ def _measure(
 def _by_hand(components: RunComponents, ran: TimedSteps, seconds: float) -> dict[str, float]:
     """Probes (`slower_than`) of a run whose variant is set in its configuration; others choose the fastest."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
-    why = components.engaged["channels-last"].why
-    precision = next(
-        value.why for name, value in components.engaged.items() if name.startswith("autocast") or name == "TF32"
-    )
-    prefix = "set in the configuration"
-    if not (why.startswith(prefix) or precision.startswith(prefix)):
+    if all(components.accelerators[name].set_by != "user" for name in ("precision", "channels-last")):
         return {}
     return slower_than(components, step_s=step_s, seconds=seconds)
 
@@ -236,7 +231,7 @@ def _captured(components: RunComponents, steps: int, seconds: float) -> float | 
         for index in range(8):
             captured(index)
         synchronize(device)
-        if not captured.engaged:
+        if not captured.on:
             return None
         return mean_seconds(lambda count: captured(8 + count), steps=steps, seconds=seconds, device=device)
 
@@ -288,6 +283,4 @@ def _notes(run: Assembled, captured: bool) -> Iterator[str]:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
     if captured:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
-    if run.components.planned.config.train.validate_async:
-        yield "Validation runs beside the training: its time is counted as if it stood in the training's place."
     yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."

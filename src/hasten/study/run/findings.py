@@ -138,7 +138,7 @@ def _augmentation(facts: Facts) -> Iterator[Finding]:
         return
     evidence = f"a batch takes {ms(batch_s)} to crop and augment"
     where, title, cost = "sample", "Cropping and augmenting takes much of a step", 0.5 * batch_s
-    cure = "sample.compile=true" if facts.cuda else "cache.home=ram"
+    cure = "cache.home=device" if facts.cuda else "cache.home=ram"
     if costs:
         worst = max(costs, key=lambda name: costs[name])
         evidence += "; saved without " + ", ".join(f"{name}: {ms(value)}" for name, value in costs.items())

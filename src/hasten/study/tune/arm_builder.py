@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from hasten.engine.precision import tensor_cores
 from hasten.engine.run_plan import RunPlan, build_net, with_train
 from hasten.engine.step import TrainStep
 from hasten.feed.feed import Feed
-from hasten.nets.blocks import compile_blocks
 from hasten.observe.clock import Clock
 from hasten.study.environment.rates import synchronize
 from hasten.study.run.probes import first_batch, threads
@@ -104,7 +102,8 @@ class ArmBuilder:
             begin = time.perf_counter()
             compiled = setting["compile"] != "off"
             if compiled:
-                components.step.network = _compiled(components.step.network, setting)
+                step = dataclasses.replace(components.step, network=_compiled(components.step.network, setting))
+                components = dataclasses.replace(components, step=step)
             trace = _trace(components.step, batch)
             components.step(*batch, 0)
             synchronize(self.device)
@@ -132,11 +131,11 @@ class ArmBuilder:
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
         if setting["capture"] and components.captured is None:
-            raise ValueError(f"the step can't be captured, as {components.engaged['CUDA graph'].why}")
+            raise ValueError(f"the step can't be captured, as {components.accelerators['CUDA graph'].reason}")
         if setting["batch_program"] and not components.program.compiled:
             raise ValueError(components.program.why)
-        recomputed = components.engaged.get("recomputed activations")
-        return components, recomputed.why if recomputed else ""
+        recomputed = components.accelerators.get("recomputed activations")
+        return components, recomputed.reason if recomputed else ""
 
     def planned_for(self, setting: Setting) -> RunPlan:
         """The plan under a setting, with nothing left to be measured and a negligible learning rate."""
@@ -144,12 +143,11 @@ class ArmBuilder:
         sample = dataclasses.replace(
             config.sample, batch_size=int(setting["batch_size"]), compile=bool(setting["batch_program"])
         )
-        sums: Any = setting["infer_sums"]
-        infer = dataclasses.replace(config.infer, batch_size=int(setting["infer_batch"]), sums=sums)
+        infer = dataclasses.replace(config.infer, batch_size=int(setting["infer_batch"]))
         planned = dataclasses.replace(self.planned, config=dataclasses.replace(config, sample=sample, infer=infer))
         return with_train(
             planned, precision=setting["precision"], channels_last=setting["channels_last"], compile=False,
-            compile_blocks=False, capture=bool(setting["capture"]), activations=str(setting["activations"]),
+            capture=bool(setting["capture"]), activations=str(setting["activations"]),
             learning_rate=_RATE, learning_rate_batch=0,
         )  # fmt: skip
 
@@ -197,8 +195,8 @@ class ArmBuilder:
             return self._timed(feed, scale, int(setting["threads"]))
         for _ in range(2):
             replay()  # through the warm-up and the capture
-        if not captured.engaged:
-            raise ValueError(captured.why)
+        if not captured.on:
+            raise ValueError(captured.reason)
         return self._timed(replay, scale, int(setting["threads"]))
 
     def timed_cases(self, arena: Arena) -> tuple[int, ...]:
@@ -232,11 +230,7 @@ def _unwarned() -> Iterator[None]:
 
 def _compiled(network: nn.Module, setting: Setting) -> nn.Module:
     mode = None if setting["inductor"] == "default" else str(setting["inductor"])
-    if setting["compile"] == "whole":
-        return torch.compile(network, dynamic=False, mode=mode)  # type: ignore[return-value]
-    if not compile_blocks(network):
-        raise ValueError("the network repeats no block")
-    return network
+    return torch.compile(network, dynamic=False, mode=mode)  # type: ignore[return-value]
 
 
 def _trace(step: TrainStep, batch: tuple[Tensor, Tensor]) -> Trace:

@@ -23,7 +23,7 @@ from hasten.study.folder import empty_folder
 from hasten.study.tune.arm_builder import ArmBuilder
 from hasten.study.tune.arm_timer import ArmTimer
 from hasten.study.tune.records import Tuned, write_tuned
-from hasten.study.tune.search import BEATEN, GIVEN_UP, Rules, Searched, SearchRow, search
+from hasten.study.tune.search import Rules, Searched, SearchRow, search
 from hasten.study.tune.setting import apply_changes, changes_between
 from hasten.study.tune.space import advice, fit_memory, pays_within, room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
@@ -117,7 +117,7 @@ def _tuned(
 
 def _suggestions(rows: tuple[SearchRow, ...]) -> tuple[str, ...]:
     """Suggestions for winners that can't be, or are not, taken automatically."""
-    not_taken = (row for row in rows if row.verdict == "won" and not row.taken and row.why not in (BEATEN, GIVEN_UP))
+    not_taken = (row for row in rows if row.verdict == "won" and not row.taken and not row.superseded)
     return tuple(
         f"{row.stage} gained {row.measured.gain:.2f} times: {row.why or advice(row.changes)}"
         for row in not_taken

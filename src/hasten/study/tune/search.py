@@ -96,6 +96,8 @@ class SearchRow:
     verdict: Verdict
     measured: ArmResult | None = None
     taken: bool = False
+    superseded: bool = False
+    """Whether it won, and something else is taken in its place."""
     why: str = ""
 
     @property
@@ -255,16 +257,18 @@ class _Search:
             return
         best = max(clear, key=lambda pair: pair[0])[1]
         for _, setting in clear:
-            self._amend(base, setting, why=BEATEN)
-        self._amend(base, best, taken=True, why=results[best].why)
+            self._amend(base, setting, why=BEATEN, superseded=True)
+        self._amend(base, best, taken=True, why=results[best].why, superseded=False)
         self.current = best
         if stage.kind in TRAINS:
             self.wins += 1
             self.first_win = self.first_win or (best, results[best])
 
-    def _amend(self, base: Setting, setting: Setting, *, taken: bool = False, why: str = "") -> None:
+    def _amend(
+        self, base: Setting, setting: Setting, *, taken: bool = False, superseded: bool = False, why: str = ""
+    ) -> None:
         at = max(at for at, row in enumerate(self.rows) if (row.base, row.setting) == (base, setting))
-        self.rows[at] = replace(self.rows[at], taken=taken, why=why)
+        self.rows[at] = replace(self.rows[at], taken=taken, superseded=superseded, why=why)
 
     def _promising(self, stage: SearchStage, base: Setting, results: Mapping[Setting, ArmResult]) -> list[Setting]:
         """The arms, the base among them, that `reach` could carry past the best; the best ones first."""
@@ -288,7 +292,7 @@ class _Search:
         best, gain = self._confirmed()
         for at, row in enumerate(self.rows):
             if row.taken and any(best[name] != value for name, value in row.changes.items()):
-                self.rows[at] = replace(row, taken=False, why=GIVEN_UP)
+                self.rows[at] = replace(row, taken=False, why=GIVEN_UP, superseded=True)
         return Searched(
             start=self.space.start,
             best=best,

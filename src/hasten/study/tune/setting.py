@@ -19,7 +19,6 @@ _FIELDS = {
     "activations": ("train", "activations"),
     "batch_program": ("sample", "compile"),
     "infer_batch": ("infer", "batch_size"),
-    "infer_sums": ("infer", "sums"),
 }
 
 
@@ -90,7 +89,7 @@ def apply_changes(
             if name in changed or tree[section][field] is None:
                 tree[section][field] = best[name]
     if "compile" in changed or ("compile" in decided and config.train.compile is None):
-        tree["train"] |= {"compile": best["compile"] != "off", "compile_blocks": best["compile"] == "blocks"}
+        tree["train"]["compile"] = best["compile"] != "off"
     if "home" in changed:
         tree["cache"] |= {"home": best["home"], "device": "auto", "ram": "auto"}
     if "batch_size" in changed:

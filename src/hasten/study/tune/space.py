@@ -91,7 +91,7 @@ def start_of(planned: RunPlan) -> Setting:
     """The run as configured; what that leaves to be measured is float32, contiguous and not compiled."""
     config = planned.config
     train, sample, infer = config.train, config.sample, config.infer
-    compiled = ("blocks" if train.compile_blocks else "whole") if train.compile else "off"
+    compiled = "whole" if train.compile else "off"
     return Setting.of(
         {
             "precision": train.precision or "fp32",
@@ -108,7 +108,6 @@ def start_of(planned: RunPlan) -> Setting:
             "norm_fusion": True,
             "optimizer": "fused",
             "infer_batch": infer.batch_size or WINDOW_BATCH,
-            "infer_sums": infer.sums,
         }
     )
 
@@ -143,7 +142,7 @@ def _grid(*, cuda: bool) -> SearchStage:
         name="precision, memory format, compiling",
         kind="step",
         changes=tuple({"precision": one, "channels_last": last, "compile": "off"} for one, last in pairs),
-        beside=({"compile": "whole"}, {"compile": "blocks"}),
+        beside=({"compile": "whole"},),
         reach=2.0 if cuda else 1.5,
         weight=6.0,
     )
@@ -175,7 +174,6 @@ def _batch(config: RunConfig, start: Setting, room: Room, *, takes: bool) -> lis
 def _validation(start: Setting, *, cuda: bool) -> SearchStage:
     size = int(start["infer_batch"])
     changes: list[Changes] = [{"infer_batch": each} for each in dict.fromkeys((max(1, size // 2), 2 * size, 4 * size))]
-    changes += [{"infer_sums": kind} for kind in ("fp32", "fp16", *(("bf16",) if cuda else ()))]
     return SearchStage(name=VALIDATION, kind="validate", changes=tuple(changes))
 
 
