@@ -205,7 +205,8 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, r
     values: all, sorted. sets: those of each file but 0, where it has any, with the first file that holds just these.
     repeated: whether several files hold the same.
     """
-    richest = sets[max(sets, key=len)] if sets else None
+    largest = max(sets, key=len, default=())
+    richest = sets.get(largest)
     grays = [value for value in values if 0 < value < 255]
     uneven = len(values) > _MAX_FOUND or len(set(np.diff(values).tolist())) > 2
     if values[:1] == [0] and values[-1] == 255 and len(grays) >= _GRAYS and uneven:
@@ -228,7 +229,7 @@ def _check_classes(values: list[int], sets: Mapping[tuple[int, ...], Path], *, r
     apart = len(set(chain.from_iterable(sets))) == sum(map(len, sets)) > _MOST_NUMBERED
     if apart and not repeated and len(sets) > 1 and min(map(len, sets)) > 1:
         raise ValueError(
-            f"{richest}: holds {max(map(len, sets))} values ({_listed(max(sets, key=len))}) that no other file holds, "
+            f"{richest}: holds {len(largest)} values ({_listed(largest)}) that no other file holds, "
             "and so do all others, which looks like numbers of single objects (instances), not classes; store masks of "
             "0 and 1 (in Python label > 0), or, if they are classes, declare them in a labels.json."
         )
