@@ -35,8 +35,8 @@ def doctor_script(
 ) -> int:
     """Watch `command` for `steps` training steps or `seconds`, and report verdict and findings through `echo`.
 
-    out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
-    that can be applied from outside. as_json: the only output is one JSON document, and the script's own output is
+    out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each
+    cure that is one switch. as_json: the only output is one JSON document, and the script's own output is
     suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor stopped it. Raises ValueError
     for a command that can't be run and for limits below 1.
     """

@@ -30,8 +30,6 @@ class ProcessRecord:
     """Losses of the first steps, one a step (summed where a step had several)."""
     experiments: dict[str, Any] = field(default_factory=dict)
     """Results of `hasten_probe.experiments.run`."""
-    cures: dict[str, Any] = field(default_factory=dict)
-    """Results of `hasten_probe.cures.apply`, or the error's text, by the name of each requested cure."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The whole JSON."""
 
@@ -142,6 +140,5 @@ def as_record(raw: dict[str, Any]) -> ProcessRecord:
         step_seconds=tuple(step["seconds"] for step in raw.get("steps", [])[1:]),
         losses=tuple(raw.get("step_losses") or ()),
         experiments=raw.get("experiments") or {},
-        cures=raw.get("cures") or {},
         raw=raw,
     )

@@ -111,6 +111,7 @@ def _autocast(results: Results, step: StepTimes) -> Finding | None:
         name="no-autocast",
         title="forward and backward run in float32 where this machine gains by a lower precision",
         cure=f'with torch.autocast("{device}", dtype=torch.{dtype}): around the forward and the loss{scaler}',
+        switch="autocast" if dtype == "bfloat16" else "",
         also=f"; outputs differ by {arm['difference']:.1%} of the largest",
     )
 

@@ -100,6 +100,7 @@ def workers(results: Results, step: StepTimes) -> Finding | None:
         title=title,
         where=place(loader.get("site", "")),
         cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
+        switch=f"workers={best}",
         evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
         cost_s=max(0.0, step.step_s - predicted[best]),
         gain=gain,
@@ -222,6 +223,7 @@ def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -
         cost_s=step.step_s * (1 - 1 / gain) if proven else None,
         gain=gain if proven else None,
         level="finding" if proven else "note",
+        switch=f"workers={suggested}" if proven else "",
     )
 
 

@@ -43,11 +43,13 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
     measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
     name, title = too_few(0)
+    workers = min(4, usable_cores())
     yield record.finding(
         name,
         loader["site"],
         title,
-        f"DataLoader(..., num_workers={min(4, usable_cores())}, persistent_workers=True)",
+        f"DataLoader(..., num_workers={workers}, persistent_workers=True)",
+        switch="" if measured else f"workers={workers}",
         evidence=evidence,
         cost_s=wait,
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 
 def start() -> None:
@@ -17,7 +16,7 @@ def start() -> None:
 
 def _install() -> None:
     """Patch the torch that was just imported, for this process and its forks."""
-    from . import on_data, on_modes, on_modules, on_steps, on_tensors
+    from . import cures, on_data, on_modes, on_modules, on_steps, on_tensors
     from .session import Session
 
     session = Session(json.loads(os.environ["HASTEN_DOCTOR"]))
@@ -25,19 +24,5 @@ def _install() -> None:
     for part in (on_data, on_tensors, on_modules, on_modes, on_steps):
         part.install(session)
     os.register_at_fork(after_in_child=session.begin_forked)
-    session.cures = _applied(os.environ.get("HASTEN_DOCTOR_CURES", ""))
-
-
-def _applied(names: str) -> dict[str, Any]:
-    """The description of each applied cure, or its error as text."""
-    if not names:
-        return {}
-    from . import cures
-
-    results = {}
-    for name in names.split(","):
-        try:
-            results[name] = cures.apply(name)
-        except Exception as error:
-            results[name] = f"{type(error).__name__}: {error}"
-    return results
+    for switch in session.wanted["switches"]:
+        cures.apply(switch)

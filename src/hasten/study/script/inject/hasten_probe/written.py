@@ -17,7 +17,7 @@ from .session import Session
 
 _COPIED = (
     "assume_cuda", "steps", "step_losses", "shapes", "devices", "autocast", "subclass", "load", "modes", "mode_sites",
-    "saves", "copies", "validations", "compiled_functions", "cures",
+    "saves", "copies", "validations", "compiled_functions",
 )  # fmt: skip
 """What the record has from the session as it is."""
 
