@@ -14,7 +14,7 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
 from hasten.observe.ranges import PHASES
 from hasten.study.folder import empty_folder
-from hasten.study.profile.recording import read
+from hasten.study.profile.tables import read
 from hasten.study.profile.take import Taken, take
 from hasten.study.profile.write import FORMATS, REPORTS, choose, write
 from tests.engine.runs import config_of
@@ -77,11 +77,10 @@ def test_all_reports_are_written_as_json_and_csv(out: Path) -> None:
     assert {"forward", "validation"} <= {event.get("name") for event in events}
 
 
-def test_the_page_shows_phases_and_flame(out: Path) -> None:
+def test_the_page_shows_phases(out: Path) -> None:
     page = (out / "profile.html").read_text()
     assert "A step takes" in page
-    assert page.count("<h2>") >= 6
-    assert 'aria-label="Flame view of 3 steps' in page
+    assert page.count("<h2>") >= 5
     for phase in PHASES:
         assert phase in page
 
