@@ -10,7 +10,7 @@ from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.rundir import json_text
 from hasten.study.finding import Finding, ranked
 from hasten.study.script import report
-from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors, waiting
+from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
 from hasten.study.script.launch import ScriptRun, run_script
 from hasten.study.script.records import ProcessRecord
 from hasten.study.script.time_split import split_of
@@ -79,7 +79,7 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
     first = records[0]
     findings: list[Finding] = []
     rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
-    for rule in (*rules, tensors.find, loading.nnunet, waiting.find):
+    for rule in (*rules, tensors.find, loading.nnunet, algorithms.spinning):
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:

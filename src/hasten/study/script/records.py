@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
+from hasten.study.finding import Finding, FindingText, gain_of
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
@@ -96,12 +96,11 @@ class ProcessRecord:
         """Code line that makes the loader that trains; that of the network if there is none."""
         return next((each["site"] for each in self.training_loaders), self.root_site)
 
-    def finding(
-        self, name: str, site: str, title: str, cure: str, *, cost_s: float | None = None, **more: Any
-    ) -> Finding:
+    def finding(self, text: FindingText, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
         """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
-        gain = None if cost_s is None else gain_of(cost_s, self.step_s)
-        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **{"gain": gain, **more})
+        more.setdefault("gain", None if cost_s is None else gain_of(cost_s, self.step_s))
+        name, title, cure = text.name, text.title, text.cure
+        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **more)
 
 
 def place(site: str) -> str:

@@ -24,15 +24,12 @@ if TYPE_CHECKING:
 _EXPERIMENTS = {
     "workers": "other numbers of workers",
     "items": "whether items are the same each time",
-    "plain_tensors": "plain tensors instead of a subclass",
     "doubled_batch": "a batch of twice the samples",
     "autocast": "autocast in bfloat16",
     "fused": "a fused optimizer",
     "channels_last": "the channels_last layout",
     "conv_bias": "the convolutions without their idle biases",
     "cudnn_benchmark": "cuDNN's search for the fastest algorithms",
-    "zero_grad": "gradients set to None",
-    "anomaly": "the step without anomaly detection",
 }
 """Names of the probe's experiments."""
 JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
