@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from hasten.feed.feed import Feed
 from hasten.study.finding import Finding
 from hasten.study.time_split import Split, diagnose
 
@@ -21,12 +24,16 @@ SCRIPT_CAUSES = {
 }
 """What the verdict must say of a script, and findings of which one must be there."""
 RUN_CAUSES = {
-    "slow-disk": ("input", ()),
-    "sync": ("sync", ()),
     "validation": ("validation", ()),
     "tiny-batch": ("launch", ()),
     "heavy-transform": ("input", ()),
 }
+RUN_SETTINGS = {
+    "validation": ["train.validate_every=1"],
+    "tiny-batch": [
+        "sample.batch_size=1", "sample.patch=[16,16,16]", "infer.patch=[40,56,40]", "train.checkpoint_every=3000"
+    ],
+}  # fmt: skip
 TRAIN = Path(__file__).with_name("train.py")
 
 
@@ -56,46 +63,22 @@ def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list
         for fault in faults or ("none", *RUN_CAUSES):
             if fault not in ("none", *RUN_CAUSES):
                 continue
-            settings, wrapped = _run_fault(fault)
             common = [f"data.source={data}", f"cache.dir={folder}", "train.steps=3000", "train.validate_every=1500"]
-            config = load_run(None, [*common, *settings])
-            output = diagnose_run(config, steps=steps, seconds=60, **wrapped)
+            config = load_run(None, [*common, *RUN_SETTINGS.get(fault, ())])
+            heavy = mock.patch.object(Feed, "__iter__", _smoothed) if fault == "heavy-transform" else nullcontext()
+            with heavy:
+                output = diagnose_run(config, steps=steps, seconds=60)
             results.append(_outcome("hasten", fault, output.split, output.findings, RUN_CAUSES))
     return results
 
 
-def _run_fault(fault: str) -> tuple[list[str], dict[str, Any]]:
-    """Settings and what is put around the run's parts."""
-    if fault == "slow-disk":
-        return ["cache.home=file"], {"read_delay_s": 0.6}
-    if fault == "sync":
-        return [], {"wrap_step": _reading}
-    if fault == "validation":
-        return ["train.validate_every=1"], {}
-    if fault == "tiny-batch":
-        small = ["sample.batch_size=1", "sample.patch=[16,16,16]", "infer.patch=[40,56,40]"]
-        return [*small, "train.checkpoint_every=3000"], {}
-    if fault == "heavy-transform":
-        return [], {"wrap_feed": _smoothed}
-    return [], {}
+_BATCHES = Feed.__iter__
 
 
-def _reading(step: Any) -> Any:
-    """After each step, a batch of values that a person would read from the device one by one."""
-
-    def reading(image: Any, label: Any, index: int) -> Any:
-        loss = step(image, label, index)
-        for _ in range(16):
-            image.tolist()
-        return loss
-
-    return reading
-
-
-def _smoothed(batches: Iterable[Any]) -> Iterator[Any]:
+def _smoothed(feed: Feed) -> Iterator[Any]:
     from benchmarks.doctors.train import smooth
 
-    for batch in batches:
+    for batch in _BATCHES(feed):
         yield {**batch, "image": smooth(batch["image"])}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.doctors import train
 from benchmarks.doctors.corpus import read, score, scripts
-from benchmarks.doctors.judge import RUN_CAUSES, SCRIPT_CAUSES, _outcome, _reading, _run_fault
+from benchmarks.doctors.judge import RUN_CAUSES, RUN_SETTINGS, SCRIPT_CAUSES, _outcome
 from hasten.config.load import load_run
 from hasten.study.finding import Finding
 from hasten.study.time_split import Split
@@ -37,10 +37,9 @@ def test_each_loader_gives_crops(make, fault, rows, monkeypatch):
 
 def test_every_fault_has_a_cause_and_settings_that_load():
     assert set(SCRIPT_CAUSES) == set(train.FAULTS) - {"none"}
-    for fault in ("none", *RUN_CAUSES):
-        settings, wrapped = _run_fault(fault)
+    assert set(RUN_SETTINGS) | {"heavy-transform"} == set(RUN_CAUSES)
+    for settings in RUN_SETTINGS.values():
         load_run(None, settings)
-        assert settings or wrapped or fault == "none"
 
 
 def split(**parts: float) -> Split:
@@ -64,11 +63,6 @@ def test_verdict_and_finding_must_both_be_right(parts, names, named, capsys):
 def test_a_training_without_a_fault_must_be_called_compute_bound(capsys):
     assert _outcome("plain", "none", split(forward=0.1), [], SCRIPT_CAUSES)["named"]
     assert not _outcome("plain", "none", split(forward=0.05, wait=0.05), [], SCRIPT_CAUSES)["named"]
-
-
-def test_the_reading_step_is_the_step(rows):
-    image = train.read(rows[0], "none")["image"]
-    assert _reading(lambda image, label, index: index)(image[None, :, :2, :2, :2], None, 7) == 7
 
 
 def test_every_label_of_the_corpus_is_one_that_can_be_met():

@@ -125,10 +125,8 @@ def test_mistakes_are_one_line(app, calls, arguments, word):
 
 
 def test_the_machines_exit_code_says_whether_something_is_bad(app, calls, monkeypatch):
-    from hasten.study.environment import show
-
-    monkeypatch.setattr(show, "lines", lambda result: ["ok  torch", "", "Of 1 checks 1 is bad."])
-    monkeypatch.setattr(show, "verdict", lambda result: "Of 1 checks 1 is bad.")
+    monkeypatch.setattr(machine, "lines", lambda result: ["ok  torch", "", "Of 1 checks 1 is bad."])
+    monkeypatch.setattr(machine, "verdict", lambda result: "Of 1 checks 1 is bad.")
     assert invoke(app).exit_code == 0
     assert invoke(app, "--try").exit_code == 1
     assert calls[0][1]["compiles"] is False

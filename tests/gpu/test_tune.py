@@ -9,11 +9,9 @@ import torch
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
-from hasten.engine.run_plan import plan_run
-from hasten.study.tune.arm_builder import ArmBuilder
-from hasten.study.tune.arm_timer import ArmTimer
-from hasten.study.tune.space import room_of, space_of, start_of
-from hasten.study.tune.stored import StoredMeasurements
+from hasten.study.training import plan_run
+from hasten.study.tune.arms import Arms
+from hasten.study.tune.space import stages_of, start_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,13 +27,12 @@ def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
         "train.optimizer=adamw",
     )  # fmt: skip
     planned = plan_run(load_run(None, given))
-    builder, start = ArmBuilder(planned), start_of(planned)
-    timer = ArmTimer(builder, start)
-    room = room_of(builder, start, StoredMeasurements.open(tmp_path / "kept", {}, fresh=True))
-    for stage in space_of(planned, start, room).stages:
-        arms = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
-        result = timer.measure(stage.kind, start, arms, 600.0)
-        assert set(result) == set(arms)
+    start = start_of(planned)
+    arms = Arms(planned, start)
+    for stage in stages_of(planned, start, arms.homes(), arms.fits):
+        settings = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
+        result = arms.measure(stage.kind, start, settings, 600.0)
+        assert set(result) == set(settings)
         for arm, measured in result.items():
             assert measured.outcome != "disagreed", (stage.name, arm.apart(start), measured.agreement)
             assert measured.gain is not None or measured.why, (stage.name, arm.apart(start))

@@ -17,10 +17,9 @@ from hasten.study.environment import compiler, doctor
 from hasten.study.environment.check import Check, worst
 from hasten.study.environment.compiler import check_compiler
 from hasten.study.environment.conv import TINY, Cell, check_conv3d, probe_conv3d
-from hasten.study.environment.doctor import check_load, examine
+from hasten.study.environment.doctor import check_load, examine, lines, verdict, write_page
 from hasten.study.environment.homes import GIB, GpuMemory, Homes, check_homes, existing, homes_here
-from hasten.study.environment.rates import Rates, cache_disk_rate, check_rates, data_disk_rate, gunzip_rates, read_rate
-from hasten.study.environment.show import lines, verdict, write_page
+from hasten.study.environment.rates import Rates, cache_disk_rate, check_rates, data_disk_rate, read_rate
 from hasten.study.environment.threads import Threads, check_threads, threads_here
 
 CPU = torch.device("cpu")
@@ -93,8 +92,7 @@ def test_the_quota_of_either_kind_of_control_group(tmp_path: Path):
 
 # Homes
 
-ROOMY = Homes(cache="/c", cache_free=100 * GIB, ram_total=64 * GIB, ram_available=32 * GIB, shm_total=32 * GIB,
-              shm_free=32 * GIB)  # fmt: skip
+ROOMY = Homes(cache="/c", cache_free=100 * GIB, ram_total=64 * GIB, ram_available=32 * GIB, shm_free=32 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +102,9 @@ ROOMY = Homes(cache="/c", cache_free=100 * GIB, ram_total=64 * GIB, ram_availabl
         ({"cache_free": GIB // 2}, "cache", "bad"),
         ({"ram_available": GIB}, "memory", "warn"),
         ({"ram_available": GIB // 4}, "memory", "bad"),
-        ({"shm_total": 2**26, "shm_free": 2**26}, "shared memory", "warn"),
+        ({"shm_free": 2**26}, "shared memory", "warn"),
         ({"gpus": (GpuMemory(name="H", total=80 * GIB, free=20 * GIB),)}, "cuda:0", "warn"),
         ({"gpus": (GpuMemory(name="H", total=80 * GIB, free=79 * GIB),)}, "cuda:0", "ok"),
-        ({"gpus": (GpuMemory(name="H", total=GIB, free=GIB),) * 2, "locked": 2**26}, "locked memory", "warn"),
-        ({"locked": 2**16}, "locked memory", "ok"),
     ],
 )
 def test_homes(changed, name, level):
@@ -140,12 +136,6 @@ def test_disks_are_read_and_left_as_they_were(tmp_path: Path):
     assert (data_disk_rate(tmp_path / "case.nii.gz") or 0) > 0
     assert (tmp_path / "case.nii.gz").stat().st_mtime_ns == before.st_mtime_ns
     assert read_rate([tmp_path / "none"]) is None
-
-
-def test_gunzip_is_timed_by_both():
-    isal, plain = gunzip_rates()
-    assert plain > 0
-    assert isal is None or isal > 0
 
 
 def test_only_gross_rates_are_called_amiss():
@@ -216,8 +206,6 @@ def test_verdicts_on_cells():
     tiny = cell(case=TINY, precision="bf16", gradient_error=1e30)
     assert levels(check_conv3d([cell(), tiny], "cpu"))[f"bf16 contiguous, {TINY}"] == "warn"
     assert levels(check_conv3d([cell(), tiny], "cuda"))[f"bf16 contiguous, {TINY}"] == "bad"
-    slow = cell(precision="bf16", seconds=0.04)
-    assert levels(check_conv3d([cell(), slow], "cuda"))["bf16 contiguous is slow"] == "warn"
 
 
 # The compiler
@@ -230,16 +218,16 @@ def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch):
     assert "g++" in result.remedy
 
 
-@pytest.mark.parametrize(
-    ("script", "word"),
-    [("echo 'fatal error: Python.h: No such file' >&2; exit 1", "python3-dev"), ("sleep 20", "OpenMP")],
-)
-def test_a_compiler_that_does_not_build(script, word, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("headers", "word"), [(False, "python3-dev"), (True, "OpenMP")])
+def test_a_compiler_that_does_not_build(headers, word, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake = tmp_path / "g++"
-    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
+    if headers:
+        (tmp_path / "Python.h").touch()
     monkeypatch.setenv("CXX", str(fake))
-    (result,) = check_compiler(whole=True, seconds=0.5)
+    monkeypatch.setattr(compiler.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    (result,) = check_compiler(whole=True, seconds=60.0)
     assert result.level == "warn"
     assert word in result.remedy
 
@@ -291,9 +279,8 @@ def test_the_verdict_counts(quick, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_real_examination_ends_in_time():
+def test_a_real_examination_has_every_area():
     result = examine()
     assert {check.area for check in result.checks} == {
         "versions", "compiler", "conv3d", "rates", "threads", "homes", "load",
     }  # fmt: skip
-    assert result.seconds < 60

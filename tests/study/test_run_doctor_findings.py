@@ -9,14 +9,14 @@ import pytest
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.study.run.assemble import ColdCache
-from hasten.study.run.findings import Facts, _nice, findings
-from hasten.study.run.probes import Arms
-from hasten.study.run.rare import Rare
-from hasten.study.run.timed import TimedSteps
-from hasten.study.run.whole import split_of
+from hasten.study.run.findings import RunMeasurements, _nice, findings
+from hasten.study.run.probes import Arms, PeriodicCosts
+from hasten.study.run.timed import TimedSteps, split_of
 from hasten.study.time_split import Split, diagnose
 
-RARE = Rare(validation_s=1.0, timed_cases=8, validations=10, checkpoint_s=0.01, write_s=0.1, checkpoints=10, steps=1000)
+PERIODIC = PeriodicCosts(
+    validation_s=1.0, timed_cases=8, validations=10, checkpoint_s=0.01, write_s=0.1, checkpoints=10, steps=1000
+)
 SETTLED = ("sample.batch_size=4", "train.precision=bf16", "train.channels_last=false", "train.validate_every=100",
            "train.checkpoint_every=100", "train.steps=1000", "train.compile=false")  # fmt: skip
 
@@ -30,13 +30,15 @@ def split(**parts: float) -> Split:
     return Split(steps=20, step_s=sum(whole.values()), parts=whole)
 
 
-def facts(*overrides: str, given: tuple[str, ...] = (), **changed) -> Facts:
-    plain = Facts(config=config(*SETTLED, *overrides), configured=config(*given), split=split(), cuda=False,
-                  inline=True, home="ram", rare=RARE, cold=None, arms=Arms())  # fmt: skip
+def facts(*overrides: str, **changed) -> RunMeasurements:
+    plain = RunMeasurements(
+        config=config(*SETTLED, *overrides), split=split(), cuda=False, inline=True, home="ram", periodic=PERIODIC,
+        cold=None, arms=Arms(),
+    )  # fmt: skip
     return dataclasses.replace(plain, **changed)
 
 
-def only(given: Facts):
+def only(given: RunMeasurements):
     (finding,) = findings(given)
     return finding
 
@@ -47,8 +49,8 @@ def test_a_healthy_run_has_no_finding():
 
 
 def test_validation_gets_a_tenth():
-    rare = dataclasses.replace(RARE, validations=100)
-    result = only(facts("train.validate_every=10", rare=rare, split=split(validation=0.1)))
+    periodic = dataclasses.replace(PERIODIC, validations=100)
+    result = only(facts("train.validate_every=10", periodic=periodic, split=split(validation=0.1)))
     # 1 s every N steps of 92 ms is a tenth of the time for N = 98.
     assert (result.name, result.where, result.cure) == (
         "validation-often",
@@ -60,14 +62,14 @@ def test_validation_gets_a_tenth():
 
 
 def test_a_single_validation_that_is_too_long_is_made_cheaper():
-    rare = dataclasses.replace(RARE, validations=1, validation_s=500.0)
-    result = only(facts("train.validate_every=1000", rare=rare, split=split(validation=0.5)))
+    periodic = dataclasses.replace(PERIODIC, validations=1, validation_s=500.0)
+    result = only(facts("train.validate_every=1000", periodic=periodic, split=split(validation=0.5)))
     assert result.where == "infer.overlap"
 
 
 def test_checkpoints():
-    rare = dataclasses.replace(RARE, checkpoints=1000, checkpoint_s=0.05)
-    result = only(facts("train.checkpoint_every=1", rare=rare, split=split(checkpoint=0.05)))
+    periodic = dataclasses.replace(PERIODIC, checkpoints=1000, checkpoint_s=0.05)
+    result = only(facts("train.checkpoint_every=1", periodic=periodic, split=split(checkpoint=0.05)))
     assert result.name == "checkpoint-often"
     setting, _, value = result.cure.partition("=")
     assert (setting, int(value)) == ("train.checkpoint_every", 30)
@@ -114,19 +116,6 @@ def test_the_operation_that_costs_most():
     assert "GaussianNoise: 10.0 ms" in result.evidence
 
 
-def test_a_setting_that_was_made_by_hand_is_compared_with_the_fastest():
-    variants = {"bf16": 0.02, "fp32": 0.05}
-    given = ("train.precision=fp32",)
-    result = only(facts("train.precision=fp32", given=given, variants=variants, variant="fp32"))
-    assert (result.where, result.cure) == ("train.precision", "train.precision=bf16")
-    assert result.cost_s == pytest.approx(0.048)
-    assert findings(facts("train.precision=fp32", variants=variants, variant="fp32")) == []
-    assert findings(facts(given=given, variants={"fp32": 0.02, "bf16": 0.0205}, variant="bf16")) == []
-    both = only(facts("train.channels_last=true", given=("train.channels_last=true",),
-                      variants={"bf16": 0.02, "bf16 channels-last": 0.03}, variant="bf16 channels-last"))  # fmt: skip
-    assert both.cure == "train.channels_last=false"
-
-
 def test_switches_that_lose():
     seconds = {"fixed": 0.2, "whole": 0.1, "threads": 0.15, "eager": 0.12}
     result = findings(facts("train.accumulate=4", arms=Arms(seconds=seconds), threads=1, cores=8))
@@ -163,15 +152,14 @@ def test_round_numbers():
 # The split
 
 
-def ran(**changed) -> TimedSteps:
-    marks = {"forward": 0.03, "backward": 0.05, "optimizer": 0.01, "around": 0.0, "batch": 0.005}
-    plain = TimedSteps(steps=20, step_s=0.1, marks=marks, made_s=0.005, asked_s=0.005, reads=0)
-    return dataclasses.replace(plain, **changed)
+def ran(step_s: float = 0.1, **marks) -> TimedSteps:
+    plain = {"forward": 0.03, "backward": 0.05, "optimizer": 0.01, "around": 0.0, "batch": 0.005}
+    return TimedSteps(steps=20, step_s=step_s, marks=plain | marks)
 
 
 def test_a_split_adds_up_and_rare_things_are_spread():
     cold = ColdCache(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
-    result = split_of(ran(), inline=True, rare=RARE, cold=cold)
+    result = split_of(ran(), inline=True, periodic=PERIODIC, cold=cold)
     assert result.parts["sample"] == 0.005
     assert result.parts["overhead"] == pytest.approx(0.005)
     assert result.parts["validation"] == pytest.approx(0.01)
@@ -182,13 +170,10 @@ def test_a_split_adds_up_and_rare_things_are_spread():
 
 
 def test_a_thread_that_makes_batches_is_waited_for():
-    result = split_of(ran(made_s=0.005, asked_s=0.025, step_s=0.12), inline=True)
-    assert result.parts["wait"] == pytest.approx(0.02)
-    assert result.parts["sample"] == pytest.approx(0.005)
-    other = split_of(ran(made_s=0.02, asked_s=0.02, step_s=0.12), inline=False, copy_s=0.004)
-    assert other.parts["wait"] == pytest.approx(0.016)
-    assert other.parts["host_to_device"] == pytest.approx(0.004)
-    assert other.parts["sample"] == 0
+    result = split_of(ran(batch=0.02, step_s=0.12), inline=False, copy_s=0.004)
+    assert result.parts["wait"] == pytest.approx(0.016)
+    assert result.parts["host_to_device"] == pytest.approx(0.004)
+    assert result.parts["sample"] == 0
 
 
 def test_fixed_costs_need_two_witnesses():
@@ -205,8 +190,6 @@ def test_fixed_costs_need_two_witnesses():
 def test_a_gpu_that_waits_for_launches_or_for_the_host():
     launches = split_of(ran(), inline=True, cuda=True, busy_s=0.05)
     assert launches.parts["overhead"] == pytest.approx(0.045)
-    reads = split_of(ran(reads=2), inline=True, cuda=True, busy_s=0.05)
-    assert reads.parts["device_reads"] == pytest.approx(0.04)
     graph = split_of(ran(), inline=True, cuda=True, captured_s=0.05)
     assert graph.step_s == pytest.approx(0.05)
     assert graph.parts["forward"] == pytest.approx(0.015)

@@ -1,10 +1,10 @@
-"""The verdict follows from the shares."""
+"""The verdict follows from the shares; findings, their gain and their order."""
 
 from __future__ import annotations
 
 import pytest
 
-from hasten.study.finding import Finding, gain_of, ranked
+from hasten.study.finding import Finding, finding_from_share, gain_of, ms, ranked
 from hasten.study.show import finding_lines, findings_section, split_section
 from hasten.study.time_split import Split, diagnose
 
@@ -102,11 +102,6 @@ def test_the_evidence_gives_both_ablations():
     assert "no step a batch takes 200.0 ms" in output
 
 
-def test_a_floor_above_the_step_is_no_floor():
-    assert split({"wait": 0.1}, fixed_batch_s=0.085).floor_note == "the compute floor"
-    assert "timed apart" in split({"wait": 0.1}, fixed_batch_s=10.0).floor_note
-
-
 def finding(name, **known):
     return Finding(name=name, title=name, where="", cure="", **known)
 
@@ -126,3 +121,37 @@ def test_gain_of_a_cost():
     assert gain_of(0.05, 0.1) == pytest.approx(2.0)
     assert gain_of(0.1, 0.1) == pytest.approx(20.0)
     assert gain_of(0.0, 0.1) == 1.0
+
+
+WORDS = {"name": "n", "title": "t", "where": "w", "cure": "c"}
+
+
+@pytest.mark.parametrize(("cost_s", "named"), [(0.021, True), (0.019, False)])
+def test_a_part_counts_from_its_share_on(cost_s, named):
+    assert bool(finding_from_share(cost_s, 0.2, 0.1, **WORDS)) == named
+
+
+def test_the_gain_is_that_of_what_the_cure_leaves_out():
+    assert finding_from_share(0.1, 0.2, 0.1, **WORDS)[0].gain == pytest.approx(2.0)
+    (result,) = finding_from_share(0.1, 0.2, 0.1, saved_s=0.05, evidence="e", **WORDS)
+    assert (result.cost_s, result.gain, result.evidence) == (0.1, pytest.approx(4 / 3), "e")
+    assert finding_from_share(0.1, 0.2, 0.1, saved_s=-1.0, **WORDS)[0].gain == 1.0
+
+
+def test_no_step_has_no_parts():
+    assert finding_from_share(0.1, 0.0, 0.1, **WORDS) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.000 ms"),
+        (0.00012, "0.120 ms"),
+        (0.0123, "12.3 ms"),
+        (0.1234, "123 ms"),
+        (1.5, "1500 ms"),
+        (12.34, "12.3 s"),
+    ],
+)
+def test_as_many_digits_as_tell_something(seconds, text):
+    assert ms(seconds) == text

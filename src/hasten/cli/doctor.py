@@ -53,7 +53,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
     try_: Annotated[
         bool,
-        typer.Option("--try", help="Script: apply cures and measure them. Machine: also try torch.compile itself."),
+        typer.Option("--try", help="Script: measure more workers and autocast. Machine: also try torch.compile.."),
     ] = False,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")
@@ -114,8 +114,7 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, quiet: bool) -> int:
-    from hasten.study.environment.doctor import examine
-    from hasten.study.environment.show import lines, verdict, write_page
+    from hasten.study.environment.doctor import examine, lines, verdict, write_page
 
     findings = examine(data=data, compiles=compiles, echo=_progress(json or quiet))
     _print_result(findings, [verdict(findings)] if quiet else lines(findings), json)

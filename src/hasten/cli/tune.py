@@ -19,9 +19,6 @@ def tune(
     seconds: Annotated[
         float, typer.Option(parser=duration_from(1), help="Time limit, such as 300 or 5m; a longer search tries more.")
     ] = 300.0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what an earlier search on this machine has measured.")
-    ] = False,
     larger_batch: Annotated[
         bool,
         typer.Option("--larger-batch", help="Take another batch size too if it gains much; it changes the training."),
@@ -33,14 +30,8 @@ def tune(
 
     from hasten.study.tune import tune as search
 
-    result = search(
-        config,
-        out,
-        seconds=seconds,
-        fresh=fresh,
-        larger_batch=larger_batch,
-        echo=None if quiet else lambda text: echo(text, err=True),
-    )
+    told = None if quiet else lambda text: echo(text, err=True)
+    result = search(config, out, seconds=seconds, larger_batch=larger_batch, echo=told)
     echo("\n".join(result.lines()))
     echo(f"report     {result.out / 'tune.html'}")
     echo(f"train      hasten train {shlex.quote(str(result.out / 'tuned.yaml'))} --out FOLDER")

@@ -27,6 +27,15 @@ DOUBLED_ON_CPU = 1.15
 """Factor that replaces `DOUBLED` on a CPU, where a larger batch may also use idle cores."""
 
 
+@dataclass(frozen=True, slots=True)
+class FindingText:
+    """What of a finding does not depend on the measurement: see `Finding`."""
+
+    name: str
+    title: str
+    cure: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """Ready for JSON by `dataclasses.asdict`."""
@@ -46,6 +55,8 @@ class Finding:
     gain: float | None = None
     """Predicted speed-up of the training once cured, such as 1.5; None if unknown."""
     level: Level = "finding"
+    switch: str = ""
+    """The cure where `hasten doctor --try` can make it from outside: `workers=4` or `autocast`."""
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hasten.study.script.findings.experiments import StepTimes, costs, findings, step_of
+from hasten.study.script.findings.experiments import StepTimes, findings, saved_s, step_of
 
 
 def arm(gain, base_s=0.1, spread=0.02, **more):
@@ -63,6 +63,7 @@ def test_no_workers_names_the_fewest_that_do():
     # One worker hides 100 ms behind the other 100 ms of the step: more bring nothing.
     assert (result.name, result.where) == ("no-workers", "/s/train.py:20")
     assert "num_workers=1" in result.cure
+    assert result.switch == "workers=1"
     assert result.gain == pytest.approx(2.0, rel=0.01)
     assert result.cost_s == pytest.approx(0.1, rel=0.01)
     assert "0: 100 ms, 1: 100 ms, 2: 50.0 ms" in result.evidence
@@ -179,6 +180,8 @@ def test_autocast_with_its_gain_on_the_whole_step():
     assert result.gain == pytest.approx(0.2 / 0.15)
     assert 'torch.autocast("cuda", dtype=torch.float16)' in result.cure
     assert "GradScaler" in result.cure
+    assert result.switch == ""  # a scaler is more than one switch
+    assert only(tried(0.2, autocast=arm(2.0, dtype="bfloat16"))).switch == "autocast"
     assert "0.3%" in result.evidence
 
 
@@ -257,10 +260,10 @@ def test_a_busy_machine_makes_notes_of_all_but_the_gross():
     assert only(gross).level == "finding"
 
 
-def test_costs_of_what_watching_finds():
-    record = tried(zero_grad=arm(2.0), anomaly=arm(4.0), cudnn_benchmark=arm(1.0))
-    assert costs(record) == {"zero-grad-memset": pytest.approx(0.05), "anomaly-detection": pytest.approx(0.075)}
-    assert costs(tried()) == {}
+def test_what_an_experiment_saved():
+    assert saved_s(tried(cudnn_benchmark=arm(2.0)), "cudnn_benchmark") == pytest.approx(0.05)
+    assert saved_s(tried(cudnn_benchmark=arm(1.0)), "cudnn_benchmark") is None
+    assert saved_s(tried(), "cudnn_benchmark") is None
 
 
 def test_the_step_as_far_as_it_is_known():

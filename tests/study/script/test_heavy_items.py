@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.study.finding import Finding
-from hasten.study.script.findings.loading import heavy_items
+from hasten.study.script.findings.loading import heavy_items, nnunet
 from hasten.study.script.records import as_record
 from hasten.study.script.time_split import alone_s, contended_s, split_of
 from hasten.study.time_split import diagnose
@@ -94,3 +94,39 @@ def test_time_without_a_core_is_that_of_the_workers_which_have_it(workers, other
     step = {"seconds": 0.3, "parts": {"wait": 0.02, "forward": 0.28}, "cpu": cpu}
     raw = {"steps": [step] * 20, "devices": {"cpu": 20}, "cores": 1, "load": {"workers": workers, "others": others}}
     assert contended_s(as_record(raw)) == pytest.approx(lost, rel=0.05)
+
+
+# nnU-Net's own trainer
+
+
+def of_nnunet(parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, arguments: str = "4 2d 0"):
+    """Steps of 100 ms."""
+    step = {"seconds": 0.1, "parts": {"forward": 0.1 - sum(parts.values()), **parts}, "cpu": 0.1, "synced": False}
+    raw = {"steps": [step] * 20, "devices": {"cuda" if cuda else "cpu": 20}}
+    return as_record(raw | {"nnunet": {"arguments": arguments.split(), "hasten": hasten}})
+
+
+@pytest.mark.parametrize(("cuda", "gain"), [(True, 2.0), (False, 1.25)])
+def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None:
+    [result] = nnunet(of_nnunet({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
+    assert result.name == "nnunet-loader"
+    assert result.level == "finding"
+    assert result.gain == pytest.approx(gain)
+    assert result.cost_s == pytest.approx(0.05)
+    assert result.cure.endswith("hasten nnunet train 4 2d 0")
+
+
+def test_a_short_wait_is_left_alone() -> None:
+    assert nnunet(of_nnunet({"wait": 0.009})) == []
+
+
+def test_variants_have_one_with_hasten() -> None:
+    [plain] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer --c"))
+    [short] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer_250epochs --c"))
+    assert plain.cure.endswith("train 4 2d 0 --c")
+    assert short.cure.endswith("train 4 2d 0 -tr nnUNetTrainerHasten_250epochs --c")
+
+
+def test_hastens_trainer_and_other_scripts_are_left_alone() -> None:
+    assert nnunet(of_nnunet({"wait": 0.04}, hasten=True)) == []
+    assert nnunet(as_record({"steps": [], "devices": {"cpu": 1}})) == []

@@ -74,7 +74,9 @@ def test_the_hook_runs_once_after_somebodys_import(probe, tmp_path, monkeypatch)
     (tmp_path / "watched_module.py").write_text("VALUE = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
     seen = []
-    probe("hook").after_import("watched_module", lambda: seen.append(sys.modules["watched_module"].VALUE))
+    importlib.import_module("hasten_probe").after_import(
+        "watched_module", lambda: seen.append(sys.modules["watched_module"].VALUE)
+    )
     assert seen == []
     module = importlib.import_module("watched_module")
     assert seen == [1]
@@ -88,7 +90,7 @@ def test_the_hook_runs_once_after_somebodys_import(probe, tmp_path, monkeypatch)
 def test_a_failing_hook_does_not_fail_the_import(probe, tmp_path, monkeypatch, capsys):
     (tmp_path / "other_module.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    probe("hook").after_import("other_module", lambda: 1 / 0)
+    importlib.import_module("hasten_probe").after_import("other_module", lambda: 1 / 0)
     importlib.import_module("other_module")
     assert "cannot watch other_module (ZeroDivisionError" in capsys.readouterr().err
 
@@ -106,7 +108,7 @@ def test_without_its_variable_the_folder_does_nothing():
 
 def test_what_json_does_not_know_is_made_plain(probe):
     given = {1: math.nan, "a": (math.inf, {2}), "b": Path("x"), "c": None, "d": [True, 1, 0.5]}
-    assert probe("written").plain(given) == {"1": None, "a": [None, [2]], "b": "x", "c": None, "d": [True, 1, 0.5]}
+    assert probe("stop").plain(given) == {"1": None, "a": [None, [2]], "b": "x", "c": None, "d": [True, 1, 0.5]}
 
 
 def test_records_half_written_or_without_steps_are_left_out(tmp_path):

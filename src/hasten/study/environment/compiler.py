@@ -44,21 +44,21 @@ def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check
 
 
 def _builds(seconds: float) -> Check:
-    compiler = cxx_compiler()
+    compiler, include = cxx_compiler(), sysconfig.get_paths()["include"]
     if compiler is None:
         remedy = "apt-get install g++ (or conda install cxx-compiler)"
         return check("compiler", "C++ compiler", f"none was found; {_WITHOUT}", remedy)
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
         source, target = Path(folder, "probe.cpp"), Path(folder, "probe.so")
         source.write_text(_PROGRAM)
-        include = sysconfig.get_paths()["include"]
         command = [compiler, "-shared", "-fPIC", "-fopenmp", "-O2", f"-I{include}", str(source), "-o", str(target)]
         begin = time.perf_counter()
         failure = _run(command, seconds)
         elapsed = time.perf_counter() - begin
     if not failure:
         return check("compiler", "C++ compiler", f"{compiler} builds a probe in {elapsed:.1f} s")
-    missing = "Python's headers (apt-get install python3-dev)" if "Python.h" in failure else "OpenMP (libgomp)"
+    has_headers = Path(include, "Python.h").exists()
+    missing = "OpenMP (libgomp)" if has_headers else "Python's headers (apt-get install python3-dev)"
     text = f"{compiler} can't build what torch.compile writes ({failure}); {_WITHOUT}"
     return check("compiler", "C++ compiler", text, f"install {missing}")
 

@@ -1,4 +1,4 @@
-"""Runs all checks of a machine, ordered so that they disturb each other least."""
+"""All checks of a machine, ordered so that they disturb each other least, as text and as a page."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import torch
 
 from hasten.cache.key import cache_dir
 from hasten.config.schema import CacheConfig
-from hasten.engine.run_plan import pick_device
 from hasten.observe.cpu_load import BUSY, LoadMeter
 from hasten.observe.env import environment
-from hasten.study.environment.check import Check, Level, check, worst
+from hasten.report.html import write_page as write_html
+from hasten.report.model import Page, Section, Table
+from hasten.study.environment.check import AREAS, Check, Level, check, worst
 from hasten.study.environment.compiler import check_compiler
 from hasten.study.environment.conv import Cell, check_conv3d, probe_conv3d
 from hasten.study.environment.homes import Homes, check_homes, homes_here
 from hasten.study.environment.rates import Rates, check_rates, measure_rates
 from hasten.study.environment.threads import check_threads, threads_here
 from hasten.study.environment.versions import Versions, check_versions, versions_here
+from hasten.study.training import pick_device
 
 Echo = Callable[[str], None]
 _WATCH_SECONDS = 1.0
@@ -48,9 +50,13 @@ class Environment:
 
 
 def examine(
-    *, data: Path | None = None, cache: Path | None = None, device: str = "auto", compiles: bool = False,
+    *,
+    data: Path | None = None,
+    cache: Path | None = None,
+    device: str = "auto",
+    compiles: bool = False,
     echo: Echo | None = None,
-) -> Environment:  # fmt: skip
+) -> Environment:
     """Look at this machine, in about ten seconds.
 
     data: a data set whose disk is timed too, by reading; cache: the cache folder, the user's unless given; compiles:
@@ -84,10 +90,15 @@ def examine(
         check_load(others),
     )
     return Environment(
-        checks=checks, versions=versions, cells=cells, rates=rates, homes=homes, others=others,
+        checks=checks,
+        versions=versions,
+        cells=cells,
+        rates=rates,
+        homes=homes,
+        others=others,
         facts={**environment(), "device": str(where), "torch_threads": torch.get_num_threads()},
         seconds=time.perf_counter() - begin,
-    )  # fmt: skip
+    )
 
 
 def check_load(others: float) -> Check:
@@ -97,3 +108,75 @@ def check_load(others: float) -> Check:
         text += ": times measured now, and switches that a run chooses by measuring, are doubtful"
         remedy = "end them (see `top`), then repeat"
     return check("load", "other programs", text, remedy)
+
+
+# As text and as a page
+
+
+def verdict(found: Environment) -> str:
+    """One sentence: how many checks are bad and how many are warnings."""
+    bad = [check for check in found.checks if check.level == "bad"]
+    warn = [check for check in found.checks if check.level == "warn"]
+    if not bad and not warn:
+        return f"All {len(found.checks)} checks are well."
+    parts = [f"{len(bad)} {'is' if len(bad) == 1 else 'are'} bad"] if bad else []
+    if warn:
+        parts.append(f"{len(warn)} {'costs' if len(warn) == 1 else 'cost'} time, or may")
+    first = (bad or warn)[0]
+    return f"Of {len(found.checks)} checks {' and '.join(parts)}; first to look at: {first.name}."
+
+
+def lines(found: Environment) -> list[str]:
+    """The table for a terminal: a title for each area, a line for each check, a remedy under those that need one."""
+    output: list[str] = []
+    for area, title in AREAS.items():
+        checks = [each for each in found.checks if each.area == area]
+        if not checks:
+            continue
+        output.append(title)
+        for each in checks:
+            output.append(f"  {each.level:4}  {each.name:22}  {each.message}")
+            if each.remedy:
+                output.append(f"        {'':22}  -> {each.remedy}")
+    return [*output, "", verdict(found)]
+
+
+def write_page(found: Environment, out: Path) -> Path:
+    """The HTML page. Raises ValueError if it can't be written."""
+    facts, matmul = found.facts, found.rates.matmul or {}
+    rates = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in matmul.items())
+    levels = [check.level for check in found.checks]
+    cards = (
+        ("Checks", f"{levels.count('ok')} ok", f"{levels.count('warn')} warn, {levels.count('bad')} bad"),
+        ("Processor", f"{facts['cores_usable']} cores", str(facts["cpu"])),
+        ("torch", found.versions.torch, f"Python {found.versions.python}"),
+        ("Device", str(facts["device"]), rates),
+    )
+    wrong = sorted((each for each in found.checks if each.level != "ok"), key=lambda each: each.level != "bad")
+    rows = tuple((each.name, each.level, each.message, each.remedy) for each in wrong)
+    remedies = Table(("Check", "Level", "What was found", "Remedy"), rows)
+    sections = [Section("What to do", table=remedies)] if wrong else []
+    for area, title in AREAS.items():
+        checks = [check for check in found.checks if check.area == area]
+        if area == "conv3d":
+            note = "Forward and backward of one layer. Errors are relative, against float64."
+            sections.append(Section(title, table=_cells(found.cells), note=note))
+        elif checks:
+            cells = tuple((each.name, each.level, each.message) for each in checks)
+            sections.append(Section(title, table=Table(("Check", "Level", "What was found"), cells)))
+    page = Page(title="Environment", verdict=verdict(found), cards=cards, sections=tuple(sections))
+    return write_html(page, out)
+
+
+def _cells(cells: tuple[Cell, ...]) -> Table:
+    rows = tuple(
+        (
+            f"{cell.case}, {cell.precision}, {cell.format}",
+            cell.failure or f"{1e3 * cell.seconds:.2f}",
+            f"{cell.forward_error:.1e}",
+            f"{cell.gradient_error:.1e}",
+            "sound" if cell.sound else "wrong",
+        )
+        for cell in cells
+    )
+    return Table(("Convolution", "ms", "error forward", "error of gradient", "verdict"), rows, (1, 2, 3))

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hasten.engine.precision import DTYPES, tensor_cores
 from hasten.files import existing
 from hasten.study.environment.check import Check, check
+from hasten.study.training import DTYPES, synchronize, tensor_cores
 
 _FILE_BYTES = 64 * 2**20
 _BLOCK = 4 * 2**20
@@ -40,12 +40,6 @@ class Rates:
     pinned: float | None = None
     """Bytes copied from pinned memory of the host to the device."""
     pageable: float | None = None
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the work that is queued on a GPU is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def times_of(call: Callable[[], object], device: torch.device | None = None) -> Iterator[float]:

@@ -50,9 +50,13 @@ def _unsupported(component: str, title: str, least: str, remedy: str) -> KnownCo
     """A component that is older than Hasten supports."""
     problem = f"Hasten asks for {title} {least} or newer"
     return KnownConflict(
-        name=f"{component}-unsupported", level="bad", spans={component: ("", least)}, problem=problem, remedy=remedy,
+        name=f"{component}-unsupported",
+        level="bad",
+        spans={component: ("", least)},
+        problem=problem,
+        remedy=remedy,
         source="pyproject.toml",
-    )  # fmt: skip
+    )
 
 
 def _old_driver(cuda: int, least: str, other: str) -> KnownConflict:

@@ -14,9 +14,21 @@ REPORT = "nsight"
 def nsight_command(arguments: Sequence[str], out: Path) -> list[str]:
     """`nsys profile ...` around `hasten profile` with these arguments; its report becomes OUT/nsight.nsys-rep."""
     return [
-        "nsys", "profile", "-t", "cuda,nvtx,osrt,cudnn", "-o", str(out / REPORT), "--force-overwrite=false",
-        "-e", "HASTEN_NVTX=1", *_ourselves(), "profile", *arguments, "--out", str(out),
-    ]  # fmt: skip
+        "nsys",
+        "profile",
+        "-t",
+        "cuda,nvtx,osrt,cudnn",
+        "-o",
+        str(out / REPORT),
+        "--force-overwrite=false",
+        "-e",
+        "HASTEN_NVTX=1",
+        *_ourselves(),
+        "profile",
+        *arguments,
+        "--out",
+        str(out),
+    ]
 
 
 def _ourselves() -> list[str]:

@@ -16,15 +16,18 @@ import torch
 from torch import nn
 
 from hasten.config.schema import RunConfig
-from hasten.engine.components import RunComponents
-from hasten.engine.compose import prepare_run
-from hasten.engine.gc_control import collected_between_steps
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.ranges import Range
-from hasten.study.environment.rates import synchronize
-from hasten.study.profile.recording import MODULE, STEP
-from hasten.study.run.rare import save_checkpoint, validate_some
+from hasten.study.profile.tables import MODULE, STEP
+from hasten.study.training import (
+    RunComponents,
+    collected_between_steps,
+    prepare_run,
+    save_checkpoint,
+    synchronize,
+    validate_some,
+)
 
 WARM_UP = 3
 """Steps before any that count: memory is allocated, libraries choose their algorithms."""
@@ -110,10 +113,15 @@ def _run_profiled(
             synchronize(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Taken(
-        profiler=profiler if with_profiler else None, steps=steps, cases=min(cases, len(components.planned.validation)),
-        plain_s=statistics.median(seconds), step_s=elapsed / steps, device=name, setting=_setting(components),
+        profiler=profiler if with_profiler else None,
+        steps=steps,
+        cases=min(cases, len(components.planned.validation)),
+        plain_s=statistics.median(seconds),
+        step_s=elapsed / steps,
+        device=name,
+        setting=_setting(components),
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _profiler(device: torch.device) -> Any:

@@ -14,14 +14,11 @@ from hasten.cache.build import is_prepared
 from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case
 from hasten.config.schema import RunConfig
-from hasten.engine.cases import arena_of
-from hasten.engine.components import RunComponents
-from hasten.engine.compose import compose_run
-from hasten.engine.run_plan import RunPlan, plan_run, with_train
 from hasten.observe.clock import Clock
 from hasten.observe.cores import usable_cores
 from hasten.prepare.case import prepare_case
 from hasten.study.environment.rates import read_rate
+from hasten.study.training import RunComponents, RunPlan, arena_of, compose_run, plan_run, with_train
 
 _PROBED = 4
 """Cases that are read and prepared one by one to estimate the cost of a cold cache."""
@@ -65,12 +62,11 @@ class Assembled:
     """Seconds before the first step that were spent here, by what."""
 
 
-def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: float = 0.0) -> Assembled:
+def assemble(config: RunConfig, folder: Path, *, seconds: float) -> Assembled:
     """Everything before the first step. folder: a temporary one, for the cases of a part of the data.
 
     Missing cases are prepared into the cache, as in training, if a few of them suggest that this takes at most a third
-    of `seconds`; else a part of them goes into `folder`. read_delay_s: added to the reading of each file, to imitate a
-    slow disk; the cache then counts as cold. Raises what planning and preparing raise.
+    of `seconds`; else a part of them goes into `folder`. Raises what planning and preparing raise.
     """
     clock = Clock()
     # Compiling the network takes a minute and is `hasten tune`'s to try, unless the run asks for it.
@@ -79,10 +75,10 @@ def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: f
         planned = plan_run(dataclasses.replace(config, train=train))
     cases = len(planned.validation)
     cold = None
-    if read_delay_s > 0 or not _is_cached(planned):
+    if not is_prepared(planned.case_set, planned.config.prepare, planned.config.cache, planned.files):
         with clock.span("probe of the cold cache"):
-            cold = probe_cold(planned, read_delay_s=read_delay_s)
-    fits = cold is None or _is_cached(planned) or cold.read_total_s + cold.prepare_total_s <= seconds / 3
+            cold = probe_cold(planned)
+    fits = cold is None or cold.read_total_s + cold.prepare_total_s <= seconds / 3
     if not fits:
         assert cold is not None
         planned = _part_of(planned, cold, folder, seconds / 3)
@@ -96,26 +92,20 @@ def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: f
     return Assembled(components=components, cold=cold, validation_cases=cases, whole=fits, once=clock.seconds)
 
 
-def _is_cached(planned: RunPlan) -> bool:
-    config = planned.config
-    return is_prepared(planned.case_set, config.prepare, config.cache, planned.files)
-
-
-def probe_cold(planned: RunPlan, *, read_delay_s: float = 0.0) -> ColdCache:
+def probe_cold(planned: RunPlan) -> ColdCache:
     """Read and prepare a few cases, spread over the data set, one after another."""
     cases = planned.case_set.cases
     probed = cases[:: max(1, len(cases) // _PROBED)][:_PROBED]
-    timings = [_one(case, planned, read_delay_s) for case in probed]
+    timings = [_one(case, planned) for case in probed]
     disk, decode, prepare = (sum(column) / len(timings) for column in zip(*timings, strict=True))
     threads = planned.config.prepare.num_threads or usable_cores()
     return ColdCache(cases=len(cases), threads=threads, disk_s=disk, decode_s=decode, prepare_s=prepare)
 
 
-def _one(case: Case, planned: RunPlan, read_delay_s: float) -> tuple[float, float, float]:
+def _one(case: Case, planned: RunPlan) -> tuple[float, float, float]:
     begin = time.perf_counter()
     for path in (*case.image, *([case.label] if case.label else [])):
         read_rate([path], seconds=math.inf)
-        time.sleep(read_delay_s)
     read = time.perf_counter()
     image = read_image(case)
     label = None if case.label is None else read_label(case, planned.case_set.labels, image, planned.case_set.ignore)
@@ -134,6 +124,9 @@ def _part_of(planned: RunPlan, cold: ColdCache, folder: Path, seconds: float) ->
     subset = tuple(case for case in planned.case_set.cases if case.id in ids)
     cache = dataclasses.replace(planned.config.cache, dir=str(folder / "cache"))
     return dataclasses.replace(
-        planned, case_set=dataclasses.replace(planned.case_set, cases=subset), train=train, validation=validation,
+        planned,
+        case_set=dataclasses.replace(planned.case_set, cases=subset),
+        train=train,
+        validation=validation,
         config=dataclasses.replace(planned.config, cache=cache),
-    )  # fmt: skip
+    )

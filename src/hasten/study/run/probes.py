@@ -1,4 +1,4 @@
-"""Experiments on one ready batch: the effect of another batch size, micro-batch, thread count or switch."""
+"""Experiments on one ready batch (its size, pieces, threads, augmentation), and the work between the steps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,16 +20,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hasten.augment.chain import stages_of
 from hasten.augment.program import Segment
-from hasten.cache.key import cache_dir
-from hasten.engine.autotune import probe_of
-from hasten.engine.components import RunComponents
-from hasten.engine.measure import compared, fastest_variant
-from hasten.engine.out_of_memory import out_of_memory
-from hasten.engine.step import TrainStep
-from hasten.engine.variant import Variant, variant_of
 from hasten.feed.feed import Feed
 from hasten.nets.build import divisor
-from hasten.study.environment.rates import synchronize
+from hasten.optim.schedule import multiples_before
+from hasten.study.training import (
+    RunComponents,
+    TrainStep,
+    compared,
+    out_of_memory,
+    save_checkpoint,
+    synchronize,
+    validate_some,
+)
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
@@ -84,7 +87,7 @@ def run_arms(components: RunComponents, batch: Batch, *, cores: int, seconds: fl
         whole = dataclasses.replace(step, accumulate=1)
         arms["whole"] = lambda: whole(image, label, 0)
     if step.device.type == "cpu" and torch.get_num_threads() < cores:
-        arms["threads"] = threads(cores)(lambda: step(image, label, 0))
+        arms["threads"] = _threads(cores)(lambda: step(image, label, 0))
     small = _small(components, image)
     if small is not None and not compiled:
         arms["small"] = lambda: _forward_backward(step, *small)
@@ -111,7 +114,7 @@ def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: 
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
+def _threads(count: int) -> Iterator[None]:
     """Inside the block torch computes on `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -174,36 +177,71 @@ def _without(segment: Segment, name: str) -> Segment:
     return dataclasses.replace(segment, chain=chain, stages=stages_of(chain, segment.warp.size))
 
 
-# Precision and memory format
-
-
-def slower_than(components: RunComponents, *, step_s: float, seconds: float) -> dict[str, float]:
-    """Seconds of a probe by variant, fastest first, where one was set by hand; empty where none was or time is short.
-
-    Earlier measurements on this machine are taken from the cache.
-    """
-    train = components.planned.config.train
-    cuda = components.planned.device.type == "cuda"
-    if 32 * step_s / components.planned.config.sample.batch_size > seconds:
-        return {}
-    names = ["fp32", "tf32", "bf16"] if cuda else ["fp32", "bf16"]
-    precision = variant_of(train).precision
-    names += [precision] if precision not in names else []
-    allowed = [Variant(precision=name, channels_last=last) for name in names for last in (False, True)]  # type: ignore[arg-type]
-    memory = cache_dir(components.planned.config.cache) / "measured"
-    return fastest_variant(components.step.update.weights, probe_of(components.planned), allowed, memory).seconds
-
-
-# Work of a step
+# Work between steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """Work of forward and backward, for a batch."""
+class PeriodicCosts:
+    """Seconds of one validation and one checkpoint, and how often the run has them."""
 
-    flops: float
-    moved: float
-    """Bytes that its operations read and write."""
+    validation_s: float
+    """Time of all validation cases."""
+    timed_cases: int
+    """Cases on which that was measured."""
+    validations: int
+    checkpoint_s: float
+    """Time for which one stops the training."""
+    write_s: float
+    """Time until one is on disk, in parallel with the training."""
+    checkpoints: int
+    steps: int
+    """Steps of the run."""
+
+    @property
+    def validation_step_s(self) -> float:
+        """Spread over the steps."""
+        return self.validation_s * self.validations / self.steps
+
+    @property
+    def checkpoint_step_s(self) -> float:
+        return self.checkpoint_s * self.checkpoints / self.steps
+
+
+def measure_periodic(
+    components: RunComponents, folder: Path, *, cases: int, step_s: float, seconds: float
+) -> PeriodicCosts:
+    """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
+    train = components.planned.config.train
+    validated_s, timed = _validation(components, seconds)
+    stands, writes = save_checkpoint(components, folder)
+    # The next save waits for the one before it.
+    stands += max(0.0, writes - train.checkpoint_every * step_s)
+    before_first = multiples_before(train.validate_from, train.steps, train.validate_every)
+    return PeriodicCosts(
+        validation_s=validated_s * cases / len(components.planned.validation),
+        timed_cases=timed,
+        # At regular intervals from the first on, and at the end.
+        validations=-(-train.steps // train.validate_every) - before_first,
+        checkpoint_s=stands,
+        write_s=writes,
+        checkpoints=-(-train.steps // train.checkpoint_every),
+        steps=train.steps,
+    )
+
+
+def _validation(components: RunComponents, seconds: float) -> tuple[float, int]:
+    """Seconds for all cases of `components`, by their voxels, and how many were timed."""
+    cases = components.planned.validation
+    voxels = [components.arena.label(case).numel() for case in components.arena.index(tuple(case.id for case in cases))]
+    count = 1
+    elapsed = validate_some(components, 1)  # warm-up: allocations and lookups of the first call don't count
+    if elapsed < seconds:
+        count = max(1, min(len(cases), 8, int((seconds - elapsed) / max(elapsed, 1e-6))))
+        elapsed = validate_some(components, count)
+    return elapsed * sum(voxels) / sum(voxels[:count]), count
+
+
+# Work of a step
 
 
 class _Moved(TorchDispatchMode):
@@ -222,8 +260,11 @@ class _Moved(TorchDispatchMode):
         return result
 
 
-def work_of(components: RunComponents, batch: Batch) -> Work:
-    """Counted on one sample of the batch, with the uncompiled network."""
+def work_of(components: RunComponents, batch: Batch) -> tuple[float, float]:
+    """Operations of forward and backward of a batch, and bytes that they read and write.
+
+    Counted on one sample, with the uncompiled network.
+    """
     step = dataclasses.replace(components.step, network=components.step.update.weights)
     samples = batch[0].shape[0]
     moved = _Moved()
@@ -231,7 +272,7 @@ def work_of(components: RunComponents, batch: Batch) -> Work:
         loss = step.forward(batch[0][:1], batch[1][:1])
         loss.backward()
     step.update.weights.zero_grad(set_to_none=True)
-    return Work(flops=float(flops.get_total_flops()) * samples, moved=float(moved.bytes) * samples)
+    return float(flops.get_total_flops()) * samples, float(moved.bytes) * samples
 
 
 def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:

@@ -39,7 +39,7 @@ def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
         ("On one fixed batch", ms(split.fixed_batch_s or 0.0), split.floor_note),
         ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
         ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
-    )  # fmt: skip
+    )
     settings = tuple((name.replace("_", " "), plain(value)) for name, value in report.settings.items())
     spread = "Validation, checkpoints and what is done once are spread over the steps."
     sections = (
@@ -66,13 +66,12 @@ def _experiments(report: RunDiagnosis) -> Table:
         rows.append(("a batch with no step", ms(report.split.feed_alone_s)))
     for name, value in report.operations.items():
         rows.append(("a batch, made alone" if name == "batch" else f"of it saved without {name}", ms(value)))
-    rows.append((f"a validation of all cases (by {report.rare.timed_cases})", ms(report.rare.validation_s)))
-    rows.append(("a checkpoint: training stands still", ms(report.rare.checkpoint_s)))
-    rows.append(("a checkpoint: until it is on the disk", ms(report.rare.write_s)))
+    rows.append((f"a validation of all cases (by {report.periodic.timed_cases})", ms(report.periodic.validation_s)))
+    rows.append(("a checkpoint: training stands still", ms(report.periodic.checkpoint_s)))
+    rows.append(("a checkpoint: until it is on the disk", ms(report.periodic.write_s)))
     if report.cold is not None:
         rows.append(("reading all cases, once", ms(report.cold.read_total_s)))
         rows.append(("preparing all cases, once", ms(report.cold.prepare_total_s)))
-    rows += [(f"forward and backward of a probe, {name}", ms(value)) for name, value in report.variants.items()]
     inner = {"tune": "network: choosing switches", "compile": "network: compiling"}
     rows += [(f"before the first step, {inner.get(name, name)}", ms(value)) for name, value in report.once.items()]
     return Table(("Experiment", "Time"), tuple((name, whole(value)) for name, value in rows), (1,))

@@ -1,31 +1,26 @@
-"""A step whose parts are timed on the device's timeline, and the loop that is timed around it."""
+"""Steps of a run with the times of their parts, and the split of its wall time that follows from all measurements."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch
-from hasten.engine.step import TrainStep
 from hasten.feed.feed import Feed
-from hasten.study.environment.rates import synchronize
+from hasten.study.finding import DOUBLED
+from hasten.study.run.assemble import ColdCache
+from hasten.study.run.probes import Arms, PeriodicCosts
+from hasten.study.time_split import PARTS, Split
+from hasten.study.training import TrainStep, synchronize
 
-StepLike = Callable[[Tensor, Tensor, int], Any]
-"""Called with image, label and the 0-based step, as `TrainStep` is."""
-WrapStep = Callable[[StepLike], StepLike]
-WrapFeed = Callable[[Iterable[Batch]], Iterable[Batch]]
-
-_READS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__")
-"""Methods of a tensor that copy its values to the host, and so wait for the device."""
+_WARMUP = 2
 
 
 @dataclass(slots=True)
@@ -43,6 +38,11 @@ class Marks:
             self._events.append((name, event))
         else:
             self._events.append((name, time.perf_counter()))
+
+    def begin(self) -> None:
+        """Forget the marks so far."""
+        self._events = []
+        self.mark("begin")
 
     def seconds(self) -> dict[str, float]:
         """Seconds by name; waits for the device. The first mark only starts the clock."""
@@ -71,25 +71,7 @@ class _TimedUpdate:
         self._marks.mark("optimizer")
 
 
-class TimedStep:
-    """A `TrainStep` that marks where forward, backward and optimizer end."""
-
-    def __init__(self, step: TrainStep, marks: Marks) -> None:
-        self.marks, self.running = marks, False
-        fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
-        self._step = _Marked(**{**fields, "update": _TimedUpdate(step.update, marks)})
-
-    def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
-        """Run the step like `TrainStep`, with times."""
-        self.marks.mark("around")
-        self.running = True
-        try:
-            return self._step(image, label, index)
-        finally:
-            self.running = False
-
-
-class _Marked(TrainStep):
+class _TimedStep(TrainStep):
     __slots__ = ()
 
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
@@ -98,101 +80,51 @@ class _Marked(TrainStep):
         return loss
 
 
+def timed_step(step: TrainStep, marks: Marks) -> TrainStep:
+    """A step like `step` that marks where forward, backward and optimizer end."""
+    fields = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
+    return _TimedStep(**{**fields, "update": _TimedUpdate(step.update, marks)})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedSteps:
-    """Mean seconds of a step, of its marked parts, and of the feed as seen by the host."""
+    """Mean seconds of a step and of its marked parts: batch, forward, backward, optimizer, around."""
 
     steps: int
     step_s: float
     marks: dict[str, float]
-    made_s: float
-    """Time of making the batch inside the run's own feed, on the host."""
-    asked_s: float
-    """Time the step waited for its batch, on the host: more than `made_s` only if the feed is wrapped."""
-    reads: float
-    """Times a step that values of the device were read outside the step itself."""
+
+    def part(self, *names: str) -> float:
+        return sum(self.marks.get(name, 0.0) for name in names)
 
 
-def run_steps(
-    step: TrainStep,
-    feed: Feed,
-    *,
-    steps: int,
-    seconds: float,
-    last: int,
-    wrap_step: WrapStep | None = None,
-    wrap_feed: WrapFeed | None = None,
-    warmup: int = 2,
-) -> TimedSteps:
+def run_steps(step: TrainStep, feed: Feed, *, steps: int, seconds: float, last: int) -> TimedSteps:
     """Train at most `steps` steps after the warm-up; fewer, but 2, if `seconds` are over. last: steps of the run."""
     marks = Marks(step.device)
-    timed = TimedStep(step, marks)
-    call: StepLike = wrap_step(timed) if wrap_step is not None else timed
-    reads = _Reads(timed)
-    start = begin = time.perf_counter()
-    count, asked_s, index, made_before_s = 0, 0.0, 0, 0.0
-    with closing(iter(feed)) as source, reads.counted() if wrap_step is not None else nullcontext():
-        batches = iter(wrap_feed(source)) if wrap_feed is not None else source
-        while True:
-            if index == warmup:
+    call = timed_step(step, marks)
+    start, index = time.perf_counter(), 0
+    with closing(iter(feed)) as batches:
+        while index - _WARMUP < steps and (index - _WARMUP < 2 or time.perf_counter() - start < seconds):
+            if index == _WARMUP:
                 synchronize(step.device)
-                made_before_s, asked_s, reads.count, marks._events = feed.wait_seconds, 0.0, 0, []
                 begin = time.perf_counter()
-                marks.mark("begin")
-            batch_start = time.perf_counter()
+                marks.begin()
             batch = next(batches)
-            asked_s += time.perf_counter() - batch_start
             marks.mark("batch")
-            reads.outside = True
             call(batch["image"], batch["label"], min(index, last - 1))
-            reads.outside = False
             marks.mark("around")
             index += 1
-            count = max(0, index - warmup)
-            if count >= steps or (count >= 2 and time.perf_counter() - start > seconds):
-                break
         synchronize(step.device)
-        wall = time.perf_counter() - begin
+    count = index - _WARMUP
+    step_s = (time.perf_counter() - begin) / count
     return TimedSteps(
-        steps=count, step_s=wall / count, marks={name: value / count for name, value in marks.seconds().items()},
-        made_s=(feed.wait_seconds - made_before_s) / count, asked_s=asked_s / count, reads=reads.count / count,
-    )  # fmt: skip
+        steps=count, step_s=step_s, marks={name: value / count for name, value in marks.seconds().items()}
+    )
 
 
-class _Reads:
-    """Counts tensor values that a wrapped step reads in this thread, outside the step itself."""
-
-    def __init__(self, timed: TimedStep) -> None:
-        self.count, self.outside = 0, False
-        self._timed, self._thread = timed, threading.get_ident()
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        originals = {name: torch.Tensor.__dict__[name] for name in _READS if name in torch.Tensor.__dict__}
-        for name in _READS:
-            setattr(torch.Tensor, name, self._counting(getattr(torch.Tensor, name)))
-        try:
-            yield
-        finally:
-            for name in _READS:
-                if name in originals:
-                    setattr(torch.Tensor, name, originals[name])
-                else:
-                    delattr(torch.Tensor, name)
-
-    def _counting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*args: Any, **kwargs: Any) -> Any:
-            if self.outside and not self._timed.running and threading.get_ident() == self._thread:
-                self.count += 1
-            return plain(*args, **kwargs)
-
-        return counting
-
-
-def feed_alone(feed: Feed, wrap_feed: WrapFeed | None, *, steps: int, seconds: float, device: torch.device) -> float:
+def feed_alone(feed: Feed, *, steps: int, seconds: float, device: torch.device) -> float:
     """Mean seconds of a batch without a step, after a warm-up batch."""
-    with closing(iter(feed)) as source:
-        batches = iter(wrap_feed(source)) if wrap_feed is not None else source
+    with closing(iter(feed)) as batches:
         next(batches)
         return mean_seconds(lambda _: next(batches), steps=steps, seconds=seconds, device=device)
 
@@ -206,3 +138,76 @@ def mean_seconds(call: Callable[[int], object], *, steps: int, seconds: float, d
         count += 1
     synchronize(device)
     return (time.perf_counter() - begin) / count
+
+
+# The split
+
+
+def split_of(
+    ran: TimedSteps,
+    *,
+    inline: bool,
+    periodic: PeriodicCosts | None = None,
+    cold: ColdCache | None = None,
+    arms: Arms | None = None,
+    feed_alone_s: float | None = None,
+    copy_s: float = 0.0,
+    busy_s: float | None = None,
+    captured_s: float | None = None,
+    cuda: bool = False,
+    shares: tuple[float | None, float | None] = (None, None),
+) -> Split:
+    """Seconds a step by part, which add up to `step_s`.
+
+    inline: the training device makes its batches itself. copy_s: of a batch to the device. busy_s: of a step in which a
+    GPU computes. captured_s: a step as a CUDA graph, whose phases are taken to be those of the uncaptured one. shares:
+    of bandwidth and of multiplications.
+    """
+    arms = arms or Arms()
+    parts = {name: ran.part(name) for name in ("forward", "backward", "optimizer")}
+    copies = 0.0 if inline else min(ran.part("batch"), copy_s)
+    parts |= {"sample" if inline else "wait": ran.part("batch") - copies, "host_to_device": copies}
+    compute = parts["forward"] + parts["backward"]
+    launch_s = _launch_seconds(ran, arms, busy_s, cuda=cuda)
+    if compute > 0:
+        parts |= {name: parts[name] * (1 - launch_s / compute) for name in ("forward", "backward")}
+    parts["overhead"] = ran.part("around") + launch_s
+    # The parts add up to a step: what is left over is the interpreter's.
+    total = sum(parts.values())
+    if total > ran.step_s:
+        parts = {name: value * ran.step_s / total for name, value in parts.items()}
+    else:
+        parts["overhead"] += ran.step_s - total
+    if captured_s is not None:
+        parts = {name: value * captured_s / ran.step_s for name, value in parts.items()}
+    if periodic is not None:
+        parts |= {"validation": periodic.validation_step_s, "checkpoint": periodic.checkpoint_step_s}
+        if cold is not None:  # once, spread over the run's steps
+            parts |= {"read": cold.read_total_s / periodic.steps, "prepare": cold.prepare_total_s / periodic.steps}
+    return Split(
+        steps=ran.steps,
+        step_s=sum(parts.values()),
+        parts={name: parts.get(name, 0.0) for name in PARTS},
+        fixed_batch_s=arms.seconds.get("fixed"),
+        feed_alone_s=feed_alone_s,
+        doubled=arms.doubled,
+        bandwidth_share=shares[0],
+        flops_share=shares[1],
+    )
+
+
+def _launch_seconds(ran: TimedSteps, arms: Arms, busy_s: float | None, *, cuda: bool) -> float:
+    """Seconds of forward and backward that go into launches and don't grow with the voxels.
+
+    On a CPU the smaller estimate of two experiments, as a busy machine distorts either alone. If doubling the batch is
+    nearly free, that estimate is used, but limited to what one small patch takes, which has the same fixed costs.
+    """
+    compute, optimizer = ran.part("forward", "backward"), ran.part("optimizer")
+    if cuda:
+        return 0.0 if busy_s is None else min(compute, max(0.0, compute + optimizer - busy_s))
+    by_size = arms.launches(compute)
+    fixed, doubled = arms.seconds.get("fixed"), arms.doubled
+    if fixed is None or doubled is None:
+        return by_size
+    by_doubling = min(compute, max(0.0, (2 - doubled) * fixed - optimizer))
+    return min(by_doubling, arms.seconds.get("small", compute) if doubled < DOUBLED else by_size)

@@ -10,7 +10,7 @@ from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.rundir import json_text
 from hasten.study.finding import Finding, ranked
 from hasten.study.script import report
-from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors, waiting
+from hasten.study.script.findings import algorithms, experiments, leftovers, lines, loading, tensors
 from hasten.study.script.launch import ScriptRun, run_script
 from hasten.study.script.records import ProcessRecord
 from hasten.study.script.time_split import split_of
@@ -35,8 +35,8 @@ def doctor_script(
 ) -> int:
     """Watch `command` for `steps` training steps or `seconds`, and report verdict and findings through `echo`.
 
-    out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
-    that can be applied from outside. as_json: the only output is one JSON document, and the script's own output is
+    out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each
+    cure that is one switch. as_json: the only output is one JSON document, and the script's own output is
     suppressed. Returns the exit code to pass on: the script's own, 0 where the doctor stopped it. Raises ValueError
     for a command that can't be run and for limits below 1.
     """
@@ -79,7 +79,7 @@ def findings_of(records: Sequence[ProcessRecord]) -> list[Finding]:
     first = records[0]
     findings: list[Finding] = []
     rules = (loading.find, tensors.host_reads, leftovers.find, algorithms.find, leftovers.pauses, lines.find)
-    for rule in (*rules, tensors.find, loading.nnunet, waiting.find):
+    for rule in (*rules, tensors.find, loading.nnunet, algorithms.spinning):
         findings += rule(first)
     findings += algorithms.parallel(records)
     if first.experiments:

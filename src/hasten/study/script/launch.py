@@ -60,7 +60,7 @@ def run_script(
     *,
     steps: int,
     seconds: float,
-    cures: Sequence[str] = (),
+    switches: Sequence[str] = (),
     experiments: bool = True,
     assume_cuda: bool = False,
     quiet: bool = False,
@@ -71,10 +71,10 @@ def run_script(
 
     The seconds count from the end of its first step; before that it has `setup` seconds to write data or to compile.
 
-    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). cures: names of cures that the probe
-    applies. experiments: after the last step, measure in its main process for up to half of `seconds` more.
-    assume_cuda: judge as if there were a GPU. env: added to the environment. Raises ValueError for a command that can't
-    be run.
+    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). switches: cures that the probe
+    applies, as in `Finding.switch`. experiments: after the last step, measure in its main process for up to half of
+    `seconds` more. assume_cuda: judge as if there were a GPU. env: added to the environment. Raises ValueError for a
+    command that can't be run.
     """
     runnable = checked(command)
     budget = max(10.0, seconds / 2) if experiments else 0.0
@@ -82,10 +82,11 @@ def run_script(
         out = Path(folder)
         request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
         request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
+        request["switches"] = list(switches)
         start = time.perf_counter()
         child = subprocess.Popen(
             runnable,
-            env=_environment(env or {}, json.dumps(request), cures),
+            env=_environment(env or {}, json.dumps(request)),
             stdout=log if quiet else None,
             stderr=subprocess.STDOUT if quiet else None,
             # A session of its own, so that everything it starts can be ended; Ctrl-C must then be passed on.
@@ -158,11 +159,10 @@ def _script(name: str) -> None:
         raise ValueError(f"{name}: is a folder; give the script inside it")
 
 
-def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) -> dict[str, str]:
+def _environment(more: Mapping[str, str], request: str) -> dict[str, str]:
     env = {**environment_of_user(), **more}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
     env["HASTEN_DOCTOR"] = request
-    env["HASTEN_DOCTOR_CURES"] = ",".join(cures)
     # Write no __pycache__ into the script's folder.
     env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
     return env

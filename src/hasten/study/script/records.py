@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hasten.study.finding import Finding, gain_of
+from hasten.study.finding import Finding, FindingText, gain_of
 
 WARMUP = 3
 """First steps that aren't measured: compilation, start of workers, choice of algorithms."""
@@ -30,8 +30,6 @@ class ProcessRecord:
     """Losses of the first steps, one a step (summed where a step had several)."""
     experiments: dict[str, Any] = field(default_factory=dict)
     """Results of `hasten_probe.experiments.run`."""
-    cures: dict[str, Any] = field(default_factory=dict)
-    """Results of `hasten_probe.cures.apply`, or the error's text, by the name of each requested cure."""
     raw: dict[str, Any] = field(default_factory=dict)
     """The whole JSON."""
 
@@ -98,12 +96,11 @@ class ProcessRecord:
         """Code line that makes the loader that trains; that of the network if there is none."""
         return next((each["site"] for each in self.training_loaders), self.root_site)
 
-    def finding(
-        self, name: str, site: str, title: str, cure: str, *, cost_s: float | None = None, **more: Any
-    ) -> Finding:
+    def finding(self, text: FindingText, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
         """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
-        gain = None if cost_s is None else gain_of(cost_s, self.step_s)
-        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **{"gain": gain, **more})
+        more.setdefault("gain", None if cost_s is None else gain_of(cost_s, self.step_s))
+        name, title, cure = text.name, text.title, text.cure
+        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **more)
 
 
 def place(site: str) -> str:
@@ -142,6 +139,5 @@ def as_record(raw: dict[str, Any]) -> ProcessRecord:
         step_seconds=tuple(step["seconds"] for step in raw.get("steps", [])[1:]),
         losses=tuple(raw.get("step_losses") or ()),
         experiments=raw.get("experiments") or {},
-        cures=raw.get("cures") or {},
         raw=raw,
     )

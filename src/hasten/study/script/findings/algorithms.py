@@ -1,12 +1,15 @@
-"""Findings on how the devices compute: algorithms, precision, single images, and the balance between ranks."""
+"""Findings on how the devices compute: algorithms, precision, single images, threads, the balance between ranks."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
 
-from hasten.study.finding import Finding, ms
-from hasten.study.script.findings.experiments import costs
+from hasten.observe.cores import spin_text
+from hasten.observe.cpu_load import BUSY
+from hasten.study.finding import Finding, FindingText, ms
+from hasten.study.script.findings import texts
+from hasten.study.script.findings.experiments import saved_s
 from hasten.study.script.records import ProcessRecord
 
 FIXED = 0.8
@@ -33,54 +36,28 @@ def _single(record: ProcessRecord, shape: str, evidence: str) -> Iterator[Findin
     """2-D images one by one, where no GPU was there to measure a larger batch."""
     sides = [int(side) for side in shape.split("x")]
     if not record.on_gpu and len(sides) == 4 and sides[0] == 1 and sides[2] * sides[3] <= IMAGE:
-        yield record.finding(
-            "small-batch",
-            record.loader_site,
-            "the network sees one image at a time, which leaves most of a GPU idle",
-            "a batch of several images (and the learning rate with it)",
-            evidence=evidence,
-            level="note",
-        )
+        yield record.finding(texts.SMALL_BATCH, record.loader_site, evidence=evidence, level="note")
 
 
 def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
     if not record.cuda or not record.raw.get("convolutions"):
         return
     if record.raw.get("cudnn_deterministic"):
-        yield record.finding(
-            "deterministic",
-            record.root_site,
-            "cuDNN is kept to deterministic algorithms, which also leaves its search for the fastest out",
-            "torch.backends.cudnn.deterministic = False and benchmark = True, unless every run must repeat "
-            "(MONAI: set_determinism(None); Lightning: deterministic=False)",
-        )
+        yield record.finding(texts.DETERMINISTIC, record.root_site)
         return
     usual = sorted(shapes.values(), reverse=True)[:SHAPES]
-    cost = costs(record.experiments).get("cudnn-benchmark")
+    cost = saved_s(record.experiments, "cudnn_benchmark")
     # If the experiment on this GPU showed no gain, there is none.
     idle = cost is None and record.on_gpu and "base_s" in (record.experiments.get("cudnn_benchmark") or {})
     if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()) and not idle:
-        yield record.finding(
-            "cudnn-benchmark-off",
-            record.root_site,
-            "cuDNN takes its algorithms by rules of thumb although the input's shape stays the same",
-            "torch.backends.cudnn.benchmark = True",
-            evidence=evidence,
-            cost_s=cost,
-        )
+        yield record.finding(texts.CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence, cost_s=cost)
 
 
 def _precision(record: ProcessRecord) -> Iterator[Finding]:
     """A note for a GPU that isn't here; on a GPU the experiment decides."""
     autocast = record.listed_dict("autocast")
     if record.cuda and not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
-        yield record.finding(
-            "no-autocast",
-            record.root_site,
-            "forward and backward run in float32, where a GPU's tensor cores stay idle",
-            'with torch.autocast("cuda", dtype=torch.bfloat16): around the forward and the loss',
-            level="note",
-        )
+        yield record.finding(texts.NO_AUTOCAST, record.root_site, level="note")
 
 
 def parallel(records: Sequence[ProcessRecord]) -> list[Finding]:
@@ -92,10 +69,8 @@ def _wrapper(record: ProcessRecord) -> Iterator[Finding]:
     sites, gpus = record.listed_dict("mode_sites"), record.raw.get("cuda_devices", 0)
     if "data_parallel" in sites:
         yield record.finding(
-            "data-parallel",
+            texts.DATA_PARALLEL,
             sites["data_parallel"],
-            "DataParallel copies the network to every GPU in each step, and one process drives them all",
-            "torchrun --nproc-per-node=N, with DistributedDataParallel and a DistributedSampler",
             evidence=f"{gpus} GPUs here",
             level="finding" if gpus > 1 or record.assume_cuda else "note",
         )
@@ -124,11 +99,26 @@ def _balance(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
     most, slow = max(measured, key=lambda pair: pair[0])
     mean = statistics.fmean(seconds for seconds, _ in measured)
     if mean > 0 and most >= UNEQUAL * mean:
+        title = f"rank {slow.rank} has more work in a step than the others, which wait for it"
+        cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
         yield slow.finding(
-            "unequal-ranks",
+            FindingText("unequal-ranks", title, cure),
             slow.loader_site,
-            f"rank {slow.rank} has more work in a step than the others, which wait for it",
-            "give every rank the same number of samples of the same size: DistributedSampler, fixed crops",
             evidence="work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured),
             cost_s=most - mean,
         )
+
+
+def spinning(record: ProcessRecord) -> Iterator[Finding]:
+    """spinning-threads, of one process on a CPU, where no variable says how OpenMP's threads wait."""
+    threads, cores = int(record.raw.get("threads") or 1), int(record.raw.get("cores") or 0)
+    others = float(record.listed_dict("load").get("others") or 0.0)
+    if record.on_gpu or record.world > 1 or threads < 2 or not cores or record.raw.get("spin"):
+        return
+    if threads <= cores and (others <= BUSY or threads <= cores - others):
+        return
+    few = max(1, min(threads, round(cores - others)))
+    title = "torch's threads keep cores busy while they wait for one another, and do not all have a core"
+    cure = f"export {spin_text()} OMP_NUM_THREADS={few}, before Python starts"
+    evidence = f"{threads} threads on {cores} cores, of which other programs used {others:.1f}"
+    yield record.finding(FindingText("spinning-threads", title, cure), "", evidence=evidence)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, finding_from_share, ms
-from hasten.study.script.findings.experiments import costs
+from hasten.study.finding import CHECKPOINTS, VALIDATION, Finding, FindingText, finding_from_share, ms
 from hasten.study.script.records import WARMUP, ProcessRecord, place
 
 OFTEN = 0.2
@@ -16,66 +15,64 @@ MOST = 0.5
 """Share of the steps from which a profiler counts as always on: one with a schedule runs in a few."""
 
 _CALLS = {
-    "empty_cache": (
+    "empty_cache": FindingText(
         "empty-cache",
         "torch.cuda.empty_cache() in the loop gives memory back that the next step asks the driver for again",
         "remove the call",
     ),
-    "gc_collect": (
+    "gc_collect": FindingText(
         "gc-collect",
         "gc.collect() in the loop looks at every object of the process",
         "remove the call; tensors are freed when their last name goes",
     ),
-    "zero_grad": (
+    "zero_grad": FindingText(
         "zero-grad-memset",
         "gradients are filled with zeros, and then added to, rather than dropped",
         "zero_grad(set_to_none=True), the default",
     ),
 }
 _MODES = {
-    "anomaly": (
+    "anomaly": FindingText(
         "anomaly-detection",
         "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
         "remove torch.autograd.set_detect_anomaly(True) (Lightning: detect_anomaly=False)",
     ),
-    "profiler": (
+    "profiler": FindingText(
         "profiler-on",
         "a profiler records every step",
         "remove it, or give it schedule(wait=1, warmup=1, active=3, repeat=1)",
     ),
-    "nvtx": ("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
+    "nvtx": FindingText("nvtx-on", "emit_nvtx() marks every operation of every step", "use it under Nsight only"),
 }
+_GRADCHECK = FindingText(
+    "gradcheck",
+    "gradients are checked against finite differences while training",
+    "move torch.autograd.gradcheck into a test",
+)
 
 
 def find(record: ProcessRecord) -> list[Finding]:
     """empty-cache, gc-collect, zero-grad-memset, anomaly-detection, profiler-on, nvtx-on and gradcheck."""
-    measured, calls, findings = costs(record.experiments), record.listed("calls"), []
+    calls, findings = record.listed("calls"), []
     for call in calls:
         cost, count = record.per_step(call["seconds"]), record.per_step(call["count"])
         if call["kind"] not in _CALLS or (count < OFTEN and cost < SHARE * record.step_s):
             continue
-        name, title, cure = _CALLS[call["kind"]]
+        text = _CALLS[call["kind"]]
         evidence = f"{count:.1f} a step, {ms(cost)} of {ms(record.step_s)}"
         more: dict[str, object] = {}
-        if name == "empty-cache" and not record.on_gpu:  # without CUDA the call returns at once
+        if call["kind"] == "empty_cache" and not record.on_gpu:  # without CUDA the call returns at once
             more = {"gain": None, "level": "finding" if record.cuda else "note"}
-        cost = measured.get(name, cost)
-        findings.append(record.finding(name, call["site"], title, cure, evidence=evidence, cost_s=cost, **more))
+        findings.append(record.finding(text, call["site"], evidence=evidence, cost_s=cost, **more))
     sites = record.listed_dict("mode_sites")
     for kind, mode in record.listed_dict("modes").items():
         if mode["steps"] >= MOST * max(1, record.steps - 1):
-            name, title, cure = _MODES[kind]
             evidence = f"on in {mode['steps']} of {record.steps - 1} steps"
-            cost_s = measured.get(name)
-            findings.append(record.finding(name, sites.get(kind, ""), title, cure, evidence=evidence, cost_s=cost_s))
-    title, cure = (
-        "gradients are checked against finite differences while training",
-        "move torch.autograd.gradcheck into a test",
-    )
+            findings.append(record.finding(_MODES[kind], sites.get(kind, ""), evidence=evidence))
     for call in calls:
         if call["kind"] == "gradcheck":
             cost, evidence = record.per_step(call["seconds"]), f"{call['count']} times, {ms(call['seconds'])} in all"
-            findings.append(record.finding("gradcheck", call["site"], title, cure, evidence=evidence, cost_s=cost))
+            findings.append(record.finding(_GRADCHECK, call["site"], evidence=evidence, cost_s=cost))
     return findings
 
 
@@ -91,12 +88,16 @@ def _validation(record: ProcessRecord) -> list[Finding]:
         return []
     seconds = statistics.fmean(each["seconds"] for each in validations)
     return finding_from_share(
-        cost, step_s, VALIDATION, saved_s=0.8 * cost, name="validation-share",
+        cost,
+        step_s,
+        VALIDATION,
+        saved_s=0.8 * cost,
+        name="validation-share",
         title="validation takes a large part of the time",
         where=place(validations[-1]["site"]),
         cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
         evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
-    )  # fmt: skip
+    )
 
 
 def _checkpoints(record: ProcessRecord) -> list[Finding]:
@@ -107,9 +108,12 @@ def _checkpoints(record: ProcessRecord) -> list[Finding]:
     # A median, as the first save of a process also imports modules.
     usual = statistics.median(each["seconds"] for each in saves)
     return finding_from_share(
-        usual * len(saves) / measured, record.step_s, CHECKPOINTS, name="checkpoint-stall",
+        usual * len(saves) / measured,
+        record.step_s,
+        CHECKPOINTS,
+        name="checkpoint-stall",
         title="the training stands still while checkpoints are written",
         where=place(saves[-1]["site"]),
         cure="save less often, or copy the state to the host and write it from a thread",
         evidence=f"{len(saves)} saves of {ms(usual)} in {measured} steps",
-    )  # fmt: skip
+    )

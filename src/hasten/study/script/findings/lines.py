@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from hasten.study.finding import Finding, ms
+from hasten.study.finding import Finding, FindingText, ms
+from hasten.study.script.findings import texts
 from hasten.study.script.findings.tensors import MAPS
 from hasten.study.script.records import ProcessRecord, place
 
@@ -31,9 +32,6 @@ HOST = (
     "pandas", "imageio", "numba", "multiprocessing", "queue", "threading",
 )  # fmt: skip
 PLOTS = ("matplotlib", "seaborn", "plotly")
-
-
-_METRIC_CURE = "compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown"
 
 
 def find(record: ProcessRecord) -> list[Finding]:
@@ -70,10 +68,9 @@ def _cost(record: ProcessRecord, seconds: float) -> float | None:
     return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
 
 
-def _finding(record: ProcessRecord, cost: float | None, *texts: str, evidence: str) -> Finding:
-    """texts: as `ProcessRecord.finding` takes them."""
+def _finding(record: ProcessRecord, cost: float | None, text: FindingText, site: str, *, evidence: str) -> Finding:
     level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
-    return record.finding(*texts, evidence=evidence, cost_s=cost, level=level)
+    return record.finding(text, site, evidence=evidence, cost_s=cost, level=level)
 
 
 def _histograms(record: ProcessRecord) -> Iterator[Finding]:
@@ -81,20 +78,18 @@ def _histograms(record: ProcessRecord) -> Iterator[Finding]:
         if call["kind"] == "histogram" and call["count"] >= HISTOGRAMS:
             sampled = sum(line["seconds"] for line in record.listed("lines") if line["site"] == call["site"])
             yield _finding(
-                record, _cost(record, max(call["seconds"], sampled)), "histograms", call["site"],
-                "histograms of many tensors are made on the host, where the training waits for them",
-                "make them every epoch, of a few layers, with torch.histc on the device",
+                record,
+                _cost(record, max(call["seconds"], sampled)),
+                texts.HISTOGRAMS,
+                call["site"],
                 evidence=f"{call['count']} histograms in {record.steps} steps",
-            )  # fmt: skip
+            )
 
 
 def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
     cost = _cost(record, sum(packages[name] for name in PLOTS))
     if cost is not None:
-        yield _finding(
-            record, cost, "sync-plot", site, "the training waits while figures are drawn",
-            "draw less often, or copy the arrays and draw them in another process", evidence=f"{ms(cost)} a step",
-        )  # fmt: skip
+        yield _finding(record, cost, texts.SYNC_PLOT, site, evidence=f"{ms(cost)} a step")
 
 
 def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
@@ -108,10 +103,12 @@ def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str
     cost = _cost(record, sum(packages.values()) if reads else host)
     if cost is not None and (reads or (validating and host)):
         yield _finding(
-            record, cost, "host-metric", site,
-            "score maps are copied to the host and worked on there, while the network waits", _METRIC_CURE,
-            evidence=f"{ms(cost)} a step{' of validation rounds' if validating else ''}",
-        )  # fmt: skip
+            record,
+            cost,
+            texts.HOST_METRIC,
+            site,
+            evidence=f"{ms(cost)} a step{(' of validation rounds' if validating else '')}",
+        )
 
 
 def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
@@ -123,10 +120,7 @@ def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
         if read.get("validating") and many:
             sites[read["site"]] = max(sites.get(read["site"], 0), read["count"])
     for site, count in sites.items():
-        yield record.finding(
-            "host-metric", site, "score maps are copied to the host one after another in validation rounds",
-            _METRIC_CURE, evidence=f"{count} copies in {rounds} rounds", level="note",
-        )  # fmt: skip
+        yield record.finding(texts.COPIED_MAPS, site, evidence=f"{count} copies in {rounds} rounds", level="note")
 
 
 def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
@@ -137,25 +131,18 @@ def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterat
     evidence = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
     waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
     if record.per_step(waits) < cost / 2:
-        yield _finding(
-            record, cost, "no-workers", site,
-            "the training's own process prepares data at this line, and the network waits for it",
-            "do it in the Dataset of a DataLoader(..., num_workers=2) or more", evidence=evidence,
-        )  # fmt: skip
+        yield _finding(record, cost, texts.LOOP_LOADS, site, evidence=evidence)
     opened = next((each for each in record.listed("opened") if each["site"] == site), None)
     if opened and opened["opens"] >= AGAIN * opened["files"] and record.per_step(opened["opens"]) >= 1:
         yield _finding(
-            record, cost, "uncached-items", site, "the same files are read and unpacked again and again",
-            "read each once, and keep it in memory",
+            record,
+            cost,
+            texts.FILES_READ_AGAIN,
+            site,
             evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
-        )  # fmt: skip
+        )
     if cost >= HEAVY * record.step_s:
-        yield _finding(
-            record, cost, "heavy-items", site,
-            "making the data takes much of the time, and where there are few cores workers don't hide it",
-            "keep what is the same each time, uncompressed, and transform a batch at a time with torch",
-            evidence=evidence,
-        )  # fmt: skip
+        yield _finding(record, cost, texts.LOOP_HEAVY, site, evidence=evidence)
 
 
 def _loops(record: ProcessRecord) -> Iterator[Finding]:
@@ -167,7 +154,5 @@ def _loops(record: ProcessRecord) -> Iterator[Finding]:
     for site, call in calls.items():
         if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_"):
             yield record.finding(
-                "python-loop", site, "a loop of Python over tensors launches a small operation for each of them",
-                "take them all at once: torch._foreach_lerp_ and the like, torch.nn.utils, or a stacked tensor",
-                evidence=f"{call['count']} calls of {call['function']} in a step", level="note",
-            )  # fmt: skip
+                texts.PYTHON_LOOP, site, evidence=f"{call['count']} calls of {call['function']} in a step", level="note"
+            )

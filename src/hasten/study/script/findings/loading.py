@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from hasten.observe.cores import usable_cores
-from hasten.study.finding import WAITS, Finding, finding_from_share, gain_of, ms
-from hasten.study.script.findings.experiments import step_of
-from hasten.study.script.findings.loader_experiments import measured_loops, too_few, too_many
+from hasten.study.finding import WAITS, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.study.script.findings import texts
+from hasten.study.script.findings.experiments import measured_loops, step_of, too_few, too_many
 from hasten.study.script.records import ProcessRecord, place
 from hasten.study.script.time_split import contended_s
 
@@ -43,11 +43,12 @@ def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]
     # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
     measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
     name, title = too_few(0)
+    workers = min(4, usable_cores())
+    cure = f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
     yield record.finding(
-        name,
+        FindingText(name, title, cure),
         loader["site"],
-        title,
-        f"DataLoader(..., num_workers={min(4, usable_cores())}, persistent_workers=True)",
+        switch="" if measured else f"workers={workers}",
         evidence=evidence,
         cost_s=wait,
         gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
@@ -63,14 +64,9 @@ def _many(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
     lost_s = contended_s(record)
     suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
     name, title = too_many(workers, cores)
-    yield record.finding(
-        name,
-        loader["site"],
-        title,
-        f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
-        evidence=f"{cores} cores{suffix}",
-        level="note",
-    )
+    cure = f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each"
+    evidence = f"{cores} cores{suffix}"
+    yield record.finding(FindingText(name, title, cure), loader["site"], evidence=evidence, level="note")
 
 
 def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
@@ -78,11 +74,15 @@ def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
     if not loader["num_workers"] or loader["prefetch_factor"] != 1:
         return []
     return finding_from_share(
-        wait, record.step_s, WAITS, name="no-prefetch",
+        wait,
+        record.step_s,
+        WAITS,
+        name="no-prefetch",
         title="workers prepare only one batch ahead, and the training waits whenever one is late",
-        where=place(loader["site"]), cure="DataLoader(..., prefetch_factor=4)",
+        where=place(loader["site"]),
+        cure="DataLoader(..., prefetch_factor=4)",
         evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
-    )  # fmt: skip
+    )
 
 
 def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
@@ -91,12 +91,15 @@ def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
         return []
     usual = loader["wait_s"] / max(1, loader["batches"])
     return finding_from_share(
-        record.per_step(sum(max(0.0, start - usual) for start in again)), record.step_s, RESTARTS,
+        record.per_step(sum(max(0.0, start - usual) for start in again)),
+        record.step_s,
+        RESTARTS,
         name="no-persistent-workers",
-        title="the workers are started again for every pass over the data", where=place(loader["site"]),
+        title="the workers are started again for every pass over the data",
+        where=place(loader["site"]),
         cure="DataLoader(..., persistent_workers=True)",
         evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
-    )  # fmt: skip
+    )
 
 
 def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
@@ -108,10 +111,8 @@ def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
             return
         cost = record.per_step(copies.get("seconds", 0.0))
     yield record.finding(
-        "unpinned-memory",
+        texts.UNPINNED_MEMORY,
         loader["site"],
-        "batches are copied to the GPU from pageable memory, and the host waits for each copy",
-        "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
         evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
         cost_s=cost,
         level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
@@ -149,11 +150,8 @@ def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]
         )
     return [
         record.finding(
-            "heavy-items",
+            texts.HEAVY_ITEMS,
             loaders[0]["site"],
-            "the items cost so much work that no number of workers hides all of it",
-            "cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
-            "hasten.compile_transforms(chain)",
             evidence=evidence,
             cost_s=cost,
             level="note" if cost < HEAVY * record.step_s else "finding",
@@ -170,17 +168,11 @@ def nnunet(record: ProcessRecord) -> list[Finding]:
     # On a CPU the training's cores then make the batches, which costs about half of the wait.
     saved = wait + reads if record.on_gpu else wait / 2
     arguments = " ".join(_without_trainer(trainer["arguments"]))
-    return [
-        record.finding(
-            "nnunet-loader",
-            "nnUNetTrainer.train_step",
-            "nnU-Net waits for its loader processes, and reads the loss in every step",
-            f"pip install 'hasten[nnunet]', then: hasten nnunet train {arguments}",
-            evidence=f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device",
-            cost_s=wait + reads,
-            gain=gain_of(saved, step_s),
-        )
-    ]
+    title = "nnU-Net waits for its loader processes, and reads the loss in every step"
+    cure = f"pip install 'hasten[nnunet]', then: hasten nnunet train {arguments}"
+    evidence = f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device"
+    text, site = FindingText("nnunet-loader", title, cure), "nnUNetTrainer.train_step"
+    return [record.finding(text, site, evidence=evidence, cost_s=wait + reads, gain=gain_of(saved, step_s))]
 
 
 def _without_trainer(arguments: list[str]) -> list[str]:

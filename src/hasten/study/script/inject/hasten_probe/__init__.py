@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
 def start() -> None:
     """Wait until the script imports torch. Only imports the standard library itself."""
-    from .hook import after_import
-
     after_import("torch", _install)
 
 
 def _install() -> None:
     """Patch the torch that was just imported, for this process and its forks."""
-    from . import on_data, on_modes, on_modules, on_steps, on_tensors
+    from . import cures, on_data, on_modes, on_modules, on_steps, on_tensors
     from .session import Session
 
     session = Session(json.loads(os.environ["HASTEN_DOCTOR"]))
@@ -25,19 +26,47 @@ def _install() -> None:
     for part in (on_data, on_tensors, on_modules, on_modes, on_steps):
         part.install(session)
     os.register_at_fork(after_in_child=session.begin_forked)
-    session.cures = _applied(os.environ.get("HASTEN_DOCTOR_CURES", ""))
+    for switch in session.wanted["switches"]:
+        cures.apply(switch)
 
 
-def _applied(names: str) -> dict[str, Any]:
-    """The description of each applied cure, or its error as text."""
-    if not names:
-        return {}
-    from . import cures
+class _Finder:
+    def __init__(self, name: str, call: Callable[[], object]) -> None:
+        self._name = name
+        self._call = call
+        self._searching = False
 
-    results = {}
-    for name in names.split(","):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._name or self._searching:
+            return None
+        self._searching = True
         try:
-            results[name] = cures.apply(name)
-        except Exception as error:
-            results[name] = f"{type(error).__name__}: {error}"
-    return results
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching = False
+        loader = spec.loader if spec is not None else None
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            # Restore the loader.
+            vars(loader).pop("exec_module", None)
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            try:
+                self._call()
+            except Exception as error:
+                print(f"hasten doctor: cannot watch {name} ({type(error).__name__}: {error})", file=sys.stderr)
+
+        vars(loader)["exec_module"] = exec_module
+        return spec
+
+
+def after_import(name: str, call: Callable[[], object]) -> None:
+    """Call `call()` once `name` is imported; print what it raises to stderr instead of propagating it."""
+    if name in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _Finder(name, call))

@@ -193,19 +193,6 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
     return list(dict.fromkeys(idle))
 
 
-def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    """Forward and backward on plain tensors, if the batch has a tensor subclass that intercepts every operation."""
-    if not session.subclass:
-        return {"skipped": "the batches are plain tensors"}
-
-    def plain(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.as_subclass(torch.Tensor)
-
-    clone = net.copied()
-    other = net.cycle(clone, mapped(net.args, plain), mapped(net.kwargs, plain))
-    return {**versus(net.cycle(clone), other, seconds, net.sync), "subclass": session.subclass}
-
-
 def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     others = [each for each in nets(session) if each.module is not net.module]  # A GAN's discriminator, say.
     for each in (net, *others):
@@ -322,36 +309,3 @@ def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
     accepted = inspect.signature(type(optimizer).__init__).parameters
     options = {key: value for key, value in {**optimizer.defaults, **changed}.items() if key in accepted}
     return type(optimizer)(groups, **options)
-
-
-def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
-    """Writing zeros into the gradients, the base, against setting them to None."""
-    clone = _cloned(optimizer, {})
-    parameters = _parameters(clone)
-    gradients = [p.grad for p in parameters]
-
-    def forget() -> None:
-        for parameter, gradient in zip(parameters, gradients):  # noqa: B905
-            parameter.grad = None
-            # As backward does: it assigns its tensor if there is no gradient, and adds to one otherwise.
-            parameter.grad = gradient
-
-    def write() -> None:
-        for parameter, gradient in zip(parameters, gradients):  # noqa: B905
-            assert gradient is not None
-            gradient.zero_()
-            gradient.add_(0.0)
-            parameter.grad = gradient
-
-    return versus(write, forget, seconds, sync_of(parameters[0].device))
-
-
-def anomaly(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    """Forward and backward under anomaly detection, the base, against without."""
-    cycle = net.cycle(net.copied())
-
-    def watched() -> None:
-        with torch.autograd.set_detect_anomaly(True):
-            cycle()
-
-    return versus(watched, cycle, seconds, net.sync)

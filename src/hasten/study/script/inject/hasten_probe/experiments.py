@@ -17,27 +17,23 @@ from .exp_time import Others, random_state_kept
 SHARES = {
     "workers": 0.30,
     "items": 0.10,
-    "plain_tensors": 0.08,
     "doubled_batch": 0.12,
     "autocast": 0.14,
     "fused": 0.10,
     "channels_last": 0.10,
     "conv_bias": 0.09,
     "cudnn_benchmark": 0.05,
-    "zero_grad": 0.05,
-    "anomaly": 0.05,
 }
 """Shares of the time for all experiments; unused time goes to the later ones."""
 TOUCHES = {
     "workers": ("wait", "sample", "forward", "backward"),
     "items": ("wait", "sample"),
     "fused": ("optimizer",),
-    "zero_grad": ("optimizer",),
 }
 """Parts of a step that an experiment's cure could shorten; by default forward, backward, sample and overhead."""
-LIKELY = {"workers": 0.8, "items": 0.8, "anomaly": 0.5, "doubled_batch": 0.4, "plain_tensors": 0.4, "autocast": 0.3}
+LIKELY = {"workers": 0.8, "items": 0.8, "doubled_batch": 0.4, "autocast": 0.3}
 """Share of these parts that a working cure saves; by default a tenth."""
-ALWAYS = ("items", "plain_tensors", "conv_bias")
+ALWAYS = ("items", "conv_bias")
 """Experiments whose observation is worth reporting even without a gain or time to measure it."""
 NOTHING = 0.02
 """Largest possible gain, as a share of a step, below which an experiment isn't worth its time."""
@@ -59,10 +55,9 @@ def run(session: Any) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
         stack.enter_context(_not_ended(session))
-        anomaly = torch.is_anomaly_enabled()
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(torch.enable_grad())
-        calls, reason, results["device"] = _calls(session, anomaly)
+        calls, reason, results["device"] = _calls(session)
         expected = _expected(session, calls)
         calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
         hopeless = [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]
@@ -117,7 +112,7 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
     return result
 
 
-def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
+def _calls(session: Any) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
     """The experiments to run, why the others aren't, and the type of the device."""
     calls: dict[str, Callable[[float], dict[str, Any]]] = {
         "workers": lambda seconds: exp_loader.workers(session, seconds, _cycle(session)),
@@ -126,19 +121,16 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
     if session.optimizers:
         optimizer, site = session.optimizers[0]
         calls["fused"] = lambda seconds: exp_net.fused(optimizer, site, session, seconds)
-        calls["zero_grad"] = lambda seconds: exp_net.zero_grad(optimizer, session, seconds)
     nets = exp_net.nets(session)
     if not nets:
         return calls, "no network that trains was called with a batch", "cpu"
     net = nets[0]
     if exp_net.compiled(net.module):
         return calls, "the network is compiled: each arm would compile again", net.device.type
-    for name in ("doubled_batch", "autocast", "channels_last", "conv_bias", "plain_tensors"):
+    for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
         calls[name] = _on_net(getattr(exp_net, name), net, session)
     if net.device.type == "cuda":
         calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
-    if anomaly:
-        calls["anomaly"] = _on_net(exp_net.anomaly, net, session)
     calls = {name: calls[name] for name in SHARES if name in calls}
     return calls, "not called for in this script", net.device.type
 

@@ -70,7 +70,6 @@ class Session:
         self.budget_s: float = request["budget"]
         self.assume_cuda: bool = request["cuda"]
         self.cores = usable_cores(request["cores"])
-        self.cures: dict[str, Any] = {}
         self.begin()
 
     def begin(self) -> None:

@@ -14,14 +14,12 @@ from hasten.report.html import write_page
 from hasten.report.model import Page, Section, Table
 from hasten.study.finding import ms
 from hasten.study.folder import writing_to
-from hasten.study.tune.search import ArmResult, SearchRow
-from hasten.study.tune.setting import Change, changes_text, value_of
+from hasten.study.tune.search import ArmResult, SearchRow, changes_text, value_text
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
 _SEEMS = 1.03
 """Gain from which an unclear comparison is reported as promising."""
-_ORDER = ("won", "same", "lost", "unclear", "disagreed", "failed", "not tried")
-_UNITS = {"step": "step", "run": "step with its batch", "validate": "validation", "update": "update"}
+_UNITS = {"train": "step with its batch", "validate": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,18 +29,18 @@ class Tuned:
     config: RunConfig
     """The run as in tuned.yaml."""
     out: Path
-    changes: tuple[Change, ...]
-    """Fields of the run's YAML that are not as they were; none if nothing was clearly faster."""
+    changes: dict[str, tuple[Any, Any]]
+    """Fields of the run's YAML that are not as they were, before and after; none if nothing was clearly faster."""
     rows: tuple[SearchRow, ...]
     """Everything that was tried, or not, in order."""
     gain: ArmResult | None
     """Gain of all changes together on the run's steps; None if nothing won."""
     suggestions: tuple[str, ...]
-    """Winners that are not taken, or have no field in a run's YAML."""
+    """Winners that are not taken."""
     notes: tuple[str, ...]
     """Caveats."""
     about: dict[str, Any]
-    """The machine, network and shape that it holds for."""
+    """The machine that it holds for."""
     busy: bool = False
     """Whether other programs kept the machine too busy for a conclusion."""
     seconds: float = 0.0
@@ -51,9 +49,8 @@ class Tuned:
     @property
     def verdict(self) -> str:
         """One sentence."""
-        gain = self.gain
-        if gain is not None and gain.gain is not None and gain.low is not None and gain.high is not None:
-            return f"The run is {gain.gain:.2f} times as fast as it was ({gain.low:.2f} to {gain.high:.2f})."
+        if self.gain is not None:
+            return f"The run is {_gain_text(self.gain)} times as fast as it was."
         if self.busy and not self.changes:
             busy = "No conclusion: this machine was busy with other programs, and the run stays as it was given."
             return f"{busy}{self._promising()}"
@@ -66,33 +63,38 @@ class Tuned:
 
     def _promising(self) -> str:
         """What gained most of what stayed unclear: a partial answer; empty where nothing seemed to gain."""
-        unclear = [(row, row.measured) for row in self.rows if row.verdict == "unclear" and row.measured is not None]
+        unclear = [(row, row.measured) for row in self.rows if row.measured is not None and row.verdict == "unclear"]
         row, best = max(unclear, key=lambda pair: pair[1].gain or 0.0, default=(None, None))
         if row is None or best is None or (best.gain or 0.0) <= _SEEMS:
             return ""
-        ends = f" ({best.low:.2f} to {best.high:.2f})" if best.low and best.high else ""
-        return f" Most promising, and not proven: {changes_text(row.changes)}, {best.gain:.2f} times as fast{ends}."
+        return f" Most promising, and not proven: {changes_text(row.changes)}, {_gain_text(best)} times as fast."
 
     def lines(self) -> list[str]:
         """Lines for a terminal: the verdict, what changed, what else won, and the notes."""
         return [
             self.verdict,
-            *(f"  {change}" for change in self.changes),
+            *(f"  {name}: {value_text(old)} -> {value_text(new)}" for name, (old, new) in self.changes.items()),
             *(f"also: {text}" for text in self.suggestions),
             *(f"note: {text}" for text in self.notes),
         ]
+
+
+def _gain_text(measured: ArmResult) -> str:
+    interval = "" if measured.low is None or measured.high is None else f" ({measured.low:.2f} to {measured.high:.2f})"
+    return f"{measured.gain or 1.0:.2f}{interval}"
 
 
 def write_tuned(tuned: Tuned) -> None:
     """Raises ValueError if the folder can't be written to."""
     with writing_to(tuned.out):
         write_text(tuned.out / TUNED_YAML, dump_run(tuned.config))
-        write_json(tuned.out / TUNE_JSON, as_json(tuned))
-    _write_page(tuned)
+        write_json(tuned.out / TUNE_JSON, _as_json(tuned))
+    write_page(_page(tuned), tuned.out / TUNE_HTML)
 
 
-def as_json(tuned: Tuned) -> dict[str, Any]:
-    names = ("verdict", "busy", "seconds", "budget", "gain", "changes", "suggestions", "notes", "about")
+def _as_json(tuned: Tuned) -> dict[str, Any]:
+    names = ("verdict", "busy", "seconds", "budget", "gain", "suggestions", "notes", "about")
+    changes = [{"field": name, "before": old, "after": new} for name, (old, new) in tuned.changes.items()]
     rows = [
         {
             "stage": row.stage,
@@ -103,21 +105,19 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
         }
         for row in tuned.rows
     ]
-    return {**{name: getattr(tuned, name) for name in names}, "rows": rows}
+    return {**{name: getattr(tuned, name) for name in names}, "changes": changes, "rows": rows}
 
 
-def _write_page(tuned: Tuned) -> None:
-    counts = {verdict: sum(row.verdict == verdict for row in tuned.rows) for verdict in _ORDER}
-    other_verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
-    gain = tuned.gain.gain if tuned.gain is not None and tuned.gain.gain is not None else 1.0
-    compared = str(sum(row.measured is not None for row in tuned.rows))
+def _page(tuned: Tuned) -> Page:
+    won = sum(row.verdict == "won" for row in tuned.rows)
+    untried = sum(row.measured is None for row in tuned.rows)
     cards = (
-        ("Speed", f"{gain:.2f} ×", "against the run as it was given"),
+        ("Speed", f"{tuned.gain.gain or 1.0:.2f} ×" if tuned.gain else "1.00 ×", "against the run as it was given"),
         ("Changed", str(len(tuned.changes)), "fields of the run's YAML"),
-        ("Compared", compared, f"{counts['won']} won, {other_verdicts}"),
+        ("Compared", str(len(tuned.rows) - untried), f"{won} won, {untried} not tried"),
         ("Time", f"{tuned.seconds:.0f} s", f"of {tuned.budget:.0f} s"),
     )
-    changes = tuple((change.field, value_of(change.before), value_of(change.after)) for change in tuned.changes)
+    changes = tuple((name, value_text(old), value_text(new)) for name, (old, new) in tuned.changes.items())
     sections = [
         Section(
             "What changes",
@@ -129,42 +129,22 @@ def _write_page(tuned: Tuned) -> None:
     ]
     if tuned.suggestions:
         sections.append(Section("What else won", text="\n\n".join(tuned.suggestions)))
-    stages = dict.fromkeys(row.stage for row in tuned.rows if row.measured is not None)
-    sections += [_section(stage, [row for row in tuned.rows if row.stage == stage]) for stage in stages]
-    late = [row for row in tuned.rows if row.stage not in stages]
-    if late:
-        settings: dict[tuple[str, str], list[str]] = {}
-        for row in late:
-            settings.setdefault((row.stage, row.why), []).append(changes_text(row.changes))
-        rows = tuple((stage, "\n".join(texts), why) for (stage, why), texts in settings.items())
-        sections.append(Section("Not tried", table=Table(("stage", "settings", "why"), rows)))
-    facts = tuple((name, _fact_text(value)) for name, value in tuned.about.items() if value)
+    for stage in dict.fromkeys(row.stage for row in tuned.rows):
+        rows = [row for row in tuned.rows if row.stage == stage]
+        columns = ("tried", "time", "of the base", "gain", "verdict", "remark")
+        table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3))
+        text = f"Timed: a {_UNITS[rows[0].kind]}. Each line against the best setting before it."
+        sections.append(Section(stage[:1].upper() + stage[1:], text=text, table=table))
+    facts = tuple((name, str(value)) for name, value in tuned.about.items())
     sections.append(Section("What it holds for", table=Table(("", "value"), facts)))
-    page = Page(title="Tuning", verdict=tuned.verdict, cards=cards, sections=tuple(sections))
-    write_page(page, tuned.out / TUNE_HTML)
-
-
-def _fact_text(value: Any) -> str:
-    """A value in words; of a group of settings, those that are set."""
-    if not isinstance(value, dict):
-        return str(value)
-    return ", ".join(f"{name} {each}" for name, each in value.items() if each)
-
-
-def _section(stage: str, rows: list[SearchRow]) -> Section:
-    columns = ("tried", "time", "of the base", "gain", "interval", "verdict", "remark")
-    table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3, 4))
-    text = f"Timed: a {_UNITS[rows[0].kind]}. Each line against the best setting before it."
-    return Section(stage[:1].upper() + stage[1:], text=text, table=table)
+    return Page(title="Tuning", verdict=tuned.verdict, cards=cards, sections=tuple(sections))
 
 
 def _texts(row: SearchRow) -> tuple[str, ...]:
-    measured = row.measured
-    verdict = f"{row.verdict}, taken" if row.taken else row.verdict
+    measured, verdict = row.measured, f"{row.verdict}, taken" if row.taken else row.verdict
     if measured is None:
-        return changes_text(row.changes), "", "", "", "", verdict, row.why
-    interval = "" if measured.low is None or measured.high is None else f"{measured.low:.2f}–{measured.high:.2f}"
-    gain = "" if measured.gain is None else f"{measured.gain:.2f}"
+        return changes_text(row.changes), "", "", "", verdict, row.why
+    gain = "" if measured.gain is None else _gain_text(measured)
     times = ("" if seconds is None else ms(seconds) for seconds in (measured.seconds, measured.base_seconds))
     remark = "; ".join(dict.fromkeys(text for text in (row.why, measured.agreement) if text))
-    return changes_text(row.changes), *times, gain, interval, verdict, remark
+    return changes_text(row.changes), *times, gain, verdict, remark
