@@ -25,7 +25,7 @@ from hasten.study.tune import run as tune_module
 from hasten.study.tune import tune
 from hasten.study.tune.search import ArmResult, SearchRow
 from tests.engine.runs import at_step, config_of, metrics
-from tests.study.tune.test_tune import FakeTimer
+from tests.study.tune.test_tune import FakeArms
 
 REASONS = {
     Decision: "reason",
@@ -105,22 +105,17 @@ def test_a_run_and_the_rest_of_it(source: Path, tmp_path: Path, monkeypatch: pyt
     assert last["compiled batch program"] == first["compiled batch program"] == (False, "measured")
 
 
-@pytest.mark.parametrize(("override", "asked"), [("train.precision=fp32", True), ("train.precision=null", False)])
-def test_the_doctor_compares_what_the_user_set(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, asked: bool
-) -> None:
-    def probed(config: RunConfig, folder: Path) -> bool:
-        calls: list[Any] = []
-        monkeypatch.setattr(doctor, "slower_than", lambda *_, **__: calls.append(1) or {})
-        doctor.diagnose_run(config, steps=2, seconds=0.2)
-        return bool(calls)
+def test_the_doctor_of_a_run(source: Path, tmp_path: Path) -> None:
+    def settings(config: RunConfig, folder: Path) -> dict[str, Any]:
+        return doctor.diagnose_run(config, steps=2, seconds=0.2).settings
 
-    assert list(_both(source, tmp_path, probed, override, "train.channels_last=null")) == [asked, asked]
+    told, silent = _both(source, tmp_path, settings, "train.precision=fp32", "train.channels_last=null")
+    assert told == silent
 
 
 def test_tuning(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    timer = type("Fake", (FakeTimer,), {"factors": {("precision", "bf16"): 0.5, ("infer_batch", 8): 0.5}})
-    monkeypatch.setattr(tune_module, "ArmTimer", timer)
+    arms = type("Fake", (FakeArms,), {"factors": {("train.precision", "bf16"): 0.5, ("infer.batch_size", 8): 0.5}})
+    monkeypatch.setattr(tune_module, "Arms", arms)
 
     def tuned(config: RunConfig, folder: Path) -> Any:
         result = tune(config, folder / "out")
