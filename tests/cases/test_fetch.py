@@ -65,7 +65,7 @@ def test_a_file_is_fetched_once_and_then_kept(server: Served, tmp_path: Path) ->
     made = get(server, tmp_path)
     assert made == Fetched(path=tmp_path / f"http/127.0.0.1:{server.port}/set/a.nii.gz", how="new", size=len(CONTENT))
     assert made.path.read_bytes() == CONTENT
-    record = json.loads(record_path(made.path).read_text())["body"]
+    record = json.loads(record_path(made.path).read_text())
     assert record["sha256"] == hashlib.sha256(CONTENT).hexdigest()
     assert record["size"] == len(CONTENT)
     status = made.path.stat()

@@ -174,7 +174,7 @@ def _listed_cases(path: Path, dataset: object, place: FileLocator) -> dict[str, 
 
 def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
     """The cases of imagesTr and labelsTr, whose files end in `kind`."""
-    if place.url and not (place.folder / "imagesTr").is_dir():
+    if place.url:
         raise ValueError(
             f'{path}: lists no files, which a remote source must; add "dataset" with every case, or copy it.'
         )

@@ -1,22 +1,18 @@
-"""Records of local copies of remote files: stored next to them with a checksum."""
+"""Records of local copies of remote files, stored next to them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 from hasten.cases.transport import Stat
 from hasten.files import hash_file, replacing
 
 log = logging.getLogger(__name__)
-
-_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,25 +39,23 @@ def record_path(target: Path) -> Path:
 
 
 def write_record(target: Path, record: FileRecord) -> None:
-    write_json(record_path(target), asdict(record))
-
-
-def write_json(path: Path, body: Any) -> None:
-    """Write plain JSON values with their checksum; a reader sees the old file or the new one. Raises OSError."""
-    text = json.dumps({"format": _FORMAT, "body": body, "sha256": _digest(body)})
+    """Write the record of a copy; a reader sees the old one or the new one. Raises OSError."""
+    path = record_path(target)
     with replacing(path, path.with_name(f"{path.name}.{token_hex(4)}.partial")) as file:
-        file.write(f"{text}\n".encode("ascii"))
+        file.write(json.dumps(asdict(record)).encode("ascii"))
 
 
-def read_json(path: Path) -> Any:
-    """The content of `write_json`, or None if it is missing or damaged; the latter with a warning."""
+def _read_record(target: Path) -> FileRecord | None:
+    """The record of a copy; None if it is missing, or with a warning if it is damaged."""
+    path = record_path(target)
     try:
         content = json.loads(path.read_bytes())
-        if content["format"] == _FORMAT and content["sha256"] == _digest(content["body"]):
-            return content["body"]
+        record = FileRecord(**content.get("body", content))  # earlier versions wrote it as a "body"
+        if all(isinstance(getattr(record, each.name), str if each.type == "str" else int) for each in fields(record)):
+            return record
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         pass
     log.warning("%s: is damaged; what it describes is downloaded again", path)
     return None
@@ -76,10 +70,9 @@ def complete_copy(target: Path, *, verify: bool = False) -> FileRecord | None:
         status = target.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    body = read_json(record_path(target))
-    if body is None:
+    record = _read_record(target)
+    if record is None:
         return None
-    record = FileRecord(**body)
     damage = ""
     if status.st_size != record.size:
         damage = f"has {status.st_size} bytes, not {record.size}"
@@ -93,7 +86,3 @@ def complete_copy(target: Path, *, verify: bool = False) -> FileRecord | None:
         with suppress(OSError):  # a copy that only others can write is as valid
             write_record(target, replace(record, mtime_ns=status.st_mtime_ns))
     return record
-
-
-def _digest(body: Any) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -100,18 +100,6 @@ class Stores:
             validator = f"ukey: {self._run(lambda: fs.ukey(path))}"
         return Stat(size=None if size is None else int(size), validator=validator)
 
-    def list(self, url: str) -> list[str] | None:
-        """Names of the files in a folder, sorted; None if there is no such folder. Raises TransferError; ValueError."""
-        fs, path = self.find(url)
-        try:
-            rows = self._run(lambda: fs.ls(path, detail=True))
-        except TransferError as error:
-            if error.kind == "missing":
-                return None
-            raise
-        files = [row["name"].rstrip("/") for row in rows if row["type"] == "file"]
-        return sorted(name.rpartition("/")[2] for name in files if name != path.rstrip("/"))
-
     def read(self, url: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of a file as (offset, bytes), from `start` on, or from 0 if the server can't resume.
 
