@@ -136,9 +136,7 @@ def _tensor(value: torch.Tensor, name: str, blocks: list[memoryview]) -> Json:
     return _object("meta", stored, _tree(state, f"{name}.meta", blocks))
 
 
-def _stored(
-    kind: str, array: np.ndarray, dtype: str, shape: tuple[int, ...], blocks: list[memoryview]
-) -> Json:
+def _stored(kind: str, array: np.ndarray, dtype: str, shape: tuple[int, ...], blocks: list[memoryview]) -> Json:
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     start = sum(-(-block.nbytes // _ALIGN) * _ALIGN for block in blocks)
     blocks.append(data)

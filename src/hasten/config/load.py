@@ -280,7 +280,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_FORMER = {("distribute", "average_every"): 8, ("distribute", "exchange"): "file"}
+_FORMER = {("distribute", "average_every"): 8, ("distribute", "exchange"): "file", ("cache", "shard_dirs"): []}
 """Fields of earlier versions, and their defaults: run directories hold every field."""
 
 
