@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.cases import fetch as fetching
-from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
+from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, complete_copy, fetch, record_path
 from hasten.cases.locate import local_name
-from hasten.cases.record import complete_copy, record_path
 from hasten.cases.transport import Stores, chunk_of
 from tests.cases.servers import Served, free_port, serving
 from tests.processes import Program

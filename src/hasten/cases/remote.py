@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hasten.cases.entries import load_json
-from hasten.cases.fetch import Fetched, Missing, Patience, fetch
+from hasten.cases.fetch import Fetched, Missing, Patience, fetch, record_path
 from hasten.cases.formats import second_file
 from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, suffix
-from hasten.cases.record import record_path
 from hasten.cases.transport import Stores
 from hasten.config.url import shown
 
