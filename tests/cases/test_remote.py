@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from hasten.cases.fetch import Missing, Patience, Unreachable
+from hasten.cases.fetch import DownloadLimits, Missing, Unreachable
 from hasten.cases.locate import FileLocator, Remote, join, local_name
 from hasten.cases.remote import Downloader, companions, fetch_all
 from hasten.cases.sources import load_case_set
@@ -21,7 +21,7 @@ from tests.cases.servers import Served, free_port, serving
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
 
-QUICK = Patience(stall_s=60, waits_s=(0.001,) * 3)
+QUICK = DownloadLimits(stall_s=60, waits_s=(0.001,) * 3)
 LABELS = {"0": "background", "1": "spleen"}
 
 
@@ -64,7 +64,7 @@ def bucket(server: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S
 
 
 def load(source: str | Path, folder: Path, **more: Any) -> CaseSet:
-    return load_case_set(source, remote_dir=folder / "copy", patience=QUICK, **more)
+    return load_case_set(source, remote_dir=folder / "copy", limits=QUICK, **more)
 
 
 def wrong(source: str | Path, folder: Path) -> str:
@@ -96,8 +96,8 @@ def test_a_decathlon_set_over_http(server: Served, tmp_path: Path, end: str) -> 
 def test_a_failing_stalling_truncating_server(server: Served, tmp_path: Path) -> None:
     server.files = dataset(names=tuple("abcdefgh"))
     server.fail, server.truncate, server.stall = 3, 3, 1
-    patience = Patience(stall_s=1.0, waits_s=(0.001,) * 12)
-    cases = load_case_set(f"{server.url}/set", remote_dir=tmp_path, patience=patience)
+    limits = DownloadLimits(stall_s=1.0, waits_s=(0.001,) * 12)
+    cases = load_case_set(f"{server.url}/set", remote_dir=tmp_path, limits=limits)
     assert [case.id for case in cases.cases] == list("abcdefgh")
     assert {case.image[0].read_bytes() for case in cases.cases} == {volume(2)}
 
@@ -224,12 +224,12 @@ def test_a_server_that_is_gone(server: Served, tmp_path: Path, caplog: pytest.Lo
 
 
 def test_the_first_error_ends_the_rest(server: Served, tmp_path: Path) -> None:
-    downloader = Downloader(tmp_path, Patience(stall_s=60, waits_s=(3600.0,)))  # a wait that outlasts the test
+    downloader = Downloader(tmp_path, DownloadLimits(stall_s=60, waits_s=(3600.0,)))  # a wait that outlasts the test
     port = free_port()
     urls = [f"http://127.0.0.1:{port}/{index}" for index in range(7)] + [f"{server.url}/none"]
     with pytest.raises(Missing):
         fetch_all([Remote(url=url, path=tmp_path / local_name(url)) for url in urls], downloader)
-    assert downloader.stores.stop.is_set()
+    assert downloader.filesystems.stop.is_set()
 
 
 def test_headers_bring_their_voxels(server: Served, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hasten.cases.entries import load_json
-from hasten.cases.fetch import Fetched, Missing, Patience, fetch, record_path
+from hasten.cases.fetch import DownloadLimits, Fetched, Missing, fetch, record_path
 from hasten.cases.formats import second_file
 from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, suffix
-from hasten.cases.transport import Stores
+from hasten.cases.transport import RemoteFilesystems
 from hasten.config.url import shown
 
 log = logging.getLogger(__name__)
@@ -27,18 +27,18 @@ _PROGRESS_EVERY_S = 10.0
 class Downloader:
     """Fetches the files of one source into the folder of the local copies; its threads share it."""
 
-    def __init__(self, folder: Path, patience: Patience | None = None) -> None:
-        self.folder, self.patience = folder, patience or Patience()
-        self.stores = Stores(self.patience.stall_s)
+    def __init__(self, folder: Path, limits: DownloadLimits | None = None) -> None:
+        self.folder, self.limits = folder, limits or DownloadLimits()
+        self.filesystems = RemoteFilesystems(self.limits.stall_s)
 
     def fetch(self, remote: Remote) -> Fetched:
         """The local copy of a file. Raises ValueError as `hasten.cases.fetch.fetch`."""
-        return fetch(remote.url, self.folder, sha256=remote.sha256, patience=self.patience, stores=self.stores)
+        return fetch(remote.url, self.folder, sha256=remote.sha256, limits=self.limits, filesystems=self.filesystems)
 
     def fetch_list(self, url: str) -> Path:
         """The local copy of a list. Raises ValueError as `fetch`."""
-        patience = replace(self.patience, largest=_LARGEST_LIST)
-        return fetch(url, self.folder, patience=patience, stores=self.stores).path
+        limits = replace(self.limits, largest=_LARGEST_LIST)
+        return fetch(url, self.folder, limits=limits, filesystems=self.filesystems).path
 
     def fetch_optional_list(self, url: str) -> Path | None:
         """The local copy of an optional list; removes the copy if the server no longer has the list."""
@@ -99,7 +99,7 @@ def fetch_all(files: Iterable[Remote], downloader: Downloader) -> None:
                 if todo:
                     log.info("%d of %d remote files are complete", len(remotes) - len(todo), len(remotes))
         except BaseException:
-            downloader.stores.stop.set()
+            downloader.filesystems.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     _log_summary(len(remotes), [future.result() for future in futures], time.monotonic() - started)

@@ -44,10 +44,10 @@ class Stat:
 
 
 class TransferStopped(Exception):
-    """Whoever uses the stores has set their `stop`."""
+    """Whoever uses the filesystems has set their `stop`."""
 
 
-class Stores:
+class RemoteFilesystems:
     """The file systems behind the URLs of one source: opened once, shared by its threads.
 
     stall_s: how long a server may send nothing before that counts as a failure. Once `stop` is set, every call that
@@ -179,7 +179,7 @@ def chunk_of(largest: int, attempt: int) -> int:
     return max(largest >> 2 * attempt, min(largest, _SMALLEST_CHUNK))
 
 
-def _options(scheme: str, stores: Stores) -> dict[str, Any]:
+def _options(scheme: str, filesystems: RemoteFilesystems) -> dict[str, Any]:
     """Timeouts for the libraries below fsspec, so that stalled requests end there too. The user's settings win."""
     from fsspec.config import conf
 
@@ -187,13 +187,13 @@ def _options(scheme: str, stores: Stores) -> dict[str, Any]:
     if scheme in _HTTP:
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=stores.stall_s, sock_read=stores.stall_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=filesystems.stall_s, sock_read=filesystems.stall_s)
         # No decompression: a server may declare a .nii.gz as gzip-encoded, and its raw bytes are needed. trust_env is
         # for proxies and ~/.netrc.
         settings = {"timeout": timeout, "auto_decompress": False, "trust_env": True}
         return {"client_kwargs": {**settings, **user.get("client_kwargs", {})}}
     if scheme in ("s3", "s3a"):
-        waits = {"connect_timeout": stores.stall_s, "read_timeout": stores.stall_s}
+        waits = {"connect_timeout": filesystems.stall_s, "read_timeout": filesystems.stall_s}
         settings = {**waits, "retries": {"total_max_attempts": 1}}
         # A new instance with the current credentials. fsspec caches and shares others, which is better for HTTP: the
         # garbage collector may end an HTTP session while a lock is held that the threads of fsspec need.
