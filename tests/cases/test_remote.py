@@ -118,9 +118,19 @@ def test_an_nnunet_set_without_a_list(bucket: Served, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["memory://x/set", "file:///x/set", "local:///x", "zip://a::https://host/x.zip", "github://me:repo@main/set",
-     "dir://x", "simplecache::s3://b/set", "ftp://host/set", "ssh://host/set", "s3://b/a::file:///x/list.json"],
-)  # fmt: skip
+    [
+        "memory://x/set",
+        "file:///x/set",
+        "local:///x",
+        "zip://a::https://host/x.zip",
+        "github://me:repo@main/set",
+        "dir://x",
+        "simplecache::s3://b/set",
+        "ftp://host/set",
+        "ssh://host/set",
+        "s3://b/a::file:///x/list.json",
+    ],
+)
 def test_other_file_systems_are_refused(tmp_path: Path, url: str) -> None:
     assert "is not read; name a file beside the list" in wrong(url, tmp_path)
     path = tmp_path / "list.json"
@@ -173,10 +183,22 @@ def test_a_csv_list_with_hashes(server: Served, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../a.nii", "x/../../a.nii", "/etc/passwd", "file:///etc/passwd", "local:///etc/passwd", "..\\a.nii", ".",
-     "simplecache::file:///etc/passwd", "zip://a::https://host/x", "github://me:repo@main/a",
-     "ssh://host/a", "https://host/../a.nii", "https://host/x/%2e%2e/a.nii"],
-)  # fmt: skip
+    [
+        "../a.nii",
+        "x/../../a.nii",
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "local:///etc/passwd",
+        "..\\a.nii",
+        ".",
+        "simplecache::file:///etc/passwd",
+        "zip://a::https://host/x",
+        "github://me:repo@main/a",
+        "ssh://host/a",
+        "https://host/../a.nii",
+        "https://host/x/%2e%2e/a.nii",
+    ],
+)
 def test_a_remote_list_stays_in_its_place(server: Served, tmp_path: Path, name: str) -> None:
     server.files = {"/l/list.json": json.dumps([{"image": name, "label": "a.nii"}]).encode()}
     with pytest.raises(ValueError, match=r"leads out of|leads elsewhere|is not read"):

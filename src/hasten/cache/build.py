@@ -205,8 +205,11 @@ def _fill(
     if constant:
         log.warning(
             "%s: %d cases have a channel of one value, once prepared, from which nothing is learned: %s; check these "
-            "files, prepare.intensity and prepare.window", case_set.source, len(constant), first_few(constant),
-        )  # fmt: skip
+            "files, prepare.intensity and prepare.window",
+            case_set.source,
+            len(constant),
+            first_few(constant),
+        )
     body = {
         "name": case_set.name,
         "source": str(case_set.source),

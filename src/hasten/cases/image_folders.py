@@ -63,9 +63,11 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
     case_of |= {name: name if name in alike else base_of.get(name, name) for name in rest}
     if alike:
         log.info(
-            "%s: %d cases are paired by similar names: %s", images, len(alike),
+            "%s: %d cases are paired by similar names: %s",
+            images,
+            len(alike),
             first_few(f"{name} with {label_of[label].name}" for name, label in alike.items()),
-        )  # fmt: skip
+        )
     label_of |= {name: label_of.pop(label) for name, label in alike.items()}
     images_of: dict[str, list[Path]] = {}
     without_label = []
@@ -148,9 +150,12 @@ def _refuse_unread(folder: Path, names: Sequence[str]) -> None:
     unread = sorted(
         path.name
         for path in folder.iterdir()
-        if path.suffix and not ending(path) and not path.name.startswith(".") and path.is_file()
+        if path.suffix
+        and not ending(path)
+        and not path.name.startswith(".")
+        and path.is_file()
         and (not stems or _CHANNEL.sub(r"\1", path.stem) in stems)
-    )  # fmt: skip
+    )
     if unread:
         check_is_image(folder / unread[0])
         raise ValueError(

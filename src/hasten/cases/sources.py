@@ -171,8 +171,11 @@ def _check_cases(listing: Listing) -> None:
         if shared:
             log.warning(
                 "%s: %d %s files are named for more than one case: %s; check whether each case has its own",
-                listing.source, len(shared), kind, first_few(shared),
-            )  # fmt: skip
+                listing.source,
+                len(shared),
+                kind,
+                first_few(shared),
+            )
     same = [case.label for case in listing.cases if case.label in case.image]
     if same:
         raise ValueError(
