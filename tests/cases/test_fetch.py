@@ -21,7 +21,7 @@ from hasten.cases import fetch as fetching
 from hasten.cases.fetch import DownloadLimits, Fetched, Missing, Unreachable, complete_copy, fetch, record_path
 from hasten.cases.locate import local_name
 from hasten.cases.transport import RemoteFilesystems, chunk_of
-from tests.cases.servers import Served, free_port, serving
+from tests.cases.servers import Served, free_port
 from tests.processes import Program
 
 fsspec = pytest.importorskip("fsspec")
@@ -35,20 +35,8 @@ HASTY = DownloadLimits(stall_s=0.3, waits_s=(0.001,) * 12)
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving({"/set/a.nii.gz": CONTENT}) as served:
-        yield served
-
-
-@pytest.fixture
-def bucket(server: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Served:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+def server(server: Served) -> Served:
+    server.files = {"/set/a.nii.gz": CONTENT}
     return server
 
 

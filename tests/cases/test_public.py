@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from hasten.cases.fetch import DownloadLimits
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.public import HOME, PUBLIC, PublicSet, absent, data_home, described, download, public_set
 from hasten.cases.sources import load_case_set
-from tests.cases.servers import Served, serving
+from tests.cases.servers import Served
 from tests.cases.test_unpack import tar_of
 
 QUICK = DownloadLimits(stall_s=10, waits_s=(0.001,) * 3)
@@ -31,10 +30,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def server(archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving({"/set.tar": archive}) as served:
-        yield served
+def server(server: Served, archive: bytes) -> Served:
+    server.files = {"/set.tar": archive}
+    return server
 
 
 def at(server: Served, archive: bytes) -> PublicSet:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hasten.cases.locate import FileLocator, Remote, join, local_name
 from hasten.cases.remote import Downloader, companions, fetch_all
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
-from tests.cases.servers import Served, free_port, serving
+from tests.cases.servers import Served, free_port
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -43,24 +42,6 @@ def dataset(prefix: str = "/set", names: tuple[str, ...] = ("a", "b"), **changes
         files |= {f"{prefix}/imagesTr/{name}.nii": volume(2), f"{prefix}/labelsTr/{name}.nii": volume(1)}
     content = {key: value for key, value in content.items() if value is not None}
     return {f"{prefix}/dataset.json": json.dumps(content).encode(), **files}
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving() as served:
-        yield served
-
-
-@pytest.fixture
-def bucket(server: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Served:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    return server
 
 
 def load(source: str | Path, folder: Path, **more: Any) -> CaseSet:
