@@ -15,8 +15,8 @@ from hasten.cache.item_bytes import decode, encode, read_record
 class SharedItems:
     """A nameless file in memory that holds records one after another.
 
-    Worker processes, forked or spawned, map the same memory, so there is one copy however
-    many they are. It is freed when no process and no item refers to it.
+    Worker processes, forked or spawned, read the same memory, so there is one copy however many they are. It is freed
+    when no process and no item refers to it.
     """
 
     def __init__(self) -> None:
