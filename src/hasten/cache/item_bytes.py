@@ -164,8 +164,8 @@ def read_record(handle: int, size: int, start: int = 0) -> Any:
     """
     if size >= _MAPPED_BYTES:
         return map_privately(handle, size, start)
-    data = np.empty(size, np.uint8)
+    data = np.empty(size, np.uint8).data
     done = 0
     while done < size and (count := os.preadv(handle, [data[done:]], start + done)):
         done += count
-    return data[:done].data
+    return data[:done]
