@@ -57,9 +57,12 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
     rates = {share: median(each["train"] for each in logs[share]) for share in SHARES}
     text = "data three times the RAM budget: share of samples/s lost against all of it in RAM"
     claims = [Claim.at_most(text, 1 - rates[THIRD] / rates[1.0], 0.15)]
-    details = {"arena_mib": whole["arena"] / 2**20, "read_from_disk_mib_per_step": {
-        f"{share:.2f}": median(each["read_mib_per_step"] for each in log) for share, log in logs.items()
-    }}  # fmt: skip
+    details = {
+        "arena_mib": whole["arena"] / 2**20,
+        "read_from_disk_mib_per_step": {
+            f"{share:.2f}": median(each["read_mib_per_step"] for each in log) for share, log in logs.items()
+        },
+    }
     return Outcome(train | feed, claims, details)
 
 

@@ -31,5 +31,5 @@ def measure(data: Path, _: Path, rounds: int, quick: bool) -> Outcome:
     claims = [
         Claim.at_least("filling: MONAI's CacheDataset takes this many times Hasten's seconds", ratio, 3),
         Claim.at_most("filling: Hasten's peak memory over MONAI's", memory, 1),
-    ]  # fmt: skip
+    ]
     return Outcome(results, claims, {"last": {arm: log[-1] for arm, log in logs.items()}})

@@ -28,9 +28,7 @@ def command(module: str, *words: str | Path | float) -> list[str]:
 
 def child(module: str, *words: str | Path | float) -> dict[str, Any]:
     """Run a module of this folder in a process of its own and return the object that it prints last."""
-    done = subprocess.run(
-        command(module, *words), cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )  # fmt: skip
+    done = subprocess.run(command(module, *words), cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise RuntimeError(f"{module} {words} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

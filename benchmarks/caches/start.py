@@ -35,13 +35,15 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
         Claim.at_most("second start: seconds from opening the arena to the first batch", sorted(first)[rounds // 2], 1),
         Claim.at_least(
             "second start: the warm first epoch of MONAI's PersistentDataset takes this many times that",
-            median_ratio(results["start/monai_epoch_s"], first), 50,
+            median_ratio(results["start/monai_epoch_s"], first),
+            50,
         ),
         Claim.at_least(
             "second start: that epoch takes this many times the one of Hasten's PersistentDataset",
-            median_ratio(results["start/monai_epoch_s"], results["start/own_epoch_s"]), 2,
+            median_ratio(results["start/monai_epoch_s"], results["start/own_epoch_s"]),
+            2,
         ),
-    ]  # fmt: skip
+    ]
     return Outcome(results, claims)
 
 
@@ -77,8 +79,10 @@ def through(kind: str, data: Path, cache: Path, count: int | None) -> Callable[[
     def once() -> object:
         items = dataset(kind, data, cache)
         # Every byte is read: an item that is only mapped has cost nothing yet.
-        return [sum(torch.as_tensor(item[key]).sum() for key in ("image", "label"))
-                for item in (items[number] for number in range(min(count or len(items), len(items))))]  # fmt: skip
+        return [
+            sum(torch.as_tensor(item[key]).sum() for key in ("image", "label"))
+            for item in (items[number] for number in range(min(count or len(items), len(items))))
+        ]
 
     return once
 

@@ -1,6 +1,6 @@
 """Remote sources: servers that fail, lie or are slow, and remote lists that name files of this machine.
 
-The patience with a silent server is shortened, so that a trial takes seconds: that it ends is what is tried.
+The limits with a silent server is shortened, so that a trial takes seconds: that it ends is what is tried.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SECRET = b"the secret of this machine"
 
 
 def impatient() -> None:
-    from hasten.cases.fetch import Patience
+    from hasten.cases.fetch import DownloadLimits
 
-    Patience.__init__.__kwdefaults__.update(stall_s=2.0, waits_s=(0.1, 0.1, 0.1, 0.1))
+    DownloadLimits.__init__.__kwdefaults__.update(stall_s=2.0, waits_s=(0.1, 0.1, 0.1, 0.1))
 
 
 def served_set(box: Box) -> tuple[dict[str, bytes], list[dict[str, Any]]]:

@@ -49,10 +49,15 @@ def write_items(folder: Path, count: int, *, side: int = 6) -> list[dict[str, An
 
 def chain(*more: Any, flip: float = 0.0, low: float = 0.0) -> Compose:
     keys = ["image", "label"]
-    return Compose([
-        LoadImaged(keys), EnsureChannelFirstd(keys), ScaleIntensityd("image", minv=low, maxv=1.0), *more,
-        RandFlipd(keys, prob=flip, spatial_axis=0),
-    ])  # fmt: skip
+    return Compose(
+        [
+            LoadImaged(keys),
+            EnsureChannelFirstd(keys),
+            ScaleIntensityd("image", minv=low, maxv=1.0),
+            *more,
+            RandFlipd(keys, prob=flip, spatial_axis=0),
+        ]
+    )
 
 
 def assert_items_equal(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -68,9 +68,13 @@ def shard_of(case_set: CaseSet, folder: Path, *, max_points: int = 5) -> Path:
 def listing_of(case_set: CaseSet) -> Listing:
     """A source that declares all that the set has."""
     return Listing(
-        name=case_set.name, source=case_set.source, cases=case_set.cases, labels=case_set.labels,
-        channels=case_set.channels, modality=case_set.modality,
-    )  # fmt: skip
+        name=case_set.name,
+        source=case_set.source,
+        cases=case_set.cases,
+        labels=case_set.labels,
+        channels=case_set.channels,
+        modality=case_set.modality,
+    )
 
 
 def assert_holds(arena: Arena, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> None:

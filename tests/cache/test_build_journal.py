@@ -24,8 +24,15 @@ def write(folder: Path, *, whole: int = 3) -> list[CaseEntry]:
             for file, data in ((IMAGE, image), (LABEL, label), (POINTS, points)):
                 with (folder / file).open("ab") as stream:
                     stream.write(data)
-            entry = CaseEntry(id=name, shape=(1, 1, voxels), num_points=(number,), num_voxels=(number,),
-                              image_crc=checksum(image), label_crc=checksum(label), geometry={})  # fmt: skip
+            entry = CaseEntry(
+                id=name,
+                shape=(1, 1, voxels),
+                num_points=(number,),
+                num_voxels=(number,),
+                image_crc=checksum(image),
+                label_crc=checksum(label),
+                geometry={},
+            )
             if number < whole:
                 append_entry(journal, entry)
             entries.append(entry)

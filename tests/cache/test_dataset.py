@@ -26,8 +26,11 @@ def add(number: int) -> Compose:
 def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate: float, hash_as_key: bool) -> None:
     data = [1, 2, 2, 3, 3, 3, 7]
     settings: dict[str, Any] = {
-        "cache_num": cache_num, "cache_rate": cache_rate, "hash_as_key": hash_as_key, "progress": False
-    }  # fmt: skip
+        "cache_num": cache_num,
+        "cache_rate": cache_rate,
+        "hash_as_key": hash_as_key,
+        "progress": False,
+    }
     ours = CacheDataset(data, add(1), **settings)
     monais = monai.data.CacheDataset(data, add(1), **settings)
     assert (ours.cache_num, len(ours.cached)) == (monais.cache_num, len(monais._cache))

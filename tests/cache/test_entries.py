@@ -106,8 +106,10 @@ def test_damage_is_found_and_removed(three: Path, small: CaseSet, cache: CacheCo
     assert "case case1 does not match" in wrong[shard]
     # With it the lists that name it, but none of their other cases.
     assert sorted((entry.kind, entry.path.name[:4]) for entry in prune(three, damaged=True)) == [
-        ("arena", "set2"), ("set", "set2"), ("set", "set3"),
-    ]  # fmt: skip
+        ("arena", "set2"),
+        ("set", "set2"),
+        ("set", "set3"),
+    ]
     assert names(three, "arena") == ["set3", "set1"]
     assert not any(message for _, message in verify(three))
     ticks: list[int] = []

@@ -75,11 +75,15 @@ def test_single_values_keep_the_key_that_they_had(small: CaseSet) -> None:
     content = [
         *[[FORMAT, hasten.__version__], "arena"],
         {
-            "orientation": "RAS", "spacing": [1.0, 1.0, 2.0], "intensity": "window", "window": [-5.0, 5.0],
-            "crop_foreground": False, "dtype": "float16",
+            "orientation": "RAS",
+            "spacing": [1.0, 1.0, 2.0],
+            "intensity": "window",
+            "window": [-5.0, 5.0],
+            "crop_foreground": False,
+            "dtype": "float16",
         },
         *[7, [[[value, name] for value, name in sorted(small.labels.items())], list(small.channels)]],
-    ]  # fmt: skip
+    ]
     assert settings_key(small, spec, 7) == digest(content)
 
 

@@ -285,6 +285,21 @@ def test_a_renamed_shard_of_other_settings_is_not_misread(six: CaseSet, cache: C
         assert torch.equal(arena.image(0), plain.image(0))
 
 
+def test_a_damaged_shard_that_cannot_be_removed_is_named(
+    six: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_arena(six, SPEC, cache)
+    (shard,) = shards_in(cache)
+    (shard / "image.bin").write_bytes(b"")
+
+    def refuse(folder: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("hasten.cache.lists.discard", refuse)
+    with pytest.raises(ValueError, match=rf"{shard.name}: a cache .*Read-only file system"):
+        get_arena(six, SPEC, cache)
+
+
 @given(steps=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), min_size=1, max_size=6))
 @settings(max_examples=25, deadline=None)
 def test_any_sequence_of_sets_is_what_plain_builds_give(steps: list[list[int]]) -> None:

@@ -1,8 +1,7 @@
-"""Large records of an LMDB file are mapped, not copied, and nothing that is done to them is seen again."""
+"""What is done to an item of an LMDB file is not seen again, and the settings of the file."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.cache.chain import LARGE_BYTES
-from hasten.cache.lmdb import LMDBDataset, reader, start_of_mapping
+from hasten.cache.lmdb import LMDBDataset
 
 pytest.importorskip("lmdb")
 
@@ -40,36 +38,6 @@ def test_what_is_done_to_an_item_is_not_seen_again(tmp_path: Path, side: int) ->
             assert torch.equal(item["label"], torch.arange(side))
             item["image"] += 7
             item["label"].zero_()
-
-
-def test_large_records_are_views_of_the_file(tmp_path: Path) -> None:
-    items = dataset(tmp_path, 512)
-    stored = reader(items.path)
-    record = stored.get(items.keys[3])
-    assert isinstance(record, memoryview)
-    assert len(record) >= LARGE_BYTES
-    assert len(stored.mappings) == 1
-    kept = items[3]["image"]
-    stored.close()
-    assert torch.equal(kept, torch.full((512, 512), 3.0))
-    assert torch.equal(items[3]["image"], kept)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="as Linux tells")
-def test_where_a_file_is_mapped(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    np.arange(10000, dtype=np.uint8).tofile(path)
-    assert start_of_mapping(str(path)) is None
-    mapped = np.memmap(path, np.uint8, "r")
-    assert start_of_mapping(str(path)) == mapped.ctypes.data
-    assert start_of_mapping(str(tmp_path / "absent")) is None
-
-
-def test_without_that_large_records_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasten.cache.lmdb.start_of_mapping", lambda path: None)
-    items = dataset(tmp_path, 512)
-    assert torch.equal(items[2]["image"], torch.full((512, 512), 2.0))
-    assert not reader(items.path).mappings
 
 
 def test_info_and_the_settings_of_the_file(tmp_path: Path) -> None:

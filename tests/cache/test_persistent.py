@@ -74,9 +74,14 @@ def test_a_changed_transform_never_gets_what_another_made(rows: list[dict[str, A
 def test_every_field_of_prepare_is_in_the_identity() -> None:
     base = PrepareConfig(spacing=(1.0, 1.0, 1.0), intensity="window", window=(0.0, 1.0), crop_foreground=True)
     others = {
-        "orientation": "LPS", "spacing": (2.0, 1.0, 1.0), "intensity": "zscore", "window": (0.0, 2.0),
-        "crop_foreground": False, "dtype": "float32", "num_threads": 3,
-    }  # fmt: skip
+        "orientation": "LPS",
+        "spacing": (2.0, 1.0, 1.0),
+        "intensity": "zscore",
+        "window": (0.0, 2.0),
+        "crop_foreground": False,
+        "dtype": "float32",
+        "num_threads": 3,
+    }
     assert set(others) == {field.name for field in fields(PrepareConfig)}
     labels = {0: "background", 1: "organ"}
     seen = {chain_identity(split_chain(Prepare(base, labels)))}

@@ -15,6 +15,11 @@ from hasten.cache.shared_items import SharedItem, SharedItems
 SIDE = 64
 
 
+@pytest.fixture(autouse=True, params=[1 << 24, 1 << 10], ids=["read", "mapped"])
+def mapped_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.cache.item_bytes._MAPPED_BYTES", request.param)
+
+
 def item(number: int) -> dict[str, Any]:
     return {"id": number, "image": torch.full((1, SIDE, SIDE, SIDE), float(number)), "label": np.ones(7, np.uint8)}
 

@@ -90,11 +90,16 @@ def write_series(
             continue
         part = volume[:, :, number]
         tags = {
-            "0008|0060": "CT", "0020|000e": uid, "0020|000d": "1.2", "0008|0018": f"{uid}.{number + 1}",
+            "0008|0060": "CT",
+            "0020|000e": uid,
+            "0020|000d": "1.2",
+            "0008|0018": f"{uid}.{number + 1}",
             "0020|0037": "\\".join(f"{direction[i]:.10f}" for i in (0, 3, 6, 1, 4, 7)),
             "0020|0032": "\\".join(f"{value:.8f}" for value in volume.TransformIndexToPhysicalPoint((0, 0, number))),
-            "0020|0013": str(number + 1), "0028|1053": "1", "0028|1052": "0",
-        }  # fmt: skip
+            "0020|0013": str(number + 1),
+            "0028|1053": "1",
+            "0028|1052": "0",
+        }
         for key, value in tags.items():
             part.SetMetaData(key, value)
         place = order.index(number) if names is not None else (7 * number) % 11

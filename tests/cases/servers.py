@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from urllib.parse import unquote, urlsplit
 
 
 @dataclass
@@ -79,9 +78,6 @@ class _Handler(BaseHTTPRequestHandler):
             served.requests.append((self.command, self.path, asked))
         if served.takes("fail"):
             return self._short(served.fail_status, b"<Error><Code>InternalError</Code></Error>")
-        query = parse_qs(urlsplit(self.path).query)
-        if "list-type" in query:
-            return self._list(path.strip("/"), query)
         content = served.files.get(path)
         if content is None:
             return self._short(404, b"<Error><Code>NoSuchKey</Code></Error>")
@@ -161,34 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
-        """ListObjectsV2 of S3, in pages of two."""
-        prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
-        after = query.get("continuation-token", [""])[0]
-        keys = sorted(path.removeprefix(f"/{bucket}/") for path in self.served.files if path.startswith(f"/{bucket}/"))
-        keys = [key for key in keys if key.startswith(prefix)]
-        folders = set()
-        if delimiter:
-            rests = {key: key[len(prefix) :] for key in keys}
-            folders = {prefix + rest.split(delimiter)[0] + delimiter for rest in rests.values() if delimiter in rest}
-            keys = [key for key in keys if delimiter not in rests[key]]
-        page = [key for key in keys if key > after][:2]
-        more = bool(page) and page[-1] != keys[-1]
-        rows = "".join(
-            f"<Contents><Key>{escape(key)}</Key><Size>{len(self.served.files[f'/{bucket}/{key}'])}</Size>"
-            "<LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>&quot;x&quot;</ETag></Contents>"
-            for key in page
-        )
-        rows += "".join(f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders))
-        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
-        body = (
-            '<?xml version="1.0" encoding="UTF-8"?>'
-            '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-            f"<Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(page)}</KeyCount>"
-            f"<MaxKeys>2</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{token}{rows}</ListBucketResult>"
-        )
-        self._short(200, body.encode())
 
 
 class _Quiet(ThreadingHTTPServer):

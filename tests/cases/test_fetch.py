@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.cases import fetch as fetching
-from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
+from hasten.cases.fetch import DownloadLimits, Fetched, Missing, Unreachable, complete_copy, fetch, record_path
 from hasten.cases.locate import local_name
-from hasten.cases.record import complete_copy, record_path
-from hasten.cases.transport import Stores, chunk_of
-from tests.cases.servers import Served, free_port, serving
+from hasten.cases.transport import RemoteFilesystems, chunk_of
+from tests.cases.servers import Served, free_port
 from tests.processes import Program
 
 fsspec = pytest.importorskip("fsspec")
@@ -30,31 +29,19 @@ pytest.importorskip("aiohttp")
 
 CONTENT = os.urandom(3_000_001)
 OTHER = os.urandom(3_000_001)
-PATIENT = Patience(stall_s=60, waits_s=(0.001,) * 4)
-HASTY = Patience(stall_s=0.3, waits_s=(0.001,) * 12)
+PATIENT = DownloadLimits(stall_s=60, waits_s=(0.001,) * 4)
+HASTY = DownloadLimits(stall_s=0.3, waits_s=(0.001,) * 12)
 """A loaded machine may be slower than the stall once or twice, but hardly thirteen times."""
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving({"/set/a.nii.gz": CONTENT}) as served:
-        yield served
-
-
-@pytest.fixture
-def bucket(server: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Served:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+def server(server: Served) -> Served:
+    server.files = {"/set/a.nii.gz": CONTENT}
     return server
 
 
-def get(server: Served, folder: Path, patience: Patience = PATIENT, **more: Any) -> Fetched:
-    return fetch(f"{server.url}/set/a.nii.gz", folder, patience=patience, **more)
+def get(server: Served, folder: Path, limits: DownloadLimits = PATIENT, **more: Any) -> Fetched:
+    return fetch(f"{server.url}/set/a.nii.gz", folder, limits=limits, **more)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -65,7 +52,7 @@ def test_a_file_is_fetched_once_and_then_kept(server: Served, tmp_path: Path) ->
     made = get(server, tmp_path)
     assert made == Fetched(path=tmp_path / f"http/127.0.0.1:{server.port}/set/a.nii.gz", how="new", size=len(CONTENT))
     assert made.path.read_bytes() == CONTENT
-    record = json.loads(record_path(made.path).read_text())["body"]
+    record = json.loads(record_path(made.path).read_text())
     assert record["sha256"] == hashlib.sha256(CONTENT).hexdigest()
     assert record["size"] == len(CONTENT)
     status = made.path.stat()
@@ -93,7 +80,7 @@ def test_cut_off_downloads_are_gone_on_with(server: Served, tmp_path: Path, vali
 def test_a_later_call_goes_on_where_one_gave_up(server: Served, tmp_path: Path) -> None:
     server.truncate = 3
     with pytest.raises(Unreachable, match=r"after 2 attempts .*ended early.*run again"):
-        get(server, tmp_path, Patience(stall_s=60, waits_s=(0.001,)))
+        get(server, tmp_path, DownloadLimits(stall_s=60, waits_s=(0.001,)))
     assert len(left_over(tmp_path)) == 1
     server.requests.clear()
     assert get(server, tmp_path).path.read_bytes() == CONTENT
@@ -104,7 +91,7 @@ def test_a_later_call_goes_on_where_one_gave_up(server: Served, tmp_path: Path) 
 def test_a_partial_file_of_another_version_is_not_gone_on_with(server: Served, tmp_path: Path) -> None:
     server.truncate = 1
     with pytest.raises(Unreachable):
-        get(server, tmp_path, Patience(stall_s=60, waits_s=()))
+        get(server, tmp_path, DownloadLimits(stall_s=60, waits_s=()))
     server.files["/set/a.nii.gz"] = OTHER
     assert len(left_over(tmp_path)) == 1
     assert get(server, tmp_path).path.read_bytes() == OTHER
@@ -112,14 +99,14 @@ def test_a_partial_file_of_another_version_is_not_gone_on_with(server: Served, t
 
 
 def test_a_file_that_changes_while_it_is_fetched_is_fetched_whole(server: Served, tmp_path: Path) -> None:
-    read = Stores.read
+    read = RemoteFilesystems.read
 
-    def change(self: Stores, *args: Any) -> Iterator[tuple[int, bytes]]:
+    def change(self: RemoteFilesystems, *args: Any) -> Iterator[tuple[int, bytes]]:
         yield from read(self, *args)
         server.files["/set/a.nii.gz"] = OTHER
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stores, "read", change)
+        patch.setattr(RemoteFilesystems, "read", change)
         assert get(server, tmp_path).path.read_bytes() == OTHER
     assert left_over(tmp_path) == []
 
@@ -136,7 +123,7 @@ def test_a_stall_is_a_failure(server: Served, tmp_path: Path) -> None:
     assert server.sent < 2 * len(CONTENT)
     server.stall, server.files["/set/a.nii.gz"] = 1000, OTHER
     with pytest.raises(Unreachable, match=r"nothing came for 0\.3 s"):
-        fetch(f"{server.url}/set/a.nii.gz", tmp_path / "new", patience=Patience(stall_s=0.3, waits_s=(0.001,)))
+        fetch(f"{server.url}/set/a.nii.gz", tmp_path / "new", limits=DownloadLimits(stall_s=0.3, waits_s=(0.001,)))
 
 
 @pytest.mark.parametrize("validator", ["etag", ""])
@@ -213,7 +200,7 @@ def test_a_copy_serves_while_the_server_is_gone(
 def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(Unreachable, match=r"^http://127\.0\.0\.1:\d+/a: .*after 5 attempts"):
-        fetch(f"http://127.0.0.1:{free_port()}/a", tmp_path, patience=PATIENT)
+        fetch(f"http://127.0.0.1:{free_port()}/a", tmp_path, limits=PATIENT)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -221,11 +208,11 @@ def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_not_there_is_asked_for_once(bucket: Served, tmp_path: Path, scheme: str) -> None:
     url = f"{bucket.url}/set/b.nii" if scheme == "http" else "s3://set/b.nii"
     with pytest.raises(Missing, match=rf"^{url}: is not there \("):
-        fetch(url, tmp_path, patience=PATIENT)
+        fetch(url, tmp_path, limits=PATIENT)
     assert len([path for _, path, _ in bucket.requests if path == "/set/b.nii"]) <= 2  # HEAD, and GET for HTTP
     bucket.fail, bucket.fail_status = 1 << 30, 403
     with pytest.raises(ValueError, match=r"access is refused .*credentials"):
-        fetch(url, tmp_path, patience=PATIENT)
+        fetch(url, tmp_path, limits=PATIENT)
 
 
 def test_the_hash_that_is_asked_for(server: Served, tmp_path: Path) -> None:
@@ -283,8 +270,8 @@ def test_many_at_once_end_with_one_file(server: Served, tmp_path: Path) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from hasten.cases.fetch import Patience, fetch
-print(fetch(sys.argv[1], Path(sys.argv[2]), patience=Patience(stall_s=60, waits_s=(0.01,) * 4)).how)
+from hasten.cases.fetch import DownloadLimits, fetch
+print(fetch(sys.argv[1], Path(sys.argv[2]), limits=DownloadLimits(stall_s=60, waits_s=(0.01,) * 4)).how)
 """
 
 
@@ -299,17 +286,17 @@ def test_no_secret_is_told(server: Served, tmp_path: Path, caplog: pytest.LogCap
     caplog.set_level(logging.DEBUG, logger="hasten")
     url = f"http://user:hunter2@127.0.0.1:{server.port}/set/a.nii.gz?X-Amz-Signature=hunter2&X-Amz-Date=1"
     server.truncate = 1
-    path = fetch(url, tmp_path, patience=PATIENT).path
+    path = fetch(url, tmp_path, limits=PATIENT).path
     # Signed again it is the same file.
-    assert fetch(url.replace("Date=1", "Date=2"), tmp_path, patience=PATIENT) == Fetched(
+    assert fetch(url.replace("Date=1", "Date=2"), tmp_path, limits=PATIENT) == Fetched(
         path=path, how="unchanged", size=len(CONTENT)
     )
     server.fail = 1 << 30
     with pytest.raises(Unreachable) as failed:
-        fetch(url.replace("a.nii", "b.nii"), tmp_path, patience=PATIENT)
+        fetch(url.replace("a.nii", "b.nii"), tmp_path, limits=PATIENT)
     server.fail_status = 404
     with pytest.raises(Missing) as missing:
-        fetch(url.replace("a.nii", "b.nii"), tmp_path, patience=PATIENT)
+        fetch(url.replace("a.nii", "b.nii"), tmp_path, limits=PATIENT)
     traces = [*traceback.format_exception(failed.value), *traceback.format_exception(missing.value)]
     messages = [caplog.text, "".join(traces), *(str(each) for each in tmp_path.rglob("*"))]
     messages += [each.read_text() for each in tmp_path.rglob("*.fetched")]
@@ -320,14 +307,14 @@ def test_no_secret_is_told(server: Served, tmp_path: Path, caplog: pytest.LogCap
 def test_s3(bucket: Served, tmp_path: Path, fault: str) -> None:
     if fault != "none":
         setattr(bucket, fault, 2)
-    patience = HASTY if fault == "stall" else PATIENT
-    patience = Patience(stall_s=patience.stall_s, waits_s=patience.waits_s, chunk=1_000_000)
-    made = fetch("s3://set/a.nii.gz", tmp_path, patience=patience)
+    limits = HASTY if fault == "stall" else PATIENT
+    limits = DownloadLimits(stall_s=limits.stall_s, waits_s=limits.waits_s, chunk=1_000_000)
+    made = fetch("s3://set/a.nii.gz", tmp_path, limits=limits)
     assert made.path == tmp_path / "s3/set/a.nii.gz"
     assert made.path.read_bytes() == CONTENT
-    assert fetch("s3://set/a.nii.gz", tmp_path, patience=PATIENT).how == "unchanged"
+    assert fetch("s3://set/a.nii.gz", tmp_path, limits=PATIENT).how == "unchanged"
     bucket.files["/set/a.nii.gz"] = OTHER
-    assert fetch("s3://set/a.nii.gz", tmp_path, patience=PATIENT).path.read_bytes() == OTHER
+    assert fetch("s3://set/a.nii.gz", tmp_path, limits=PATIENT).path.read_bytes() == OTHER
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hush-hush" in path.read_bytes()]
 
 
@@ -340,7 +327,7 @@ def test_other_file_systems(tmp_path: Path) -> None:
         "memory://fetch-test/a.nii",
         f"file://{tmp_path}/there/a.nii",
     ):
-        made = fetch(url, tmp_path / "copy", patience=Patience(chunk=100_000))
+        made = fetch(url, tmp_path / "copy", limits=DownloadLimits(chunk=100_000))
         assert (made.how, made.path.read_bytes()) == ("new", CONTENT)
         assert made.path.name == "a.nii"
         assert fetch(url, tmp_path / "copy").how == "unchanged"
@@ -360,19 +347,19 @@ def test_without_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_wish_to_stop_ends_a_wait(server: Served, tmp_path: Path) -> None:
-    stores = Stores(60)
+    filesystems = RemoteFilesystems(60)
     server.stall = 1
     errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            get(server, tmp_path, stores=stores)
+            get(server, tmp_path, filesystems=filesystems)
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    stores.stop.set()
+    filesystems.stop.set()
     thread.join(30)
     assert [type(error).__name__ for error in errors] == ["TransferStopped"]
 
@@ -388,13 +375,13 @@ def test_chunks_shrink_to_a_floor(largest: int, attempt: int) -> None:
 def test_a_server_that_drips(server: Served, tmp_path: Path, length: bool) -> None:
     server.drip, server.length = True, length
     with pytest.raises(Unreachable, match=r"after 2 attempts \(only \d+ bytes came in [\d.]+ s\)"):
-        get(server, tmp_path, Patience(stall_s=0.2, least_bytes=1000, waits_s=(0.001,)))
+        get(server, tmp_path, DownloadLimits(stall_s=0.2, least_bytes=1000, waits_s=(0.001,)))
 
 
 def test_a_file_without_a_size_has_a_limit(server: Served, tmp_path: Path) -> None:
     server.length = False
     with pytest.raises(ValueError, match=r"a\.nii\.gz: has .* or more, and 100 B at most are taken"):
-        get(server, tmp_path, Patience(largest_unsized=100, chunk=64))
+        get(server, tmp_path, DownloadLimits(largest_unsized=100, chunk=64))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -2,21 +2,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hasten.cases.fetch import Patience
+from hasten.cases.fetch import DownloadLimits
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.public import HOME, PUBLIC, PublicSet, absent, data_home, described, download, public_set
 from hasten.cases.sources import load_case_set
-from tests.cases.servers import Served, serving
+from tests.cases.servers import Served
 from tests.cases.test_unpack import tar_of
 
-QUICK = Patience(stall_s=10, waits_s=(0.001,) * 3)
+QUICK = DownloadLimits(stall_s=10, waits_s=(0.001,) * 3)
 FOLDER = "Task09_Spleen"
 
 
@@ -31,10 +30,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def server(archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving({"/set.tar": archive}) as served:
-        yield served
+def server(server: Served, archive: bytes) -> Served:
+    server.files = {"/set.tar": archive}
+    return server
 
 
 def at(server: Served, archive: bytes) -> PublicSet:
@@ -42,19 +40,19 @@ def at(server: Served, archive: bytes) -> PublicSet:
 
 
 def test_a_set_is_fetched_checked_and_unpacked_once(server: Served, archive: bytes, tmp_path: Path) -> None:
-    folder = download(at(server, archive), tmp_path, patience=QUICK)
+    folder = download(at(server, archive), tmp_path, limits=QUICK)
     assert folder == tmp_path / FOLDER
     assert len(load_case_set(folder).cases) == 2
     assert not list(folder.rglob("._*"))
     assert not list((tmp_path / ".archives").glob("*.tar")), "the archive takes as much room again"
     asked = len(server.requests)
-    assert download(at(server, archive), tmp_path, patience=QUICK) == folder
+    assert download(at(server, archive), tmp_path, limits=QUICK) == folder
     assert len(server.requests) == asked
 
 
 def test_a_truncated_transfer_is_tried_again(server: Served, archive: bytes, tmp_path: Path) -> None:
     server.truncate = 2
-    folder = download(at(server, archive), tmp_path, patience=QUICK)
+    folder = download(at(server, archive), tmp_path, limits=QUICK)
     assert len(load_case_set(folder).cases) == 2
     assert len(server.downloads()) == 3
 
@@ -62,33 +60,33 @@ def test_a_truncated_transfer_is_tried_again(server: Served, archive: bytes, tmp
 def test_a_server_that_keeps_truncating_leaves_no_set(server: Served, archive: bytes, tmp_path: Path) -> None:
     server.truncate = 1000
     with pytest.raises(ValueError, match="can't be fetched after 4 attempts"):
-        download(at(server, archive), tmp_path, patience=QUICK)
+        download(at(server, archive), tmp_path, limits=QUICK)
     assert not (tmp_path / FOLDER).exists()
     server.truncate = 0
-    assert download(at(server, archive), tmp_path, patience=QUICK).is_dir()
+    assert download(at(server, archive), tmp_path, limits=QUICK).is_dir()
 
 
 def test_a_wrong_hash_is_refused_and_removed(server: Served, archive: bytes, tmp_path: Path) -> None:
     wrong = replace(at(server, archive), md5="0" * 32)
     with pytest.raises(ValueError, match=r"set\.tar: has the MD5 sum [0-9a-f]{32}, not 0{32}"):
-        download(wrong, tmp_path, patience=QUICK)
+        download(wrong, tmp_path, limits=QUICK)
     assert not (tmp_path / FOLDER).exists()
     assert not list((tmp_path / ".archives").glob("*.tar"))
-    assert download(at(server, archive), tmp_path, patience=QUICK).is_dir()
+    assert download(at(server, archive), tmp_path, limits=QUICK).is_dir()
 
 
 def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Path) -> None:
     bad = tar_of(tmp_path / "made.tar", {f"{FOLDER}/dataset.json": b"{}", "../../evil": b"x"}).read_bytes()
     server.files["/set.tar"] = bad
     with pytest.raises(ValueError, match=r"its member '\.\./\.\./evil' is not unpacked"):
-        download(at(server, bad), tmp_path / "home", patience=QUICK)
+        download(at(server, bad), tmp_path / "home", limits=QUICK)
     assert not (tmp_path / "home" / FOLDER).exists()
     assert not (tmp_path / "evil").exists()
 
 
 def test_two_at_once_fetch_it_once(server: Served, archive: bytes, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda _: download(at(server, archive), tmp_path, patience=QUICK), range(2)))
+        results = list(pool.map(lambda _: download(at(server, archive), tmp_path, limits=QUICK), range(2)))
     assert results == [tmp_path / FOLDER] * 2
     assert len(server.downloads()) == 1
 

@@ -130,8 +130,12 @@ def test_all_misplaced_files_of_a_set_are_told(tmp_path: Path) -> None:
     found = [misplaced_files(case, read_file_header(case.image[0])) for case in cases]
     beside = {path: distance for each in found for path, distance in each.items()}
     assert {path.parent.name: round(distance, 3) for path, distance in beside.items()} == {
-        "1": 0.1, "3": 1, "4": 1, "5": 1, "6": 1
-    }  # fmt: skip
+        "1": 0.1,
+        "3": 1,
+        "4": 1,
+        "5": 1,
+        "6": 1,
+    }
     refuse_misplaced(found[1], tmp_path)
     with pytest.raises(ValueError, match=r"affine of 4 files differ .*3/label.* and 1 more; resample them") as raised:
         refuse_misplaced(beside, tmp_path)

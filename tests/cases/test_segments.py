@@ -22,11 +22,17 @@ def write(path: Path, array: np.ndarray, *segments: tuple[str, int, int]) -> Pat
     """A .seg.nrrd as Slicer writes it, of (D, H, W) or (D, H, W, layers); segments: name, value and layer."""
     layers = array.ndim == 4
     lines = [
-        "NRRD0004", "type: unsigned char", f"dimension: {array.ndim}", "space: left-posterior-superior",
-        f"sizes: {' '.join(map(str, array.T.shape))}", "endian: little", "encoding: gzip", "space origin: (0,0,0)",
+        "NRRD0004",
+        "type: unsigned char",
+        f"dimension: {array.ndim}",
+        "space: left-posterior-superior",
+        f"sizes: {' '.join(map(str, array.T.shape))}",
+        "endian: little",
+        "encoding: gzip",
+        "space origin: (0,0,0)",
         f"space directions: {'none ' * layers}(1,0,0) (0,1,0) (0,0,1)",
         f"kinds: {'list ' * layers}domain domain domain",
-    ]  # fmt: skip
+    ]
     for number, (name, value, layer) in enumerate(segments):
         fields = {"ID": f"Segment_{number + 1}", "Name": name, "LabelValue": value, "Layer": layer}
         lines += [f"Segment{number}_{field}:={content}" for field, content in fields.items()]

@@ -430,7 +430,7 @@ def test_arguments_of_code_that_follows_are_no_mistake_yet() -> None:
 
 def test_fields_of_earlier_versions_are_left_out_at_their_default(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text("distribute: {average_every: 8, exchange: file, parts: 2}\n")
+    path.write_text("distribute: {average_every: 8, exchange: file, parts: 2}\ncache: {shard_dirs: []}\n")
     assert load_run(path).distribute.parts == 2
     path.write_text("distribute: {exchange: send}\n")
     with pytest.raises(ValueError, match=r"distribute\.exchange: no such field"):

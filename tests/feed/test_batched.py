@@ -15,9 +15,15 @@ from hasten.feed.batched import batched_feed
 from tests.cache.items import chain, write_items
 
 CROPS = SampleConfig(
-    patch=(4, 4, 4), batch_size=3, flip_prob=(0.0, 0.0, 0.0), affine_prob=0.0, brightness_prob=0.0, contrast_prob=0.0,
-    gamma_prob=0.0, noise_prob=0.0,
-)  # fmt: skip
+    patch=(4, 4, 4),
+    batch_size=3,
+    flip_prob=(0.0, 0.0, 0.0),
+    affine_prob=0.0,
+    brightness_prob=0.0,
+    contrast_prob=0.0,
+    gamma_prob=0.0,
+    noise_prob=0.0,
+)
 
 
 class Item:

@@ -94,10 +94,15 @@ def heavy_tails() -> dict[str, np.ndarray]:
     hot = (100 + noise).astype(np.uint16)
     hot[3, 4, 5] = 65_535
     return {
-        "implant": implant, "spike": spike, "beads in the dark": beads, "one voxel": one, "a hot pixel": hot,
-        "log-normal": np.exp(3 * noise), "constant": np.full_like(noise, 1e14),
+        "implant": implant,
+        "spike": spike,
+        "beads in the dark": beads,
+        "one voxel": one,
+        "a hot pixel": hot,
+        "log-normal": np.exp(3 * noise),
+        "constant": np.full_like(noise, 1e14),
         "eight voxels": noise[0, 0, :8, None, None],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", heavy_tails())

@@ -13,11 +13,7 @@ from monai.data import MetaTensor
 
 from hasten.prepare.orient import orient, orientation_of, unorient
 
-CODES = [
-    "".join(codes)
-    for pairs in itertools.permutations(("LR", "PA", "IS"))
-    for codes in itertools.product(*pairs)
-]  # fmt: skip
+CODES = ["".join(codes) for pairs in itertools.permutations(("LR", "PA", "IS")) for codes in itertools.product(*pairs)]
 
 
 def affine_of(codes: str, spacing: tuple[float, float, float], tilt: float = 0.0) -> np.ndarray:

@@ -59,9 +59,10 @@ class Store:
             self,
             values={key: value.to(device) for key, value in self.values.items()},
             per_case={key: value.to(device) for key, value in self.per_case.items()},
-            shape=self.shape.to(device), offset=self.offset.to(device),
+            shape=self.shape.to(device),
+            offset=self.offset.to(device),
             sets=None if self.sets is None else self.sets.to(device),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

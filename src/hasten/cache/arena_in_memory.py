@@ -42,9 +42,13 @@ def case_rows(arena: Arena) -> tuple[CaseRow, ...]:
 def empty_like(arena: Arena, rows: Sequence[CaseRow], device: torch.device | str) -> Arena:
     """An empty arena (`empty_arena`) with the channels, classes and type of `arena`."""
     return empty_arena(
-        rows, device, num_channels=arena.num_channels, num_classes=arena.num_classes,
-        dtype=arena.store.values["image"].dtype, spatial_dims=arena.store.spatial_dims,
-    )  # fmt: skip
+        rows,
+        device,
+        num_channels=arena.num_channels,
+        num_classes=arena.num_classes,
+        dtype=arena.store.values["image"].dtype,
+        spatial_dims=arena.store.spatial_dims,
+    )
 
 
 def empty_arena(
@@ -140,9 +144,13 @@ def arena_from_items(items: Iterable[tuple[str, Any, Any]], *, spatial_dims: int
         raise ValueError("the data set is empty; give it items")
     is_half = all(volume.dtype == torch.float16 for volume, _, _ in values)
     arena = empty_arena(
-        rows, "cpu", num_channels=len(values[0][0]), num_classes=num_classes, spatial_dims=spatial_dims,
+        rows,
+        "cpu",
+        num_channels=len(values[0][0]),
+        num_classes=num_classes,
+        spatial_dims=spatial_dims,
         dtype=torch.float16 if is_half else torch.float32,
-    )  # fmt: skip
+    )
     for case, (item, points_of) in enumerate(zip(values, point_slices(rows), strict=True)):
         copy_values(tuple(each.reshape(-1) for each in item), case_values(arena, case, points_of))
     return arena

@@ -32,7 +32,7 @@ from hasten.cache.file import (
     index_of,
 )
 from hasten.cache.homes import open_at_home
-from hasten.cache.key import Files, files_of, settings_key, shard_dirs
+from hasten.cache.key import Files, cache_dir, files_of, settings_key
 from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, remove_damaged, write_list
 from hasten.cache.publish import as_value_error, building, discard
 from hasten.cases.read import check_num_channels
@@ -115,7 +115,7 @@ def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files:
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     keys = files_of(case_set.cases, cache, files).identities
-    return CaseQuery(shard_dirs(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+    return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
 
 
 def _complete(
@@ -205,8 +205,11 @@ def _fill(
     if constant:
         log.warning(
             "%s: %d cases have a channel of one value, once prepared, from which nothing is learned: %s; check these "
-            "files, prepare.intensity and prepare.window", case_set.source, len(constant), first_few(constant),
-        )  # fmt: skip
+            "files, prepare.intensity and prepare.window",
+            case_set.source,
+            len(constant),
+            first_few(constant),
+        )
     body = {
         "name": case_set.name,
         "source": str(case_set.source),

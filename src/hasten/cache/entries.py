@@ -136,9 +136,13 @@ def _copies(server: Path, remote: Path) -> Entry:
 def _set(path: Path) -> Entry:
     body = _body(path)
     return _entry(
-        path, "set", [path], source=str(body.get("source", "")), num_cases=int(body.get("num_cases", 0)),
+        path,
+        "set",
+        [path],
+        source=str(body.get("source", "")),
+        num_cases=int(body.get("num_cases", 0)),
         shards=tuple(body.get("shards", ())),
-    )  # fmt: skip
+    )
 
 
 def _arena(path: Path) -> Entry:

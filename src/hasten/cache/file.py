@@ -113,19 +113,29 @@ def read_shard(folder: Path) -> Shard:
     )
     dtype, voxels = _DTYPES[index["dtype"]], int(shape.prod(1).sum())
     for name, expected in (
-        (IMAGE, voxels * num_channels * dtype.itemsize), (LABEL, voxels), (POINTS, 4 * int(num_points.sum())),
-    ):  # fmt: skip
+        (IMAGE, voxels * num_channels * dtype.itemsize),
+        (LABEL, voxels),
+        (POINTS, 4 * int(num_points.sum())),
+    ):
         size = _size(folder / name)
         if size != expected:
             raise DamagedEntry(f"{size} bytes, expected {expected}", folder / name)
     geometries = [Geometry.from_json(each) for each in index["geometries"]]
     return Shard(
-        folder=folder, settings=index["settings"], keys=key_array(index["keys"]), ids=tuple(index["cases"]),
-        shape=shape, num_points=num_points, num_voxels=num_voxels,
-        checksums=np.array(index["checksums"], dtype=np.int64).reshape(count, 2), points_crc=index["points_crc"],
+        folder=folder,
+        settings=index["settings"],
+        keys=key_array(index["keys"]),
+        ids=tuple(index["cases"]),
+        shape=shape,
+        num_points=num_points,
+        num_voxels=num_voxels,
+        checksums=np.array(index["checksums"], dtype=np.int64).reshape(count, 2),
+        points_crc=index["points_crc"],
         geometry=[geometries[number] for number in index["geometry"]],
-        num_channels=num_channels, num_classes=num_classes, dtype=dtype,
-    )  # fmt: skip
+        num_channels=num_channels,
+        num_classes=num_classes,
+        dtype=dtype,
+    )
 
 
 def key_array(text: str) -> np.ndarray:

@@ -46,11 +46,6 @@ def cache_dir(config: CacheConfig) -> Path:
         ) from error
 
 
-def shard_dirs(config: CacheConfig) -> tuple[Path, ...]:
-    """Folders that shards of prepared cases lie in: that of the cache, and `cache.shard_dirs`."""
-    return (cache_dir(config), *map(Path, config.shard_dirs))
-
-
 class Files(NamedTuple):
     """What the files of some cases were when they were looked at."""
 

@@ -6,8 +6,8 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +25,15 @@ class Span(NamedTuple):
     """Size of the whole file; 0 maps nothing."""
 
 
-def map_pages(handle: int, size: int, offset: int) -> int:
-    """Address of a private mapping of an open file from `offset`, a multiple of the page size: writable; a page
-    is copied at its first change.
+def map_privately(handle: int, size: int, offset: int) -> memoryview:
+    """A range of an open file, to read and to change for oneself: a page is copied at its first change.
 
-    Not by the module `mmap`, each of whose mappings keeps a file handle open: the items of an epoch would exhaust the
-    handles that a process may have. Raises OSError.
+    offset: a multiple of the allocation granularity. The mapping ends with what refers to it. Not by the module `mmap`,
+    each of whose mappings keeps a file handle open: the items of an epoch would exhaust the handles that a process may
+    have. Raises OSError.
     """
     assert size > 0
-    return _mapped(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, offset)
+    return _view_of(_mapped(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, offset), size)
 
 
 def map_files(spans: Sequence[Span], size: int) -> memoryview:
@@ -43,7 +43,7 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
     """
     # Pages of zeros, not unmapped ones: a copy of the whole range reads the gaps too.
     address = _mapped(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    view = view_of(address, size, partial(unmap, address, size))
+    view = _view_of(address, size)
     for span in spans:
         assert span.start % mmap.PAGESIZE == 0
         assert span.start + span.size <= size
@@ -64,20 +64,11 @@ def _mapped(address: int | None, size: int, protection: int, flags: int, handle:
     return int(result)
 
 
-def unmap(address: int, size: int) -> None:
-    _libc().munmap(address, size)
-
-
-def drop_changes(address: int, size: int) -> None:
-    """Give a private mapping the content of its file again."""
-    _libc().madvise(address, size, mmap.MADV_DONTNEED)
-
-
-def view_of(address: int, size: int, last: Callable[[], None]) -> memoryview:
-    """A mapping's bytes; `last` is called when nothing refers to them any more."""
+def _view_of(address: int, size: int) -> memoryview:
+    """A mapping's bytes; it ends when nothing refers to them any more."""
     block = (ctypes.c_ubyte * size).from_address(address)
     # Not at exit: daemon threads may still read then, and the kernel reclaims everything anyway.
-    weakref.finalize(block, last).atexit = False
+    weakref.finalize(block, _libc().munmap, address, size).atexit = False
     return memoryview(block).cast("B")
 
 
@@ -98,8 +89,13 @@ def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    ]  # fmt: skip
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     libc.munmap.argtypes = libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc

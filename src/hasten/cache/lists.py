@@ -5,20 +5,17 @@ prepared for, so that a set with a new case needs just that one prepared.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.file import INDEX, Selection, Shard, key_array, read_shard
 from hasten.cache.key import digest, entry_name
-from hasten.cache.publish import discard, partial_of, sweep
+from hasten.cache.publish import discard, sweep
 from hasten.cases.types import CaseSet
-from hasten.files import existing
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +23,11 @@ SHARDS, LISTS = "arena", "sets"
 """Folders of a cache folder."""
 
 
-def _free_bytes(folder: Path) -> int:
-    """Free space for new files in a folder, which need not exist; -1 if it can't be written."""
-    there = existing(folder)
-    return shutil.disk_usage(there).free if os.access(there, os.W_OK) else -1
-
-
 class CaseQuery(NamedTuple):
     """What is looked for in a cache folder."""
 
-    folders: tuple[Path, ...]
-    """`cache.dir`, where lists lie, and `cache.shard_dirs`; shards lie in all of them."""
+    folder: Path
+    """`cache.dir`."""
     case_set: CaseSet
     settings: str
     """`settings_key` of how the cases are prepared."""
@@ -44,22 +35,12 @@ class CaseQuery(NamedTuple):
     """`Files.identities` of the cases."""
 
     @property
-    def folder(self) -> Path:
-        return self.folders[0]
-
-    @property
     def list_path(self) -> Path:
         return self.folder / LISTS / f"{self.entry_name(self.keys)}.json"
 
     def shard_folder(self, missing: Sequence[int]) -> Path:
-        """Folder of the shard to build, which begins with the first of these cases: on the disk with most free space.
-
-        One that is built or begun stays where it is.
-        """
-        name = self.entry_name([self.keys[case] for case in missing])
-        paths = [folder / SHARDS / name for folder in self.folders]
-        begun = [path for path in paths if path.is_dir() or partial_of(path).is_dir()]
-        return begun[0] if begun else max(paths, key=_free_bytes)
+        """Folder of the shard to build, which begins with the first of these cases."""
+        return self.folder / SHARDS / self.entry_name([self.keys[case] for case in missing])
 
     def entry_name(self, keys: Sequence[str]) -> str:
         return entry_name(self.case_set.name, f"{self.settings}-{digest(list(keys))}")
@@ -80,7 +61,7 @@ def read_list(query: CaseQuery) -> Selection | None:
         return None
     shards = []
     for name in body["shards"]:
-        folder = query.folder / SHARDS / name  # `name` alone where it is absolute
+        folder = query.folder / SHARDS / name
         try:
             shards.append(read_shard(folder))
         except FileNotFoundError:
@@ -96,25 +77,16 @@ def read_list(query: CaseQuery) -> Selection | None:
 
 
 def write_list(query: CaseQuery, cases: Selection) -> None:
-    """Write the list of the cases. If the folder is read-only, the next run searches the shards again.
-
-    Shards outside of the cache folder are named by their paths. A list of them in each of the other folders lets
-    `hasten cache` see there that they are in use.
-    """
+    """Write the list of the cases. If the folder is read-only, the next run searches the shards again."""
     path, breaks = query.list_path, np.flatnonzero(np.diff(cases.rows) != 1) + 1
     runs = [[int(run[0]), len(run)] for run in np.split(cases.rows, breaks)]
-    body = {"name": query.case_set.name, "source": str(query.case_set.source), "num_cases": len(cases.rows)}
-    folders = [shard.folder for shard in cases.shards]
-    here = query.folder / SHARDS
-    names = [folder.name if folder.parent == here else str(folder) for folder in folders]
-    _write(path, {**body, "shards": names, "runs": runs})
-    for other in query.folders[1:]:
-        shards = [folder.name for folder in folders if folder.parent == other / SHARDS]
-        if shards:
-            _write(other / LISTS / path.name, {**body, "shards": shards, "runs": []})
-
-
-def _write(path: Path, body: dict[str, Any]) -> None:
+    body = {
+        "name": query.case_set.name,
+        "source": str(query.case_set.source),
+        "num_cases": len(cases.rows),
+        "shards": [shard.folder.name for shard in cases.shards],
+        "runs": runs,
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
@@ -130,7 +102,7 @@ def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
     """
     shards: list[Shard] = []
     pattern = f"[!.]*-{query.settings}-*"
-    for folder in (each for where in query.folders for each in sorted((where / SHARDS).glob(pattern))):
+    for folder in sorted((query.folder / SHARDS).glob(pattern)):
         try:
             shard = read_shard(folder)
         except FileNotFoundError:
@@ -165,6 +137,5 @@ def remove_damaged(folder: Path, damage: DamagedEntry) -> None:
         discard(folder)
     except OSError as error:
         raise ValueError(
-            f"{folder}: a cache entry is damaged ({damage}) and can't be removed ({error.strerror}); remove it, or "
-            "leave its folder out of cache.shard_dirs"
+            f"{folder}: a cache entry is damaged ({damage}) and can't be removed ({error.strerror}); remove it"
         ) from error

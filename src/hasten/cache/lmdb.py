@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import logging
-import mmap
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,15 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hasten.cache.chain import LARGE_BYTES, Transform
+from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset, with_progress
 from hasten.cache.identity import chain_identity, item_identity
-from hasten.cache.item_bytes import encode
-from hasten.cache.mappings import Mappings, mapping_slots
-from hasten.cache.model import Models
+from hasten.cache.item_bytes import decode, encode
 from hasten.cache.publish import as_value_error
 from hasten.files import expanded
 from hasten.observe.cores import usable_cores
@@ -61,14 +56,15 @@ class LMDBDataset(ChainDataset):
         self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
         self.num_workers, self.hash_content = num_workers, hash_content
         self.keys: list[bytes] = []
-        self.models = Models()
+        self.checked: set[int] = set()
+        """Items whose checksums were compared."""
         self.set_data(data)
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data; what is not in the file yet is prepared now."""
         self.data = data
         self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
-        self.models = Models()
+        self.checked = set()
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
         with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -84,14 +80,13 @@ class LMDBDataset(ChainDataset):
         if record is None:
             return self.prepare(index)
         try:
-            return self.models.item(index, None, record)
+            item = decode(record, verify=index not in self.checked)
+            self.checked.add(index)
+            return item
         except DamagedEntry as damage:
             # Other processes read the file now, so it is replaced when the data set is opened next.
             self.path.with_suffix(".damaged").touch()
-            log.warning(
-                "%s: the record of item %d %s; it is prepared now, and the file at the next start",
-                self.path, index, damage,
-            )  # fmt: skip
+            log.warning("%s: item %d %s; it is prepared now, and the file at the next start", self.path, index, damage)
             return self.prepare(index)
 
     def info(self) -> dict[str, Any]:
@@ -138,30 +133,15 @@ class LmdbReader:
         self.path = path
         self.environment: Any = None
         self.lock = threading.Lock()
-        self.handle = -1
-        self.base: int | None = None
-        """Address of LMDB's own mapping of the file, where the system reports it."""
-        self.mappings: dict[bytes, tuple[Mappings, int]] = {}
-        self.slots = mapping_slots()
 
-    def get(self, key: bytes) -> memoryview | bytearray | None:
-        """A record, free to be changed, or None where there is none or no file yet. Large ones are mapped, not copied:
-        LMDB never writes to the pages of a record that is there."""
+    def get(self, key: bytes) -> bytearray | None:
+        """A copy of a record, or None where there is none or no file yet."""
         with self.lock:
             if not self._opened():
                 return None
-            location = self.mappings.get(key)
-            if location is None:
-                with self.environment.begin(buffers=True) as view:
-                    value = view.get(key)
-                    if value is None:
-                        return None
-                    location = self._place(value)
-                    if location is None:
-                        return bytearray(value)
-                self.mappings[key] = location
-            mapping, skip = location
-            return mapping.take(self.handle)[skip:]
+            with self.environment.begin(buffers=True) as view:
+                value = view.get(key)
+                return None if value is None else bytearray(value)
 
     def info(self) -> dict[str, Any]:
         with self.lock:
@@ -173,43 +153,14 @@ class LmdbReader:
 
         if self.environment is None and Path(self.path).exists():
             self.environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
-            self.handle = os.open(self.path, os.O_RDONLY)
-            self.base = start_of_mapping(self.path)
         return self.environment is not None
-
-    def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
-        """Place of a large record in the file, and its offset in its first page."""
-        if len(record) < LARGE_BYTES or self.base is None:
-            return None
-        start = np.frombuffer(record, np.uint8).ctypes.data - self.base
-        skip = start % mmap.PAGESIZE
-        return Mappings(len(record) + skip, start - skip, self.slots), skip
 
     def close(self) -> None:
         """Close the file; the next `get` opens it again and sees what was written since."""
         with self.lock:
-            for mapping, _ in self.mappings.values():
-                mapping.close()
-            self.mappings = {}
             if self.environment is not None:
                 self.environment.close()
-                os.close(self.handle)
             self.environment = None
-
-
-def start_of_mapping(path: str) -> int | None:
-    """Address at which this process has a file mapped from its beginning; None if it has not, or if that is unknown."""
-    try:
-        status = Path(path).stat()
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        span, _, offset, device, inode = line.split(maxsplit=5)[:5]
-        major, minor = (int(part, 16) for part in device.split(":"))
-        if int(inode) == status.st_ino and os.makedev(major, minor) == status.st_dev and int(offset, 16) == 0:
-            return int(span.split("-")[0], 16)
-    return None
 
 
 def reader(path: Path) -> LmdbReader:

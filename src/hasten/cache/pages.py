@@ -35,9 +35,11 @@ class Pages:
         first, last = low[1] * shape[2], high[1] * shape[2]
         # The rows are most of their slice: all slices between them are requested in one call.
         whole_plane = 2 * (last - first) >= plane
-        runs = [(low[0] * plane + first, (high[0] - 1) * plane + last)] if whole_plane else [
-            (depth * plane + first, depth * plane + last) for depth in range(low[0], high[0])
-        ]  # fmt: skip
+        runs = (
+            [(low[0] * plane + first, (high[0] - 1) * plane + last)]
+            if whole_plane
+            else [(depth * plane + first, depth * plane + last) for depth in range(low[0], high[0])]
+        )
         for key, flat in self.values.items():
             address, item, channels = flat.data_ptr(), flat.element_size(), self.channels[key]
             for begin, end in runs:

@@ -12,9 +12,7 @@ from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
-from hasten.cache.item_bytes import encode
-from hasten.cache.mappings import Mappings, mapping_slots
-from hasten.cache.model import Models
+from hasten.cache.item_bytes import decode, encode, read_record
 from hasten.cache.publish import as_value_error, sweep, temporary_for
 from hasten.files import expanded, replacing
 
@@ -26,10 +24,9 @@ class PersistentDataset(ChainDataset):
 
     A file is found again while the item, the size and time of the files that it names, and the transforms with their
     parameters and versions are what they were; nothing stale is served. hash_content: identify files by the SHA-256 of
-    their bytes instead of their time. Files are written whole or not at all, carry checksums, hold no pickle, and are
-    mapped, so that all processes of a machine share one copy of them in memory and only what a transform changes is
-    copied; a damaged one is replaced with a warning. Raises ValueError for an item that can't be stored without pickle,
-    and where the disk is full.
+    their bytes instead of their time. Files are written whole or not at all, carry checksums, and hold no pickle; large
+    ones are mapped. A damaged one is replaced with a warning. Raises ValueError for an item that can't be stored
+    without pickle, and where the disk is full.
     """
 
     def __init__(
@@ -43,9 +40,8 @@ class PersistentDataset(ChainDataset):
         super().__init__(data, transform)
         self.cache_dir = expanded(cache_dir)
         self.hash_content = hash_content
-        self.models = Models()
-        self.mappings: dict[str, tuple[tuple[int, int, int], Mappings]] = {}
-        self.slots = mapping_slots()
+        self.checked: dict[str, tuple[int, int, int]] = {}
+        """The versions of files whose checksums were compared."""
         with as_value_error(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             sweep(self.cache_dir)
@@ -73,19 +69,10 @@ class PersistentDataset(ChainDataset):
         handle = os.open(path, os.O_RDONLY)
         try:
             status = os.fstat(handle)
-            if not status.st_size:
-                raise DamagedEntry("is empty")
-            version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            known_version, mappings = self.mappings.get(name, (None, None))
-            if mappings is None or known_version != version:
-                if mappings is not None:
-                    mappings.close()
-                mappings = Mappings(status.st_size, 0, self.slots)
-                self.mappings[name] = (version, mappings)
-            mapped = mappings.take(handle)
+            data = read_record(handle, status.st_size)
         finally:
             os.close(handle)
-        return self.models.item(name, version, mapped)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "mappings": {}, "slots": mapping_slots()}  # each process maps for itself
+        version = (status.st_ino, status.st_size, status.st_mtime_ns)
+        item = decode(data, verify=self.checked.get(name) != version)
+        self.checked[name] = version
+        return item

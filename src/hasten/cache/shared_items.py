@@ -9,24 +9,20 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from hasten.cache.item_bytes import encode
-from hasten.cache.mappings import Mappings, mapping_slots
-from hasten.cache.model import ParsedRecord
+from hasten.cache.item_bytes import decode, encode, read_record
 
 
 class SharedItems:
     """A nameless file in memory that holds records one after another.
 
-    An item is returned as a private mapping of its record: what is read comes straight from it, and a page is
-    copied at its first change. Worker processes, forked or spawned, map the same memory, so there is one copy however
-    many they are. It is freed when no process and no item refers to it.
+    Worker processes, forked or spawned, read the same memory, so there is one copy however many they are. It is freed
+    when no process and no item refers to it.
     """
 
     def __init__(self) -> None:
         self.handle = _nameless()
         self.end = 0
         self.lock = threading.Lock()
-        self.slots = mapping_slots()
 
     def put(self, item: Any) -> SharedItem:
         """Store an item. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
@@ -42,15 +38,13 @@ class SharedItems:
             while rest.nbytes:
                 written = os.pwrite(self.handle, rest, place)
                 rest, place = rest[written:], place + written
-        with mmap.mmap(self.handle, size, access=mmap.ACCESS_READ, offset=start) as mapped:
-            return SharedItem(self, start, size, ParsedRecord(mapped, verify=False))
+        return SharedItem(self, start, size)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handle": DupFd(self.handle), "end": self.end}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
-        self.slots = mapping_slots()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", -1), -1
@@ -59,20 +53,14 @@ class SharedItems:
 
 
 class SharedItem:
-    def __init__(self, store: SharedItems, start: int, size: int, model: ParsedRecord | None) -> None:
+    """The place of an item in a store."""
+
+    def __init__(self, store: SharedItems, start: int, size: int) -> None:
         self.store, self.start, self.size = store, start, size
-        self.model = model
-        self.mappings = Mappings(size, start, store.slots)
 
     def item(self) -> Any:
         """The item, which may be changed: no other process or later access sees the changes."""
-        mapped = self.mappings.take(self.store.handle)
-        if self.model is None:
-            self.model = ParsedRecord(mapped, verify=False)
-        return self.model.item(mapped)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SharedItem, (self.store, self.start, self.size, None)  # each process reads it for itself
+        return decode(read_record(self.store.handle, self.size, self.start), verify=False)
 
 
 def _nameless() -> int:

@@ -14,8 +14,10 @@ from hasten.cases.types import Shape, Volume
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
 _ROUNDING = 0.11
 """mm: positions are often rounded to 0.1 mm, so that steps differ by as much."""
-_LOSSY = {f"1.2.840.10008.1.2.4.{number}": kind for number, kind in
-          ((50, "JPEG"), (51, "JPEG"), (81, "near-lossless JPEG-LS"), (91, "JPEG 2000"))}  # fmt: skip
+_LOSSY = {
+    f"1.2.840.10008.1.2.4.{number}": kind
+    for number, kind in ((50, "JPEG"), (51, "JPEG"), (81, "near-lossless JPEG-LS"), (91, "JPEG 2000"))
+}
 """Transfer syntaxes that may change values."""
 _SOP_CLASS = b"\x02\x00\x02\x00UI"
 """The tag in the header that says what a DICOM file is, in explicit VR as every header is written."""

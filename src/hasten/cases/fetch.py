@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import logging
 import os
 import re
@@ -11,23 +12,22 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
 
 from hasten.cases.locate import Remote, local_name, server_of
-from hasten.cases.record import FileRecord, complete_copy, write_record
-from hasten.cases.transport import Stat, Stores, TransferError, TransferStopped, chunk_of
+from hasten.cases.transport import RemoteFilesystems, Stat, TransferError, TransferStopped, chunk_of
 from hasten.config.size import size_text
 from hasten.config.url import shown
-from hasten.files import boot_id, same_file, sync_folder, try_lock
+from hasten.files import boot_id, hash_file, replacing, same_file, sync_folder, try_lock
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
+class DownloadLimits:
     """Timeouts, retries and size limits of a download."""
 
     stall_s: float = 60.0
@@ -53,6 +53,25 @@ class Fetched:
     size: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileRecord:
+    """A fetched file: the size in bytes, the SHA-256 in hexadecimal digits, and the server's validator."""
+
+    url: str
+    """Address without login and query."""
+    size: int
+    sha256: str
+    validator: str
+    mtime_ns: int
+    """Modification time of the local file, so that a changed one is noticed without reading it."""
+
+    def matches(self, stat: Stat) -> bool:
+        """Whether the server's file is still the fetched one; False if the server reports too little to know."""
+        if stat.size is None and not stat.validator:
+            return False
+        return stat.size in (None, self.size) and stat.validator == self.validator
+
+
 class Missing(ValueError):
     """The server reports that there is no such file."""
 
@@ -67,8 +86,8 @@ def fetch(
     *,
     sha256: str | None = None,
     verify: bool = False,
-    patience: Patience | None = None,
-    stores: Stores | None = None,
+    limits: DownloadLimits | None = None,
+    filesystems: RemoteFilesystems | None = None,
 ) -> Fetched:
     """A complete local copy of `url`, at `folder / local_name(url)`.
 
@@ -77,20 +96,20 @@ def fetch(
     requested `sha256` is used without asking the server.
 
     Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a file that is too large for the
-    disk or for `patience`; a server that fails more often than `patience` allows (Unreachable): a later call resumes
+    disk or for `limits`; a server that fails more often than `limits` allows (Unreachable): a later call resumes
     where this one stopped.
     """
-    patience = patience or Patience()
-    stores = stores or Stores(patience.stall_s)
+    limits = limits or DownloadLimits()
+    filesystems = filesystems or RemoteFilesystems(limits.stall_s)
     target = folder / local_name(url)
     remote = Remote(url=url, path=target, sha256=sha256.lower() if sha256 else None)
     try:
         copy = complete_copy(target, verify=verify)
         if copy is not None and copy.sha256 == remote.sha256:
             return Fetched(path=target, how="unchanged", size=copy.size)
-        if copy is not None and remote.sha256 is None and server_of(url) in stores.unreachable:
+        if copy is not None and remote.sha256 is None and server_of(url) in filesystems.unreachable:
             return Fetched(path=target, how="stale", size=copy.size)
-        return _fetch_with_retries(remote, copy, stores, patience)
+        return _fetch_with_retries(remote, copy, filesystems, limits)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
@@ -103,11 +122,13 @@ def fetch(
         ) from error
 
 
-def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores, patience: Patience) -> Fetched:
-    url, attempts = shown(remote.url), len(patience.waits_s) + 1
+def _fetch_with_retries(
+    remote: Remote, copy: FileRecord | None, filesystems: RemoteFilesystems, limits: DownloadLimits
+) -> Fetched:
+    url, attempts = shown(remote.url), len(limits.waits_s) + 1
     for attempt in range(attempts):
         try:
-            return _attempt(remote, copy, stores, replace(patience, chunk=chunk_of(patience.chunk, attempt)))
+            return _attempt(remote, copy, filesystems, replace(limits, chunk=chunk_of(limits.chunk, attempt)))
         except TransferError as error:
             if error.kind == "missing":
                 raise Missing(f"{url}: is not there ({error}); correct the URL or what names it.") from None
@@ -119,14 +140,14 @@ def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores,
             if error.kind == "permanent":
                 raise ValueError(f"{url}: can't be fetched ({error}); check the URL.") from None
             last = error
-        if attempt < len(patience.waits_s):
-            wait = patience.waits_s[attempt]
+        if attempt < len(limits.waits_s):
+            wait = limits.waits_s[attempt]
             log.info("%s: %s; attempt %d of %d in %g s", url, last, attempt + 2, attempts, wait)
-            if stores.stop.wait(wait):
+            if filesystems.stop.wait(wait):
                 raise TransferStopped
     if copy is not None and remote.sha256 is None:
-        if server_of(url) not in stores.unreachable:
-            stores.unreachable.add(server_of(url))
+        if server_of(url) not in filesystems.unreachable:
+            filesystems.unreachable.add(server_of(url))
             log.warning("%s: can't be reached (%s); its existing copy is used unchecked: %s", url, last, remote.path)
         return Fetched(path=remote.path, how="stale", size=copy.size)
     raise Unreachable(
@@ -135,16 +156,18 @@ def _fetch_with_retries(remote: Remote, copy: FileRecord | None, stores: Stores,
     )
 
 
-def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: Patience) -> Fetched:
+def _attempt(
+    remote: Remote, copy: FileRecord | None, filesystems: RemoteFilesystems, limits: DownloadLimits
+) -> Fetched:
     """Raises TransferError, TransferStopped, OSError of the local disk, ValueError for a wrong hash."""
-    stat = stores.stat(remote.url)
+    stat = filesystems.stat(remote.url)
     if copy is not None and copy.matches(stat):
         _check_hash(remote, copy.sha256)
         return Fetched(path=remote.path, how="unchanged", size=copy.size)
-    _check_size(remote, stat.size or 0, stat, patience)
+    _check_size(remote, stat.size or 0, stat, limits)
     remote.path.parent.mkdir(parents=True, exist_ok=True)
     resumable = bool(stat.validator) and stat.size is not None
-    with _locked_partial(remote.path, _version(stat), resumable, stores) as partial:
+    with _locked_partial(remote.path, _version(stat), resumable, filesystems) as partial:
         # The previous owner of the lock may have fetched it.
         existing = complete_copy(remote.path)
         if existing is not None and existing.matches(stat):
@@ -152,10 +175,10 @@ def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: 
             return Fetched(path=remote.path, how="unchanged", size=existing.size)
         _check_room(remote, (stat.size or 0) - partial.stat().st_size)
         with partial.open("r+b") as file:
-            sha256 = _transfer(remote, stat, stores, file, patience, resumable)
+            sha256 = _transfer(remote, stat, filesystems, file, limits, resumable)
             size = file.tell()
             os.fsync(file.fileno())
-        if stores.stat(remote.url) != stat:
+        if filesystems.stat(remote.url) != stat:
             partial.unlink()
             raise TransferError("transient", "it changed while it was fetched")
         try:
@@ -170,9 +193,9 @@ def _attempt(remote: Remote, copy: FileRecord | None, stores: Stores, patience: 
     return Fetched(path=remote.path, how="new", size=size)
 
 
-def _check_size(remote: Remote, size: int, stat: Stat, patience: Patience) -> None:
-    limits = (patience.largest, patience.largest_unsized if stat.size is None else None)
-    largest = min((limit for limit in limits if limit is not None), default=size)
+def _check_size(remote: Remote, size: int, stat: Stat, limits: DownloadLimits) -> None:
+    caps = (limits.largest, limits.largest_unsized if stat.size is None else None)
+    largest = min((cap for cap in caps if cap is not None), default=size)
     if size > largest:
         raise ValueError(
             f"{shown(remote.url)}: has {size_text(size)} or more, and {size_text(largest)} at most are taken; check "
@@ -189,7 +212,9 @@ def _check_room(remote: Remote, size: int) -> None:
         )
 
 
-def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patience: Patience, resumable: bool) -> str:
+def _transfer(
+    remote: Remote, stat: Stat, filesystems: RemoteFilesystems, file: BinaryIO, limits: DownloadLimits, resumable: bool
+) -> str:
     """Append the missing bytes to `file` and return its SHA-256. Leaves the position at its end."""
     digest = hashlib.sha256()
     if not resumable or (stat.size is not None and os.fstat(file.fileno()).st_size > stat.size):
@@ -199,7 +224,7 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
     at = file.tell()
     if at:
         log.info("%s: resumes at byte %d", shown(remote.url), at)
-    pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
+    pieces = filesystems.read(remote.url, at, stat, limits.chunk) if at != stat.size else iter(())
     since, received = time.monotonic(), 0
     for start, data in pieces:
         if start != at:
@@ -212,10 +237,10 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
         if stat.size is not None and at > stat.size:
             _empty(file)
             raise TransferError("transient", f"more than its {stat.size} bytes came")
-        _check_size(remote, at, stat, patience)
+        _check_size(remote, at, stat, limits)
         received += len(data)
-        if at != stat.size and (seconds := time.monotonic() - since) >= patience.stall_s:
-            if received < patience.least_bytes:
+        if at != stat.size and (seconds := time.monotonic() - since) >= limits.stall_s:
+            if received < limits.least_bytes:
                 raise TransferError("transient", f"only {received} bytes came in {seconds:.3g} s")
             since, received = time.monotonic(), 0
     file.flush()
@@ -273,11 +298,11 @@ def _version(stat: Stat) -> str:
 
 
 @contextmanager
-def _locked_partial(target: Path, version: str, resumable: bool, stores: Stores) -> Iterator[Path]:
+def _locked_partial(target: Path, version: str, resumable: bool, filesystems: RemoteFilesystems) -> Iterator[Path]:
     """The locked partial file. It stays if the next attempt can resume it, unless the disk failed."""
     partial = target.with_name(f".{target.name}.{version}.partial")
     try:
-        handle = _open_locked(partial, stores)
+        handle = _open_locked(partial, filesystems)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
             raise
@@ -298,12 +323,66 @@ def _locked_partial(target: Path, version: str, resumable: bool, stores: Stores)
         os.close(handle)
 
 
-def _open_locked(partial: Path, stores: Stores) -> int:
+def _open_locked(partial: Path, filesystems: RemoteFilesystems) -> int:
     logged = False
     while (handle := try_lock(partial, os.O_RDWR | os.O_CREAT)) is None:
         if not logged:
             log.info("%s: another process fetches it; waiting", partial)
         logged = True
-        if stores.stop.wait(0.1):
+        if filesystems.stop.wait(0.1):
             raise TransferStopped
     return handle
+
+
+def record_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.fetched")
+
+
+def write_record(target: Path, record: FileRecord) -> None:
+    """Write the record of a copy; a reader sees the old one or the new one. Raises OSError."""
+    path = record_path(target)
+    with replacing(path, path.with_name(f"{path.name}.{token_hex(4)}.partial")) as file:
+        file.write(json.dumps(asdict(record)).encode("ascii"))
+
+
+def _read_record(target: Path) -> FileRecord | None:
+    """The record of a copy; None if it is missing, or with a warning if it is damaged."""
+    path = record_path(target)
+    try:
+        content = json.loads(path.read_bytes())
+        record = FileRecord(**content.get("body", content))  # earlier versions wrote it as a "body"
+        if all(isinstance(getattr(record, each.name), str if each.type == "str" else int) for each in fields(record)):
+            return record
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        pass
+    log.warning("%s: is damaged; what it describes is downloaded again", path)
+    return None
+
+
+def complete_copy(target: Path, *, verify: bool = False) -> FileRecord | None:
+    """The record of a complete local copy, or None; a damaged copy with a warning.
+
+    The size is compared always, the hash with `verify` or where the file was touched since.
+    """
+    try:
+        status = target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    record = _read_record(target)
+    if record is None:
+        return None
+    damage = ""
+    if status.st_size != record.size:
+        damage = f"has {status.st_size} bytes, not {record.size}"
+    elif (verify or status.st_mtime_ns != record.mtime_ns) and hash_file(target) != record.sha256:
+        damage = "is not what was fetched (its SHA-256 differs)"
+    if damage:
+        log.warning("%s: %s; it is downloaded again", target, damage)
+        record_path(target).unlink(missing_ok=True)
+        return None
+    if status.st_mtime_ns != record.mtime_ns:
+        with suppress(OSError):  # a copy that only others can write is as valid
+            write_record(target, replace(record, mtime_ns=status.st_mtime_ns))
+    return record

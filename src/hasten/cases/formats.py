@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,30 @@ from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_hea
 from hasten.cases.tiff import TIFF_ENDINGS, is_stack, read_pixel_size, read_tiff, read_tiff_header
 from hasten.cases.types import Shape, Volume, spacing_of
 
-Kind = Literal["nifti", "itk", "series", "tiff", "picture"]
+Header = tuple[Shape, int, np.ndarray]
+"""Shape (D, H, W), number of channels and affine (4, 4)."""
+
+
+class Reader(NamedTuple):
+    """How files of one kind are read."""
+
+    endings: tuple[str, ...]
+    read: Callable[[Path, bool], Volume]
+    """Takes the path, and whether it is a label map."""
+    header: Callable[[Path], Header]
+
+
+READERS = {
+    "nifti": Reader(NIFTI_ENDINGS, lambda path, label: read_nifti(path), read_nifti_header),
+    "itk": Reader(ITK_ENDINGS, lambda path, label: read_itk(path), read_itk_header),
+    "series": Reader((), lambda path, label: read_series(path, label=label), read_series_header),
+    "tiff": Reader(TIFF_ENDINGS, lambda path, label: read_tiff(path, indices=label), read_tiff_header),
+    "picture": Reader(PICTURE_ENDINGS, lambda path, label: read_picture(path, indices=label), read_picture_header),
+}
+"""Readers by kind; `series` is a folder."""
 HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 _WITHOUT_POSITION = (*PICTURE_ENDINGS, *TIFF_ENDINGS)
-ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *_WITHOUT_POSITION)
+ENDINGS = tuple(ending for reader in READERS.values() for ending in reader.endings)
 _DOUBLE = {".nrrd": ".seg", ".tif": ".ome", ".tiff": ".ome"}
 """What stands before an ending in names of 3D Slicer's segmentations and of OME-TIFF, and belongs to the ending."""
 
@@ -111,37 +132,17 @@ def read_file(path: str | Path, *, label: bool = False) -> Volume:
     `label` reads a colour-mapped picture as its indices, and refuses lossy compression.
     """
     path = Path(path)
-    match kind_of(path):
-        case "nifti":
-            return read_nifti(path)
-        case "itk":
-            return read_itk(path)
-        case "series":
-            return read_series(path, label=label)
-        case "tiff":
-            return read_tiff(path, indices=label)
-        case _:
-            return read_picture(path, indices=label)
+    return READERS[kind_of(path)].read(path, label)
 
 
-def read_file_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+def read_file_header(path: str | Path) -> Header:
     """Shape (D, H, W), number of channels and affine (4, 4) of one file. Raises ValueError."""
     path = Path(path)
-    match kind_of(path):
-        case "nifti":
-            return read_nifti_header(path)
-        case "itk":
-            return read_itk_header(path)
-        case "series":
-            return read_series_header(path)
-        case "tiff":
-            return read_tiff_header(path)
-        case _:
-            return read_picture_header(path)
+    return READERS[kind_of(path)].header(path)
 
 
-def kind_of(path: Path) -> Kind:
-    """The reader for a path. Raises ValueError for a name of unknown kind, and for a device or a pipe."""
+def kind_of(path: Path) -> str:
+    """The key of the reader for a path. Raises ValueError for a name of unknown kind, and for a device or a pipe."""
     if path.is_dir():
         return "series"
     check_regular(path, path)
@@ -153,11 +154,7 @@ def kind_of(path: Path) -> Kind:
         if path.is_file():
             check_is_image(path)
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
-    if suffix in NIFTI_ENDINGS:
-        return "nifti"
-    if suffix in ITK_ENDINGS:
-        return "itk"
-    return "tiff" if suffix in TIFF_ENDINGS else "picture"
+    return next(kind for kind, reader in READERS.items() if suffix in reader.endings)
 
 
 def second_file(path: Path) -> str | None:

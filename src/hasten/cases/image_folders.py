@@ -19,13 +19,7 @@ from hasten.config.patterns import first_few
 log = logging.getLogger(__name__)
 
 PAIR_FOLDERS = (("images", "labels"), ("imagesTr", "labelsTr"))
-_WORDS = {
-    "images": ("image", "img", "imgs", "input", "inputs", "imagesTr"),
-    "labels": ("label", "mask", "masks", "annotations", "gt", "seg", "segs", "segmentations", "targets", "labelsTr"),
-}
-"""Other common names of these folders."""
 _NNUNET_NAME = re.compile(r"Dataset\d{3}_.+")
-_LIST = "dataset.json"
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 _LABEL_MARKS = (
     r"cp[-_]?masks?|masks?|seg(?:mentation)?s?|labels?|label[-_]?maps?|annotations?|annot|gt|ground[-_]?truth|manual|"
@@ -69,9 +63,11 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
     case_of |= {name: name if name in alike else base_of.get(name, name) for name in rest}
     if alike:
         log.info(
-            "%s: %d cases are paired by similar names: %s", images, len(alike),
+            "%s: %d cases are paired by similar names: %s",
+            images,
+            len(alike),
             first_few(f"{name} with {label_of[label].name}" for name, label in alike.items()),
-        )  # fmt: skip
+        )
     label_of |= {name: label_of.pop(label) for name, label in alike.items()}
     images_of: dict[str, list[Path]] = {}
     without_label = []
@@ -154,9 +150,12 @@ def refuse_unread(folder: Path, names: Sequence[str]) -> None:
     unread = sorted(
         path.name
         for path in folder.iterdir()
-        if path.suffix and not ending(path) and not path.name.startswith(".") and path.is_file()
+        if path.suffix
+        and not ending(path)
+        and not path.name.startswith(".")
+        and path.is_file()
         and (not stems or _CHANNEL.sub(r"\1", path.stem) in stems)
-    )  # fmt: skip
+    )
     if unread:
         check_is_image(folder / unread[0])
         raise ValueError(
@@ -180,20 +179,10 @@ def _by_stem(folder: Path) -> dict[str, Path]:
     return files
 
 
-def nearest_folder(folder: Path, name: str, whose: str) -> Path:
-    """The folder `name` in `folder`. Raises ValueError if it is missing, naming the most similar one."""
-    path = folder / name
-    if path.is_dir():
-        return path
-    similar = _most_similar(name, _folders(folder))
-    remedy = f"rename {similar}/" if similar else "add it"
-    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_hint(similar)}; {remedy}.")
-
-
 def refuse_layout(folder: Path) -> NoReturn:
     """Raise the ValueError for a folder of unknown layout, with the nearest layout and the differences."""
     names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
-    looks = (_several_sets, _nested, _misnamed_list, _half_pairs, _images)
+    looks = (_several_sets, _nested, _half_pair, _images)
     nearest = next((text for text in (look(folder) for look in looks) if text), "")
     raise ValueError(
         f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with "
@@ -206,8 +195,7 @@ def refuse_list(path: Path) -> NoReturn:
     """Raise the ValueError for a dataset.json that lists no cases in any known layout."""
     folder = path.parent
     if (folder / "imagesTr").is_dir():
-        similar = _most_similar("labelsTr", _folders(folder))
-        more = "" if similar == "labelsTr" else f", and there is no labelsTr/{_hint(similar)}"
+        more = "" if (folder / "labelsTr").is_dir() else ", and there is no labelsTr/"
         raise ValueError(
             f'{path}: has no "training" list of {{"image": ..., "label": ...}}. Nearest is nnU-Net\'s layout, as there '
             f'is an imagesTr/, but "file_ending" is missing{more}; add it, as in "file_ending": ".nii.gz".'
@@ -234,31 +222,17 @@ def _nested(folder: Path) -> str:
 def has_layout(folder: Path) -> bool:
     """Whether a folder looks like one of the layouts; no file is opened."""
     pairs = any((folder / images).is_dir() and (folder / labels).is_dir() for images, labels in PAIR_FOLDERS)
-    return pairs or (folder / _LIST).is_file()
+    return pairs or (folder / "dataset.json").is_file()
 
 
-def _misnamed_list(folder: Path) -> str:
-    files = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path.suffix.lower() == ".json"]
-    similar = _most_similar(_LIST, [name for name in files if name != "labels.json"])
-    return f"Nearest is a folder with a {_LIST}, here {similar}: rename it." if similar else ""
-
-
-def _half_pairs(folder: Path) -> str:
-    """The pair of folders that is nearest: exact names count more than like ones."""
-    names = _folders(folder)
-    best, most = "", 0
+def _half_pair(folder: Path) -> str:
+    """A pair of folders of which one is missing."""
     for pair in PAIR_FOLDERS:
-        similar = [_most_similar(name, names) for name in pair]
-        score = sum(2 if match == name else 1 if match else 0 for name, match in zip(pair, similar, strict=True))
-        if score > most:
-            wrong = [
-                f"{name}/ is missing{_hint(match)}" for name, match in zip(pair, similar, strict=True) if match != name
-            ]
-            remedy = "rename" if all(similar) else "add the folder"
-            best, most = f"Nearest is {pair[0]}/ with {pair[1]}/, but {' and '.join(wrong)}: {remedy}.", score
-    if most and (folder / "imagesTr").is_dir():
-        best += f" nnU-Net's and the Decathlon's layout also have a {_LIST}."
-    return best
+        missing = [name for name in pair if not (folder / name).is_dir()]
+        if len(missing) == 1:
+            also = " nnU-Net's and the Decathlon's layout also have a dataset.json." if "Tr" in missing[0] else ""
+            return f"Nearest is {pair[0]}/ with {pair[1]}/, but {missing[0]}/ is missing: add or rename it.{also}"
+    return ""
 
 
 def _images(folder: Path) -> str:
@@ -273,20 +247,3 @@ def _images(folder: Path) -> str:
 
 def _folders(folder: Path) -> list[str]:
     return [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-
-
-def _most_similar(expected: str, names: list[str]) -> str:
-    """The name that may stand for `expected`: itself, another spelling, or a word for the same; "" if there is none."""
-    if expected in names:
-        return expected
-    folded = {name.casefold(): name for name in names if not name.endswith("Ts")}  # no training cases
-    words = [expected, *_WORDS.get(expected.removesuffix("Tr"), ())]
-    for word in words:
-        if word.casefold() in folded:
-            return folded[word.casefold()]
-    close = difflib.get_close_matches(expected.casefold(), list(folded), n=1, cutoff=0.8)
-    return folded[close[0]] if close else ""
-
-
-def _hint(similar: str) -> str:
-    return f" (there is {similar}/ instead)" if similar else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from hasten.cases.entries import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.formats import ENDINGS, ending, named_files, read_file_header
-from hasten.cases.image_folders import declared_labels, nearest_folder, refuse_unread
+from hasten.cases.image_folders import declared_labels, refuse_unread
 from hasten.cases.labels import as_number, parse_labels, split_ignore
 from hasten.cases.locate import FileLocator
 from hasten.cases.types import Case
@@ -174,7 +174,7 @@ def _listed_cases(path: Path, dataset: object, place: FileLocator) -> dict[str, 
 
 def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
     """The cases of imagesTr and labelsTr, whose files end in `kind`."""
-    if place.url and not (place.folder / "imagesTr").is_dir():
+    if place.url:
         raise ValueError(
             f'{path}: lists no files, which a remote source must; add "dataset" with every case, or copy it.'
         )
@@ -182,7 +182,10 @@ def _folder_cases(path: Path, place: FileLocator, kind: str, channels: tuple[str
         raise ValueError(
             f'{path}: "file_ending" is "{kind}", but the kinds read are {", ".join(ENDINGS)}; convert them.'
         )
-    images, labels = (nearest_folder(place.folder, name, "nnU-Net's") for name in ("imagesTr", "labelsTr"))
+    images, labels = folders = (place.folder / "imagesTr", place.folder / "labelsTr")
+    for each in folders:
+        if not each.is_dir():
+            raise ValueError(f"{place.folder}: has no {each.name}/, which nnU-Net's layout wants; add or rename it.")
     cases = _channel_files(images, kind, path)
     per_file = read_file_header(next(iter(next(iter(cases.values())).values())))[1]
     image_of = {

@@ -42,17 +42,22 @@ def write_volumes(
             write_nifti(out / folder / f"{names[index]}.nii.gz", array, affine)
 
     _run_parallel(write, len(names), num_threads, out)
-    _write_json(out / "dataset.json", {
-        "name": "Phantom",
-        "description": title,
-        "tensorImageSize": "4D" if len(channels) > 1 else "3D",
-        "modality": {str(index): name for index, name in enumerate(channels)},
-        "labels": {str(value): name for value, name in labels.items()},
-        "numTraining": len(names),
-        "numTest": 0,
-        "training": [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in names],
-        "test": [],
-    })  # fmt: skip
+    _write_json(
+        out / "dataset.json",
+        {
+            "name": "Phantom",
+            "description": title,
+            "tensorImageSize": "4D" if len(channels) > 1 else "3D",
+            "modality": {str(index): name for index, name in enumerate(channels)},
+            "labels": {str(value): name for value, name in labels.items()},
+            "numTraining": len(names),
+            "numTest": 0,
+            "training": [
+                {"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in names
+            ],
+            "test": [],
+        },
+    )
     return out
 
 

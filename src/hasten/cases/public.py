@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten.cases.fetch import Patience, fetch
+from hasten.cases.fetch import DownloadLimits, fetch
 from hasten.cases.unpack import unpack
 from hasten.config.size import size_text
 from hasten.config.url import shown
@@ -162,7 +162,7 @@ def absent(public: PublicSet, path: Path) -> ValueError:
     )
 
 
-def download(public: PublicSet, to: Path | None = None, *, patience: Patience | None = None) -> Path:
+def download(public: PublicSet, to: Path | None = None, *, limits: DownloadLimits | None = None) -> Path:
     """Fetch and unpack a set below `to` (None: the home of public sets); returns its folder. Existing data are kept.
 
     A broken transfer is resumed, the archive is checked against its MD5 sum, nothing is unpacked outside the
@@ -185,7 +185,7 @@ def download(public: PublicSet, to: Path | None = None, *, patience: Patience | 
         if target.is_dir() and any(target.iterdir()):
             return target
         archives = home / ".archives"
-        archive = fetch(public.url, archives, patience=patience).path
+        archive = fetch(public.url, archives, limits=limits).path
         _check(archive, public)
         unpack(archive, target, top=public.folder)
         archive.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -11,13 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hasten.cases.entries import load_json
-from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
-from hasten.cases.formats import ENDINGS, ending, second_file
-from hasten.cases.image_folders import PAIR_FOLDERS
+from hasten.cases.fetch import DownloadLimits, Fetched, Missing, fetch, record_path
+from hasten.cases.formats import second_file
 from hasten.cases.locate import FileLocator, Remote, checked_url, join, local_name, parent, suffix
-from hasten.cases.nnunet import is_nnunet
-from hasten.cases.record import read_json, record_path, write_json
-from hasten.cases.transport import Stores, TransferError
+from hasten.cases.transport import RemoteFilesystems
 from hasten.config.url import shown
 
 log = logging.getLogger(__name__)
@@ -26,24 +22,23 @@ _LARGEST_LIST = 64 << 20
 """Bytes of a list of cases, which is read into memory."""
 _THREADS = 8
 _PROGRESS_EVERY_S = 10.0
-_LISTING = ".listing.fetched"
 
 
 class Downloader:
     """Fetches the files of one source into the folder of the local copies; its threads share it."""
 
-    def __init__(self, folder: Path, patience: Patience | None = None) -> None:
-        self.folder, self.patience = folder, patience or Patience()
-        self.stores = Stores(self.patience.stall_s)
+    def __init__(self, folder: Path, limits: DownloadLimits | None = None) -> None:
+        self.folder, self.limits = folder, limits or DownloadLimits()
+        self.filesystems = RemoteFilesystems(self.limits.stall_s)
 
     def fetch(self, remote: Remote) -> Fetched:
         """The local copy of a file. Raises ValueError as `hasten.cases.fetch.fetch`."""
-        return fetch(remote.url, self.folder, sha256=remote.sha256, patience=self.patience, stores=self.stores)
+        return fetch(remote.url, self.folder, sha256=remote.sha256, limits=self.limits, filesystems=self.filesystems)
 
     def fetch_list(self, url: str) -> Path:
         """The local copy of a list. Raises ValueError as `fetch`."""
-        patience = replace(self.patience, largest=_LARGEST_LIST)
-        return fetch(url, self.folder, patience=patience, stores=self.stores).path
+        limits = replace(self.limits, largest=_LARGEST_LIST)
+        return fetch(url, self.folder, limits=limits, filesystems=self.filesystems).path
 
     def fetch_optional_list(self, url: str) -> Path | None:
         """The local copy of an optional list; removes the copy if the server no longer has the list."""
@@ -57,113 +52,30 @@ class Downloader:
 
 
 def mirror(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
-    """The list of a remote source as a local file, or its local folder, and where its names start.
+    """The list of a remote source as a local file, and where its names start. None of its files is fetched yet.
 
-    Of the files that a list names none is fetched yet; those of a folder without one are. Raises ValueError.
+    Of a folder it is its dataset.json. Raises ValueError.
     """
     url = checked_url(url.rstrip("/") if "?" not in url else url, "the source")
-    if suffix(url) not in (".json", ".csv"):
-        return _mirror_folder(url, downloader)
-    path = downloader.fetch_list(url)
-    place = _place(parent(url), downloader)
-    if suffix(url) == ".csv" or _needs_labels(path):
-        downloader.fetch_optional_list(join(place.url, "labels.json", shown(url)))
-    return path, place
-
-
-def _place(url: str, downloader: Downloader) -> FileLocator:
-    return FileLocator(folder=downloader.folder / local_name(url), url=url, remote_dir=downloader.folder)
+    is_folder = suffix(url) not in (".json", ".csv")
+    listed = join(url, "dataset.json", shown(url)) if is_folder else url
+    try:
+        path = downloader.fetch_list(listed)
+    except Missing as error:
+        if not is_folder:
+            raise
+        raise Missing(
+            f"{shown(url)}: has no dataset.json that lists its cases; name a dataset.json, or a JSON or CSV list."
+        ) from error
+    base = parent(listed)
+    if suffix(listed) == ".csv" or _needs_labels(path):
+        downloader.fetch_optional_list(join(base, "labels.json", shown(url)))
+    return path, FileLocator(folder=downloader.folder / local_name(base), url=base, remote_dir=downloader.folder)
 
 
 def _needs_labels(path: Path) -> bool:
     content = load_json(path)
     return not (isinstance(content, dict) and "labels" in content)
-
-
-def _mirror_folder(url: str, downloader: Downloader) -> tuple[Path, FileLocator]:
-    place = _place(url, downloader)
-    try:
-        listed = downloader.fetch_optional_list(join(url, "dataset.json", shown(url)))
-    except Unreachable:
-        if not (place.folder / _LISTING).exists():
-            raise
-        listed = None
-    if listed is not None:
-        content = load_json(listed)
-        if is_nnunet(content) and "dataset" not in content:
-            _mirror_pairs(place, downloader)
-        return listed, place
-    _mirror_pairs(place, downloader)
-    return place.folder, place
-
-
-def _mirror_pairs(place: FileLocator, downloader: Downloader) -> None:
-    """Fetch images and labels of a folder without a list of cases; remove copies of files that the server removed."""
-    where = shown(place.url)
-    if place.url.lower().startswith(("http://", "https://")):
-        raise ValueError(
-            f"{where}: has no dataset.json that lists its cases, and https can't list folders; name a dataset.json "
-            'with "training", or a JSON or CSV list.'
-        )
-    record = place.folder / _LISTING
-    try:
-        names = _list_pairs(place.url, downloader)
-        extra = downloader.fetch_optional_list(join(place.url, "labels.json", where))
-        log.debug("%s: labels.json %s", where, "found" if extra else "not there")
-    except Unreachable as error:
-        names = read_json(record)
-        if names is None:
-            raise
-        log.warning("%s; its existing copy is used unchecked: %s", error, place.folder)
-    if not names:
-        raise ValueError(
-            f"{where}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with labelsTr/; "
-            "name a dataset.json, or a JSON or CSV list."
-        )
-    urls = [join(place.url, f"{folder}/{name}", where) for folder, inside in names.items() for name in inside]
-    fetch_all([Remote(url=url, path=downloader.folder / local_name(url)) for url in urls], downloader)
-    for pair in PAIR_FOLDERS:
-        for folder in pair:
-            _remove_gone(place.folder / folder, names.get(folder))
-    write_json(record, names)
-
-
-def _list_pairs(url: str, downloader: Downloader) -> dict[str, list[str]]:
-    for pair in PAIR_FOLDERS:
-        inside = {folder: _list(f"{url}/{folder}", downloader) for folder in pair}
-        if all(names is not None for names in inside.values()):
-            return {folder: names for folder, names in inside.items() if names is not None}
-    return {}
-
-
-def _list(url: str, downloader: Downloader) -> list[str] | None:
-    waits = downloader.patience.waits_s
-    for attempt in range(len(waits) + 1):
-        try:
-            names = downloader.stores.list(url)
-        except TransferError as error:
-            if error.kind != "transient" or attempt == len(waits):
-                kind = Unreachable if error.kind == "transient" else ValueError
-                raise kind(f"{shown(url)}: can't be listed ({error}); check the URL, network and access.") from None
-            time.sleep(waits[attempt])
-        else:
-            return None if names is None else [name for name in names if _is_image_file(name)]
-    raise AssertionError
-
-
-def _is_image_file(name: str) -> bool:
-    """Whether it is an image, or the separate voxel file of one."""
-    return not name.startswith(".") and (ending(Path(name)) in ENDINGS or "raw" in name.lower().partition(".")[2])
-
-
-def _remove_gone(folder: Path, names: list[str] | None) -> None:
-    if names is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    keep = {*names, *(record_path(folder / name).name for name in names)}
-    for path in folder.iterdir():
-        if path.name not in keep and not path.name.endswith(".partial"):
-            path.unlink(missing_ok=True)
 
 
 def fetch_all(files: Iterable[Remote], downloader: Downloader) -> None:
@@ -187,7 +99,7 @@ def fetch_all(files: Iterable[Remote], downloader: Downloader) -> None:
                 if todo:
                     log.info("%d of %d remote files are complete", len(remotes) - len(todo), len(remotes))
         except BaseException:
-            downloader.stores.stop.set()
+            downloader.filesystems.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     _log_summary(len(remotes), [future.result() for future in futures], time.monotonic() - started)

@@ -74,9 +74,16 @@ def write_section(
         tifffile.TiffWriter(file, bigtiff=True) as writer,
     ):
         writer.write(
-            _tiles(strips), shape=shape, dtype=dtype, tile=(_TILE, _TILE), compression="zlib", photometric="minisblack",
-            metadata=None, maxworkers=1, buffersize=_BUFFER,
-        )  # fmt: skip
+            _tiles(strips),
+            shape=shape,
+            dtype=dtype,
+            tile=(_TILE, _TILE),
+            compression="zlib",
+            photometric="minisblack",
+            metadata=None,
+            maxworkers=1,
+            buffersize=_BUFFER,
+        )
 
 
 def _tiles(strips: Iterator[np.ndarray]) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ from typing import Any
 from hasten.cases.case_lists import read_csv_list, read_decathlon, read_json_list
 from hasten.cases.dicom import is_series
 from hasten.cases.entries import Listing, pause_garbage_collection
-from hasten.cases.fetch import Patience
+from hasten.cases.fetch import DownloadLimits
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.image_folders import read_pairs
 from hasten.cases.labels import find_labels, parse_labels
@@ -34,17 +34,19 @@ def load_case_set(
     spatial_dims: int | None = None,
     *,
     remote_dir: Path | None = None,
-    patience: Patience | None = None,
+    limits: DownloadLimits | None = None,
 ) -> CaseSet:
     """The cases, classes and channels of a source: `look_into` what `find_listing` finds. Raises ValueError."""
-    return look_into(find_listing(source, remote_dir=remote_dir, patience=patience), spatial_dims)
+    return look_into(find_listing(source, remote_dir=remote_dir, limits=limits), spatial_dims)
 
 
-def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience: Patience | None = None) -> Listing:
+def find_listing(
+    source: str | Path, *, remote_dir: Path | None = None, limits: DownloadLimits | None = None
+) -> Listing:
     """The listing of a source, with all files local; none of them is opened.
 
     A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
-    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `patience`
+    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `limits`
     says when a server counts as gone.
 
     Raises ValueError, naming the file and the remedy.
@@ -52,7 +54,7 @@ def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
     source = str(source)
-    downloader = Downloader(expanded(remote_dir).absolute(), patience) if remote_dir is not None else None
+    downloader = Downloader(expanded(remote_dir).absolute(), limits) if remote_dir is not None else None
     if is_url(source):
         if downloader is None:
             raise ValueError(f"{shown(source)}: is remote; say where its copy goes (remote_dir=).")
@@ -169,8 +171,11 @@ def _check_cases(listing: Listing) -> None:
         if shared:
             log.warning(
                 "%s: %d %s files are named for more than one case: %s; check whether each case has its own",
-                listing.source, len(shared), kind, first_few(shared),
-            )  # fmt: skip
+                listing.source,
+                len(shared),
+                kind,
+                first_few(shared),
+            )
     same = [case.label for case in listing.cases if case.label in case.image]
     if same:
         raise ValueError(

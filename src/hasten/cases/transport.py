@@ -44,10 +44,10 @@ class Stat:
 
 
 class TransferStopped(Exception):
-    """Whoever uses the stores has set their `stop`."""
+    """Whoever uses the filesystems has set their `stop`."""
 
 
-class Stores:
+class RemoteFilesystems:
     """The file systems behind the URLs of one source: opened once, shared by its threads.
 
     stall_s: how long a server may send nothing before that counts as a failure. Once `stop` is set, every call that
@@ -99,18 +99,6 @@ class Stores:
         if not validator and not _is_http(fs):
             validator = f"ukey: {self._run(lambda: fs.ukey(path))}"
         return Stat(size=None if size is None else int(size), validator=validator)
-
-    def list(self, url: str) -> list[str] | None:
-        """Names of the files in a folder, sorted; None if there is no such folder. Raises TransferError; ValueError."""
-        fs, path = self.find(url)
-        try:
-            rows = self._run(lambda: fs.ls(path, detail=True))
-        except TransferError as error:
-            if error.kind == "missing":
-                return None
-            raise
-        files = [row["name"].rstrip("/") for row in rows if row["type"] == "file"]
-        return sorted(name.rpartition("/")[2] for name in files if name != path.rstrip("/"))
 
     def read(self, url: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of a file as (offset, bytes), from `start` on, or from 0 if the server can't resume.
@@ -191,7 +179,7 @@ def chunk_of(largest: int, attempt: int) -> int:
     return max(largest >> 2 * attempt, min(largest, _SMALLEST_CHUNK))
 
 
-def _options(scheme: str, stores: Stores) -> dict[str, Any]:
+def _options(scheme: str, filesystems: RemoteFilesystems) -> dict[str, Any]:
     """Timeouts for the libraries below fsspec, so that stalled requests end there too. The user's settings win."""
     from fsspec.config import conf
 
@@ -199,13 +187,13 @@ def _options(scheme: str, stores: Stores) -> dict[str, Any]:
     if scheme in _HTTP:
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=stores.stall_s, sock_read=stores.stall_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=filesystems.stall_s, sock_read=filesystems.stall_s)
         # No decompression: a server may declare a .nii.gz as gzip-encoded, and its raw bytes are needed. trust_env is
         # for proxies and ~/.netrc.
         settings = {"timeout": timeout, "auto_decompress": False, "trust_env": True}
         return {"client_kwargs": {**settings, **user.get("client_kwargs", {})}}
     if scheme in ("s3", "s3a"):
-        waits = {"connect_timeout": stores.stall_s, "read_timeout": stores.stall_s}
+        waits = {"connect_timeout": filesystems.stall_s, "read_timeout": filesystems.stall_s}
         settings = {**waits, "retries": {"total_max_attempts": 1}}
         # A new instance with the current credentials. fsspec caches and shares others, which is better for HTTP: the
         # garbage collector may end an HTTP session while a lock is held that the threads of fsspec need.

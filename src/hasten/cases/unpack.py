@@ -6,10 +6,8 @@ import errno
 import gzip
 import lzma
 import shutil
-import stat
 import tarfile
 import tempfile
-import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
@@ -17,12 +15,10 @@ from hasten.config.patterns import first_few
 from hasten.config.size import size_text
 
 _ROOM = 1.05
-_ENCRYPTED = 0x1
-"""Flag of a member of a zip archive."""
 
 
 def unpack(archive: Path, target: Path, *, top: str) -> None:
-    """Unpack the folder `top` of a tar (of any compression) or zip archive to become `target`, which must not exist.
+    """Unpack the folder `top` of a tar archive (of any compression) to become `target`, which must not exist.
 
     Files of other systems' housekeeping (._NAME, .DS_Store, __MACOSX) are left out. Nothing is left behind on failure.
     Raises ValueError, naming archive and member: a damaged or cut-off archive, a member that leads out of its folder or
@@ -31,10 +27,7 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     try:
-        if zipfile.is_zipfile(archive):
-            _unzip(archive, fresh)
-        else:
-            _untar(archive, fresh)
+        _untar(archive, fresh)
         folder = fresh / top
         if not folder.is_dir():
             names = first_few(sorted(path.name for path in fresh.iterdir())) or "nothing"
@@ -67,25 +60,6 @@ def _untar(archive: Path, into: Path) -> None:
                 except tarfile.FilterError as error:
                     raise _unsafe(archive, member.name, str(error)) from None
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise _damaged(archive, error) from None
-
-
-def _unzip(archive: Path, into: Path) -> None:
-    try:
-        with zipfile.ZipFile(archive) as file:
-            members = [member for member in file.infolist() if not _is_metadata(member.filename)]
-            if any(member.flag_bits & _ENCRYPTED for member in members):
-                raise ValueError(f"{archive}: is encrypted; unpack it yourself and name the folder.")
-            _check_room(archive, into, sum(member.file_size for member in members))
-            for member in members:
-                _check_name(archive, member.filename)
-                kind = stat.S_IFMT(member.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise _unsafe(archive, member.filename, "it is neither a file nor a folder")
-                file.extract(member, into)
-    except NotImplementedError as error:
-        raise ValueError(f"{archive}: can't be unpacked ({error}); unpack it yourself and name the folder.") from None
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise _damaged(archive, error) from None
 
 

@@ -6,7 +6,6 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 from hasten.config.augment import augment_mistakes
@@ -114,12 +113,6 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
 def _cache(cache: CacheConfig) -> Iterator[str]:
     if cache.dir and is_url(cache.dir):
         yield wrong("cache.dir", "must be a local folder", shown(cache.dir))
-    for folder in cache.shard_dirs:
-        if is_url(folder):
-            rule = "must be folders; mount the bucket read-only and name its folder"
-            yield wrong("cache.shard_dirs", rule, shown(folder))
-        elif not Path(folder).is_absolute():
-            yield wrong("cache.shard_dirs", "must be absolute paths", folder)
     for name in ("device", "ram"):
         budget = getattr(cache, name)
         if budget == "auto":

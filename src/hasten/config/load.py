@@ -290,6 +290,7 @@ def _short(text: str) -> str:
 
 
 _FORMER = {
+    ("cache", "shard_dirs"): [],
     ("distribute", "average_every"): 8,
     ("distribute", "exchange"): "file",
     ("infer", "flip_below"): 1.0,

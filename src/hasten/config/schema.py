@@ -95,8 +95,6 @@ class CacheConfig:
 
     dir: str | None = None
     """Folder of the persistent cache; None takes $HASTEN_CACHE, else the user's cache folder."""
-    shard_dirs: tuple[str, ...] = ()
-    """More folders with prepared cases, on other disks or mounted buckets. New shards go where most space is free."""
     home: Literal["auto", "file", "ram", "device"] = "auto"
     """Where batches are read from; `auto` fills the device, then host memory, and leaves the rest in the file."""
     device: Amount = "auto"

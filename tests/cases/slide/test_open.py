@@ -192,9 +192,15 @@ def test_pyramids_of_other_forms(tmp_path: Path, level_0: np.ndarray, form: str)
         for number, level in enumerate(halves):
             nested = {"subifds": 1} if form == "subifds" and number == 0 else {}
             file.write(
-                level, tile=(128, 128), photometric="rgb", compression="adobe_deflate", metadata=None,
-                subfiletype=1 if number else 0, description=description, **nested,
-            )  # fmt: skip
+                level,
+                tile=(128, 128),
+                photometric="rgb",
+                compression="adobe_deflate",
+                metadata=None,
+                subfiletype=1 if number else 0,
+                description=description,
+                **nested,
+            )
     with open_slide(path, "tifffile") as slide:
         assert [level.downsample for level in slide.levels] == [1.0, 2.0]
         assert slide.mpp == (0.499 if form == "svs" else None)

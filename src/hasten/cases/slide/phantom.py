@@ -128,10 +128,15 @@ def write_pyramid(path: Path, image: np.ndarray, num_levels: int, mpp: float, co
         for number, level in enumerate(_halves(image, num_levels)):
             per_cm = 1e4 / (mpp * 2**number)
             file.write(
-                level, tile=(_TILE, _TILE), photometric="rgb" if colour else "minisblack", metadata=None,
-                compression=_COMPRESSION[compression], subfiletype=1 if number else 0,
-                resolution=(per_cm, per_cm), resolutionunit="CENTIMETER",
-            )  # fmt: skip
+                level,
+                tile=(_TILE, _TILE),
+                photometric="rgb" if colour else "minisblack",
+                metadata=None,
+                compression=_COMPRESSION[compression],
+                subfiletype=1 if number else 0,
+                resolution=(per_cm, per_cm),
+                resolutionunit="CENTIMETER",
+            )
 
 
 def _halves(image: np.ndarray, num_levels: int) -> Iterator[np.ndarray]:
