@@ -57,7 +57,7 @@ def recompute(
     batch_size: int | None = None,
     profile: Profile | None = None,
 ) -> RecomputeReport:
-    """Choose modules to recompute so that a step's activations fit `budget_bytes` at the least time; in place.
+    """Choose modules to recompute so that a step's activations fit `budget_bytes` at little extra time; in place.
 
     probe: the network's input as in training, (B, ...), or a tuple of its arguments, on the network's device; it is run
     a few times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe
@@ -79,10 +79,15 @@ def recompute(
     blocks, predicted = choose(profiled, budget_bytes)
     recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
     return RecomputeReport(
-        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(profiled, ()).peak,
-        predicted=predicted.peak, kept=predicted.kept, seconds=sum(block.seconds for block in blocks),
-        forward_seconds=profiled.seconds, left_out=profiled.left_out,
-    )  # fmt: skip
+        modules=tuple(block.name for block in blocks),
+        budget=budget_bytes,
+        before=occupied(profiled, ()).peak,
+        predicted=predicted.peak,
+        kept=predicted.kept,
+        seconds=sum(block.seconds for block in blocks),
+        forward_seconds=profiled.seconds,
+        left_out=profiled.left_out,
+    )
 
 
 def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterable[str] = ()) -> None:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
-from hasten.nets.surgery.reclass import Mixed, become
+from hasten.nets.surgery.reclass import Mixed, become, remove
 
 if TYPE_CHECKING:
     _Module = nn.Module
@@ -49,15 +49,8 @@ def turn_on(module: nn.Module, *, draws: bool) -> None:
 
 
 def turn_off(module: nn.Module) -> None:
-    """Remove this mixin from the module's class; mixins added since stay."""
-    since: list[type] = []
-    kind: type = type(module)
-    while kind.__bases__[0] is not Recomputed:
-        since.append(kind.__bases__[0])
-        kind = kind.__bases__[1]
-    module.__class__ = kind.__bases__[1]
-    for mixin in reversed(since):
-        become(module, mixin)
+    """Remove this mixin from the module's class; others stay."""
+    remove(module, Recomputed)
     module.__dict__.pop(_DRAWS, None)
 
 
