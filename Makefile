@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE =
 DRY := .venv-gpu-dry
 DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
-DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor fused builds compile_kernels)
+DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces fused builds compile_kernels)
 
 # Tests of kernels that Triton's interpreter runs, which is chosen when Triton is imported.
 DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/test_,read.py smooth_triton.py fused.py)

@@ -18,18 +18,16 @@ pytestmark = [
 ]
 
 
-def segment(name: str, dims: int, *, device: str = "cuda", compile: bool = False, batch_size: int = 5) -> Segment:
+def segment(name: str, dims: int, *, device: str = "cuda", batch_size: int = 5) -> Segment:
     """Of cases that lie on the device."""
     own, cases = chain(dims, *CHAINS[name]), CaseSource(store=store(dims).to(device))
-    return make_segment(own, cases, batch_size=batch_size, seed=0, device=device, compile=compile)
+    return make_segment(own, cases, batch_size=batch_size, seed=0, device=device)
 
 
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("compile", [False, True])
-def test_the_card_makes_the_hosts_batches(name: str, dims: int, compile: bool) -> None:
-    host, card = segment(name, dims, device="cpu"), segment(name, dims, compile=compile)
-    assert card.compiled == compile, card.why
+def test_the_card_makes_the_hosts_batches(name: str, dims: int) -> None:
+    host, card = segment(name, dims, device="cpu"), segment(name, dims)
     for step, batch in enumerate(Feed(program_of(card), last=3)):
         wanted = host(step)
         assert batch["image"].is_cuda
@@ -82,25 +80,3 @@ def test_rendering_is_captured_in_a_graph(name: str) -> None:
         graph.replay()
         wanted = own(number)
         assert all(torch.equal(batch[key], wanted[key]) for key in wanted)
-
-
-def test_a_damaged_compiler_leaves_it_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> object:
-        def fail(*_: object) -> object:
-            raise RuntimeError("no ptxas")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", broken)
-    result = segment("all", 3, compile=True)
-    assert not result.compiled
-    assert "no ptxas" in result.why
-    assert result(0)["image"].is_cuda
-
-
-def test_more_segments_than_the_limit_of_torch_can_be_compiled_in_one_process() -> None:
-    with torch._dynamo.config.patch(recompile_limit=1):
-        made = [segment("values", 3, compile=True, batch_size=size) for size in (1, 2, 3)]
-        assert all(own.compiled for own in made), [own.why for own in made]
-        for own in made:
-            own(1)
