@@ -160,17 +160,6 @@ def test_a_flip_is_the_flip_of_the_same_patch(axes: tuple[int, ...], renderer: s
     assert same(flipped, {key: torch.flip(value, [axis + 2 for axis in axes]) for key, value in plain.items()})
 
 
-@each_renderer
-def test_a_batch_of_eight_is_eight_batches_of_one(renderer: str) -> None:
-    store = random_store(SHAPES, num_channels=2)
-    batch = batch_by(renderer, segment_of(store, PATCH, batch_size=8, **ALL_ON), 3)
-    single = segment_of(store, PATCH, batch_size=1, **ALL_ON)
-    for row in range(8):
-        alone = batch_by(renderer, single, 24 + row)
-        assert (batch["image"][row] - alone["image"][0]).abs().max() <= 1e-6
-        assert torch.equal(batch["label"][row], alone["label"][0])
-
-
 def test_a_step_depends_on_the_seed_and_on_nothing_before() -> None:
     store = random_store(SHAPES)
     segment = segment_of(store, PATCH, seed=5, **ALL_ON)

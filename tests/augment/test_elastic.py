@@ -128,15 +128,6 @@ def test_nothing_is_read_on_the_host() -> None:
             assert tuple(op.displacement(drawn, size, dims).shape) == (2, 3, *size)
 
 
-@pytest.mark.slow
-def test_compiled_is_eager() -> None:
-    op, size = Elastic(prob=1), (6, 7, 8)
-    drawn = op.draw(keys(2), size, 3)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda drawn: op.displacement(drawn, size, 3), fullgraph=True, dynamic=False)
-    torch.testing.assert_close(compiled(drawn), op.displacement(drawn, size, 3), rtol=1e-5, atol=1e-5)
-
-
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Elastic: prob=2"):
         Elastic(prob=2)

@@ -195,20 +195,6 @@ def test_nothing_is_read_on_the_host(op: Any, size: tuple[int, ...]) -> None:
         assert result["label"].shape == (3, 4 if isinstance(op, MixUp) else 1, *size)
 
 
-@pytest.mark.slow
-@each_op
-def test_compiled_is_eager(op: Any) -> None:
-    batch = batches(5, (7, 10, 6))
-
-    def both(key: Tensor, batch: Batch) -> Batch:
-        return op.apply_batch(batch, op.draw_batch(key, (2, 7, 10, 6)))
-
-    torch._dynamo.reset()
-    result = torch.compile(both, fullgraph=True, dynamic=False)(keys(5), batch)
-    for name, value in both(keys(5), batch).items():
-        assert torch.allclose(result[name].float(), value.float(), rtol=1e-5, atol=1e-5)
-
-
 def test_a_chain_mixes_within_its_batches() -> None:
     items = [
         (str(number), {"image": np.full((1, 6, 5), number, np.float32), "label": np.full((1, 6, 5), number, np.uint8)})

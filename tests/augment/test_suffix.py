@@ -190,26 +190,6 @@ def test_can_be_sent_to_a_process(fixed: Fixed) -> None:
     assert all(torch.equal(value, again[name]) for name, value in result.items())
 
 
-@pytest.mark.slow
-def test_compiled_is_eager() -> None:
-    steps = [
-        as_discrete("scores", argmax=True, to_onehot=4, threshold=0.5), convert_to_brats_classes("label"),
-        label_to_mask("classes", (1, 2)), repeat_channel("image", 2), cast("image", "float16"),
-        concat(["scores", "label"], "both"), delete("scores"),
-    ]  # fmt: skip
-
-    def run(batch: Batch) -> Batch:
-        for step in steps:
-            batch = step.apply(batch)
-        return batch
-
-    torch._dynamo.reset()
-    batch = batches((7, 10, 6))
-    result, wanted = torch.compile(run, fullgraph=True, dynamic=False)(batch), run(batch)
-    assert result.keys() == wanted.keys()
-    assert all(torch.equal(value, wanted[name]) for name, value in result.items())
-
-
 def test_ends_a_chain() -> None:
     batch = batches((9, 14))
     items = [(str(row), {name: batch[name][row] for name in ("image", "label")}) for row in range(3)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +16,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, Chain, is_per_sample, stages_of
 from hasten.augment.fused import render_fused
 from hasten.augment.program import DrawnBatch, Program, Segment
-from hasten.augment.render import render
+from hasten.augment.render import follow, render
 from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
 from hasten.augment.whole_cases import WholeCases
 from hasten.cache.arena import Arena, DevicePart, Store
@@ -22,6 +24,18 @@ from hasten.cache.pages import Pages
 from hasten.sample.order import CaseOrder, Dealt, epoch_order, part_order
 from hasten.sample.patch_stages import DealingRounds, one_stage
 from hasten.sample.share import WHOLE, Share, share_mistake
+
+log = logging.getLogger(__name__)
+
+GPU_OPTIONS: dict[str, Any] = {
+    # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
+    "assert_indirect_indexing": False,
+    # Store intermediates that are read again, whatever the length of an expression: half of the bytes of nnU-Net's
+    # chain (tools/gpu_dry/inductor.py).
+    "realize_opcount_threshold": 1000,
+    "realize_reads_threshold": 3,
+}
+"""Inductor's options for rendering on a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,10 +73,10 @@ def make_segment(
 
     train_cases: positions that are drawn from, in parts or not; None for all. device: of the batches. share:
     this rank's part of every batch; operations that mix the samples of a batch mix those of the share. compile: the
-    costly steps on the host; an absent or failing compiler leaves it eager, and `why` says so. fuse: nnU-Net's chain
-    in few kernels on a GPU (`render_fused`). cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises
-    ValueError where chain and cases do not fit, naming the operation, and for a batch that can't be dealt among the
-    ranks.
+    costly steps on the host, all of what runs on a GPU; an absent or failing compiler leaves it eager, and `why` says
+    so. fuse: nnU-Net's chain in few kernels on a GPU (`render_fused`). cache_dir: of compiled kernels, in place of
+    $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
+    naming the operation, and for a batch that can't be dealt among the ranks.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
@@ -150,4 +164,26 @@ def _compiled(segment: Segment, folder: Path | None) -> Segment:
 
         built = host_kernels(segment.stages[:on_host], segment.store, folder)
         segment = replace(segment, **built._asdict())
-    return segment
+    return _compiled_on_gpu(segment) if segment.device.type == "cuda" else segment
+
+
+def _compiled_on_gpu(segment: Segment) -> Segment:
+    begin = time.perf_counter()
+    store = segment.store if segment.on_device is None else segment.on_device.store
+    for tensor in (*store.values.values(), store.shape, store.offset):
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    renderer, follower = (
+        torch.compile(each, fullgraph=True, dynamic=False, options=GPU_OPTIONS) for each in (render, follow)
+    )
+    compiled = replace(segment, renderer=renderer, follower=follower)
+    try:
+        # Every program of the process compiles the same function; by default torch gives up at the ninth.
+        with torch._dynamo.config.patch(recompile_limit=256):
+            compiled(0)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log.warning("the augmentation runs uncompiled: %s", reason)
+        seconds = segment.compile_seconds + time.perf_counter() - begin
+        return replace(segment, compiled=False, why=f"torch.compile failed: {reason}", compile_seconds=seconds)
+    seconds = segment.compile_seconds + time.perf_counter() - begin
+    return replace(compiled, compiled=True, why=f"compiled in {seconds:.1f} s", compile_seconds=seconds)

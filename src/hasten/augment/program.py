@@ -1,7 +1,7 @@
 """Makes batches: a batch is a pure function of (cases, chain, seed, step).
 
 Two halves. `draws` turns (seed, step) into a few numbers per sample; rendering turns those numbers and the cases into
-voxels.
+voxels. They are separate because a compiler that sees both recomputes the draws for every voxel.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class Segment:
     """Number of stages that run before a batch is copied to the device; 0 copies whole samples."""
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
-    """Runs the stages up to the first that runs sample by sample, on a GPU."""
+    follower: Any = follow
+    """Functions for a GPU, compiled or not: `renderer` runs the stages up to the first that runs sample by sample,
+    `follower` the later ones.
+    """
     compiled: bool = False
     why: str = "not asked for"
     compile_seconds: float = 0.0
@@ -227,7 +230,7 @@ class Segment:
                 elif is_per_sample(stages[0]):
                     result = run_per_sample(stages[0], result, draws.key)
                 elif on_gpu:
-                    result = follow(stages, result, numbers, dims)
+                    result = self.follower(stages, result, numbers, dims)
                 else:
                     result = follow_on_host(stages, result, numbers, dims, self.kernels, first=first)
         return result
