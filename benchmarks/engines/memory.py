@@ -29,9 +29,8 @@ class Point(NamedTuple):
 def curve(network: Any, image: Any, loss_of: Callable[[Any], Any], shares: Sequence[float], rounds: int) -> list[Point]:
     """A step on a CPU within shares of the bytes that it holds otherwise; the budgets take turns."""
     from hasten.nets.recompute.apply import recompute, recompute_modules, undo
-    from hasten.nets.recompute.choice import occupied
     from hasten.nets.recompute.measure import HostBytes, seconds_of
-    from hasten.nets.recompute.profile import profile_network
+    from hasten.nets.recompute.profile import occupied, profile_network
 
     profile = profile_network(network, image)
     whole = occupied(profile, ()).peak

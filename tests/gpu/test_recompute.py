@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from hasten.engine.batch_size import find_batch_size, find_batch_size_for
 from hasten.nets.recompute.apply import recompute
-from hasten.nets.recompute.choice import occupied
-from hasten.nets.recompute.profile import profile_network
+from hasten.nets.recompute.profile import occupied, profile_network
 
 pytestmark = [
     pytest.mark.gpu,

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hasten.nets.recompute.apply import recompute, recompute_modules, undo
-from hasten.nets.recompute.choice import choose, occupied
 from hasten.nets.recompute.measure import HostBytes
-from hasten.nets.recompute.profile import Block, ModuleCall, Profile, profile_network
+from hasten.nets.recompute.profile import Block, ModuleCall, Profile, choose, occupied, profile_network
 from hasten.nets.surgery.operate import operate
 from hasten.nets.surgery.reclass import Mixed, become
 from tests.nets.examples import network_of
