@@ -76,8 +76,6 @@ def test_kernels_of_both_passes_are_built_once_and_do_not_run(compiler: list[str
 def test_what_launches_a_kernel_is_built_with_it(compiler: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime import driver
 
-    from hasten.nets.surgery import normact_triton
-
     from hasten.nets.surgery.normact_triton import triton_norm_act
 
     launched: list[str] = []
