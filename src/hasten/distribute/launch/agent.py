@@ -27,7 +27,6 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hasten.distribute.launch import parent_watch
 from hasten.distribute.launch.exit_status import End, ends_of
-from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import RankRecord, read_record
 from hasten.distribute.launch.rendezvous import Rendezvous
 from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
@@ -184,7 +183,10 @@ def _start(rendezvous: Rendezvous, command: Sequence[str], folder: Path, number:
     job = rendezvous.job
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // job.nproc)))
     shared = {
-        **rank_variables(job),
+        parent_watch.VARIABLE: str(os.getpid()),
+        # So that the log of a killed rank is complete.
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
         LAUNCHED: rendezvous.name,
         "OMP_NUM_THREADS": threads,
         "LOCAL_WORLD_SIZE": str(job.nproc),
@@ -199,6 +201,8 @@ def _start(rendezvous: Rendezvous, command: Sequence[str], folder: Path, number:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
+    if job.stall_s is not None:
+        shared[VARIABLE] = str(job.stall_s)
     dest, environments = LogsDest(), {}
     logs: dict[int, Path] = {}
     records: dict[int, Path] = {}
@@ -248,15 +252,6 @@ def _is_stopped(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:
         return False
-
-
-def rank_variables(job: Job) -> dict[str, str]:
-    """Environment variables of the ranks that this process starts."""
-    # Unbuffered, so that the log of a killed rank is complete.
-    variables = {parent_watch.VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    if job.stall_s is not None:
-        variables[VARIABLE] = str(job.stall_s)
-    return variables
 
 
 def _write_ends(ends: Sequence[End]) -> None:
