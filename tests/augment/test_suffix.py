@@ -203,31 +203,6 @@ def test_ends_a_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: as_discrete("label", to_onehot=True), "as_discrete: to_onehot=True"),
-        (lambda: as_discrete("label", to_onehot=0), "as_discrete: to_onehot=0"),
-        (lambda: as_discrete("label", rounding="up"), 'as_discrete: rounding="up"'),
-        (
-            lambda: as_discrete("label", rounding="torchrounding", threshold=0.5),
-            "as_discrete: rounding=.*threshold",
-        ),
-        (lambda: as_discrete("label", dtype="colour"), "as_discrete: dtype=colour"),
-        (lambda: cast("label", str), "cast: dtype=.*no such type"),
-        (lambda: cast([], "uint8"), "cast: keys="),
-        (lambda: convert_to_brats_classes("label", 2), "convert_to_brats_classes: et_label=2"),
-        (lambda: to_channels("label", []), "to_channels: groups="),
-        (lambda: to_channels("label", [(1,), ()]), "to_channels: groups="),
-        (lambda: label_to_mask("label", []), "label_to_mask: select_labels"),
-        (lambda: repeat_channel("label", 0), "repeat_channel: repeats=0"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("fixed", "message"),
     [
         (as_discrete("scores", to_onehot=4), 'as_discrete: "scores" has 4 channels'),

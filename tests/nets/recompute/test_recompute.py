@@ -400,8 +400,9 @@ def test_what_saves_most_for_its_time_is_computed_again() -> None:
     )
     assert choose(profile, 900) == ((), (900, 900))
     assert choose(profile, 800)[0] == (blocks["a"],)
-    assert choose(profile, 700)[0] == (blocks["a"], blocks["b"])
-    assert choose(profile, 1) == ((blocks["a"], blocks["b"], blocks["c"]), (500, 600))
+    assert choose(profile, 700)[0] == (blocks["b"],)
+    assert choose(profile, 600)[0] == (blocks["a"], blocks["b"])
+    assert choose(profile, 1) == ((blocks["a"], blocks["b"], blocks["c"]), (500, 500))
 
 
 def test_what_is_held_is_counted_by_storage() -> None:
