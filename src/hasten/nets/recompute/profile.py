@@ -78,8 +78,8 @@ def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
     def price(blocks: list[Block]) -> tuple[float, float]:
         return max(budget, occupied(profile, blocks).peak), sum(block.seconds for block in blocks)
 
-    best = sorted(min(options, key=price), key=lambda block: block.call)
-    return tuple(best), occupied(profile, best)
+    best = min(options, key=price)
+    return tuple(sorted(best, key=lambda block: block.call)), occupied(profile, best)
 
 
 def _first_that_fit(profile: Profile, budget: int, blocks: list[Block]) -> list[Block]:
