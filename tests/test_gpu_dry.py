@@ -1,4 +1,4 @@
-"""What `make gpu-dry` relies on: its budget, and autograd's backward pass in Python."""
+"""What `make gpu-dry` relies on: the budget of what kernels move, and autograd's backward pass in Python."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_a_budget_is_passed_by_one() -> None:
 
 def test_a_part_of_the_budget_is_written_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "budget.json"
-    file.write_text('{"compiled": {"a": {"launches": 9}}, "fused": {"gone": {"launches": 1}}}')
+    file.write_text('{"builds": {"a": {"launches": 9}}, "fused": {"gone": {"launches": 1}}}')
     monkeypatch.setattr("tools.gpu_dry.traffic._BUDGET", file)
     write_budget("fused", {"b": Traffic(3, 2, 1.5)})
     assert read_budget("fused") == {"b": {"launches": 3, "volumes": 2, "batches": 1.5}}
-    assert read_budget("compiled") == {"a": {"launches": 9}}
+    assert read_budget("builds") == {"a": {"launches": 9}}
 
 
 def gradients(network: nn.Module, image: Tensor, run: object) -> list[Tensor]:

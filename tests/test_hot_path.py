@@ -33,7 +33,7 @@ ALLOWED: set[tuple[str, str]] = {
     # Once, before a captured graph is believed.
     ("engine/capture.py", "CapturedStep._differs"),
     # Transforms that are not lowered run on the host, whatever the device.
-    ("augment/per_sample.py", "run_per_sample"),
+    ("augment/whole_cases.py", "run_per_sample"),
     # Once, when a chain is bound to data.
     ("augment/store.py", "with_sets"),
     ("augment/store.py", "check_fits"),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from hasten.augment.colour import ColorJitter
@@ -157,47 +156,3 @@ def test_torchvision_itself() -> None:
         results.append(sample)
     op = ColorJitter(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5)
     assert close(op.apply(image, drawn), torch.stack(results))
-
-
-def test_what_is_drawn() -> None:
-    op = ColorJitter(brightness=0.3, contrast=(0.5, 2.0), saturation=1.5, hue=0.1)
-    drawn = op.draw(keys(2000), (3, 8, 8))
-    limits = {"brightness": (0.7, 1.3), "contrast": (0.5, 2.0), "saturation": (0.0, 2.5), "hue": (-0.1, 0.1)}
-    for name, (low, high) in limits.items():
-        assert stats.kstest(drawn[name].numpy(), stats.uniform(low, high - low).cdf).pvalue > 1e-3, name
-    correlation = torch.corrcoef(torch.stack([drawn[name] for name in NAMES]))
-    assert float((correlation - torch.eye(4)).abs().max()) < 0.1
-
-
-def test_every_order_is_as_likely() -> None:
-    order = ColorJitter(hue=0.1).draw(keys(2400), (3, 8, 8))["order"]
-    assert order.dtype == torch.int64
-    counts = [int((order == torch.tensor(each)).all(1).sum()) for each in permutations(range(4))]
-    assert sum(counts) == 2400
-    assert stats.chisquare(counts).pvalue > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"brightness": -0.1}, "brightness=-0.1"),
-        ({"contrast": (1.2, 0.8)}, "contrast=.*wrong way round"),
-        ({"saturation": (-0.5, 1.0)}, "saturation=.*below 0"),
-        ({"saturation": (0.5, 1.0, 2.0)}, "saturation=.*a number or"),
-        ({"hue": 0.6}, "hue=.*below -0.5"),
-        ({"hue": (0.0, 0.7)}, "hue=.*above 0.5"),
-        ({"value_range": 0}, "value_range=0"),
-    ],
-    ids=str,
-)
-def test_arguments_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"ColorJitter: {message}"):
-        ColorJitter(**options)
-
-
-def test_images_without_three_channels_are_refused() -> None:
-    op = ColorJitter(hue=0.1)
-    with pytest.raises(ValueError, match=r"ColorJitter.* 1 channel"):
-        op.draw(keys(2), (1, 8, 8))
-    with pytest.raises(ValueError, match=r"ColorJitter.* 4 channel"):
-        op.apply(torch.rand(2, 4, 8, 8), op.draw(keys(2), (3, 8, 8)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,18 +127,6 @@ def test_the_last_case_may_lack_the_last_class() -> None:
     assert store.sets is not None
     assert store.sets.first[0, 1] == len(store.sets.points)
     assert (starts(store, (1, 1, 1), 1.0, 10) == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"foreground_prob": 1.5}, r"ForegroundCrop: foreground_prob=1\.5"),
-        ({"size": (0, 4, 4)}, r"ForegroundCrop: size"),
-    ],
-)
-def test_arguments_are_checked(fields: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ForegroundCrop(**{"size": (4, 4, 4), **fields})
 
 
 def test_no_crop_is_centred_on_a_class_to_ignore() -> None:

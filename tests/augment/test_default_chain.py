@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.augment.chain import Batch
 from hasten.augment.program import Segment
-from hasten.augment.render import render
 from hasten.config.schema import SampleConfig
 from tests.augment.reference import Spacing, reference_coordinates, reference_sample
 from tests.augment.stores import (
@@ -162,17 +160,6 @@ def test_a_flip_is_the_flip_of_the_same_patch(axes: tuple[int, ...], renderer: s
     assert same(flipped, {key: torch.flip(value, [axis + 2 for axis in axes]) for key, value in plain.items()})
 
 
-@each_renderer
-def test_a_batch_of_eight_is_eight_batches_of_one(renderer: str) -> None:
-    store = random_store(SHAPES, num_channels=2)
-    batch = batch_by(renderer, segment_of(store, PATCH, batch_size=8, **ALL_ON), 3)
-    single = segment_of(store, PATCH, batch_size=1, **ALL_ON)
-    for row in range(8):
-        alone = batch_by(renderer, single, 24 + row)
-        assert (batch["image"][row] - alone["image"][0]).abs().max() <= 1e-6
-        assert torch.equal(batch["label"][row], alone["label"][0])
-
-
 def test_a_step_depends_on_the_seed_and_on_nothing_before() -> None:
     store = random_store(SHAPES)
     segment = segment_of(store, PATCH, seed=5, **ALL_ON)
@@ -250,26 +237,3 @@ def test_a_step_on_a_device_copies_nothing_from_the_host(patch: Shape) -> None:
         batch_by("device", segment, 0)
         with pytest.raises(AssertionError, match="lift_fresh"):
             torch.tensor([1.0])
-
-
-@pytest.fixture
-def compiled() -> Iterator[Callable[..., Batch]]:
-    """What a GPU runs, traced as it would be for the compiler, then run as it is."""
-    torch._dynamo.reset()
-    yield torch.compile(render, backend="eager", fullgraph=True, dynamic=False)
-    torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("depth", [6, 1])
-def test_one_trace_serves_all_cases_and_steps(depth: int, compiled: Callable[..., Batch]) -> None:
-    def batch(shapes: list[Shape], seed: int, step: int) -> tuple[Batch, Batch]:
-        segment = segment_of(random_store(shapes), (depth, 7, 5), seed=seed, **ALL_ON)
-        store, draws = segment.store, next(iter(segment.draws(step, step + 1)))
-        for tensor in (*store.values.values(), store.shape, store.offset):
-            torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        settings = (segment.stages, segment.stored(), draws, store.spatial_dims, {})
-        return compiled(*settings), render(*settings)
-
-    assert same(*batch([(depth, 9, 7), (depth, 5, 3), (depth, 4, 8)], 0, 0))
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        assert same(*batch([(depth, 9, 9), (depth, 6, 7)], 1, 5))

@@ -71,8 +71,8 @@ def test_backends_are_monais_beside_hastens() -> None:
     results = [[part.strip() for part in line.split("  ") if part.strip()] for line in result[1:]]
     assert [row[1:] for row in results] == [
         ["EnsureTyped", "numpy, torch", "host, once (cached)"],
-        ["RandCropByPosNegLabeld", "torch", "torch eager, torch compiled"],
-        ["RandFlipd", "torch", "torch eager, torch compiled"],
+        ["RandCropByPosNegLabeld", "torch", "batched"],
+        ["RandFlipd", "torch", "batched"],
         ["EnsureTyped", "numpy, torch", "nothing to do"],
         ["RandLambdad", "numpy, torch", "host, sample by sample"],
         ["<lambda>", "not said", "host, sample by sample"],

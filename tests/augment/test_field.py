@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from monai.transforms import RandBiasField
-from scipy.stats import kstest
 
 from hasten.augment.field import BiasField, separable
 from hasten.sample.random import sample_key
@@ -28,15 +27,6 @@ def test_it_is_monais_field(shape: tuple[int, ...], degree: int) -> None:
         torch.testing.assert_close(result[row], wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("shape", "number"), [((1, 8, 8), 10), ((4, 8, 8, 8), 20)])
-def test_coefficients_are_uniform_and_as_many_as_monais(shape: tuple[int, ...], number: int) -> None:
-    op = BiasField(prob=1, coeff_range=(0.1, 0.4))
-    coeff = op.draw(sample_key(torch.tensor(0), torch.arange(2000)), shape)["coeff"]
-    assert coeff.shape == (2000, number)
-    for column in (0, number - 1):
-        assert kstest(coeff[:, column].numpy(), "uniform", args=(0.1, 0.3)).pvalue > 1e-3
-
-
 def test_a_field_is_the_sum_over_all_axes() -> None:
     draw = torch.Generator().manual_seed(1)
     values = torch.rand(2, 3, 4, 5, generator=draw)
@@ -45,10 +35,3 @@ def test_a_field_is_the_sum_over_all_axes() -> None:
     torch.testing.assert_close(
         separable(values[0], weights[1:]), torch.einsum("bij,xi,yj->bxy", values[0], *weights[1:])
     )
-
-
-def test_arguments_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"BiasField: degree=0"):
-        BiasField(degree=0)
-    with pytest.raises(ValueError, match=r"BiasField: coeff_range=\(0\.2, 0\.1\)"):
-        BiasField(coeff_range=(0.2, 0.1))

@@ -113,24 +113,6 @@ def test_any_number_of_boxes_is_marked(count: int) -> None:
         assert torch.equal(result[row], drawn_over(drawn, row, (1, 9, 12, 20))[0])
 
 
-def test_boxes_are_drawn_evenly_and_lie_in_the_image() -> None:
-    op = CoarseDropout(
-        prob=1, holes=2, max_holes=4, spatial_size=(10, 1000), max_spatial_size=(19, 1999), fill_value=0.0
-    )
-    drawn = op.draw(keys(2000), (1, 40, 5000))
-    size, start = drawn["size"], drawn["start"]
-    there = size[..., 0] > 0
-    assert torch.equal(there, size[..., 1] > 0)
-    assert there[:, :2].all()
-    assert chisquare(torch.bincount(there.sum(1), minlength=5)[2:].numpy()).pvalue > 1e-3
-    assert chisquare(torch.bincount(size[:, 0, 0], minlength=20)[10:].numpy()).pvalue > 1e-3
-    assert kstest((size[:, 1, 1].numpy() - 1000) / 1000, "uniform").pvalue > 1e-3
-    room = (5000 - size[:, 1, 1] + 1).numpy()
-    assert kstest(start[:, 1, 1].numpy() / room, "uniform").pvalue > 1e-3
-    assert (start >= 0).all()
-    assert (start + size <= torch.tensor([40, 5000])).all()
-
-
 def test_a_size_below_one_or_above_the_side_is_the_side() -> None:
     drawn = CoarseDropout(prob=1, spatial_size=(-1, 100)).draw(keys(2), (1, 7, 9))
     assert drawn["size"].tolist() == [[[7, 9]], [[7, 9]]]
@@ -168,21 +150,3 @@ def test_all_orders_are_equally_likely() -> None:
     _, counts = (result @ torch.tensor([1000.0, 100.0, 10.0, 1.0])).unique(return_counts=True)
     assert len(counts) == 24
     assert chisquare(counts.numpy()).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("kind", [CoarseDropout, CoarseShuffle])
-def test_arguments_are_checked(kind: type[CoarseDropout] | type[CoarseShuffle]) -> None:
-    name = kind.__name__
-    with pytest.raises(ValueError, match=rf"{name}: holes=0"):
-        kind(holes=0)
-    with pytest.raises(ValueError, match=rf"{name}: max_holes=2 is below holes=3"):
-        kind(holes=3, max_holes=2)
-    with pytest.raises(ValueError, match=rf"{name}: spatial_size=\(3, 3\) .* 3 axes"):
-        kind(spatial_size=(3, 3)).draw(keys(1), (1, 8, 8, 8))
-    with pytest.raises(ValueError, match=rf"{name}: max_spatial_size=2 is below spatial_size=3"):
-        kind(spatial_size=3, max_spatial_size=2).draw(keys(1), (1, 8, 8, 8))
-
-
-def test_a_range_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"CoarseDropout: fill_value=\(2\.0, 1\.0\)"):
-        CoarseDropout(fill_value=(2.0, 1.0))

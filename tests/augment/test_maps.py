@@ -195,21 +195,3 @@ def test_merged_maps_are_one_after_the_other(dims: int) -> None:
     assert merged is not None
     margin = 5
     assert torch.allclose(inner(warped(image, merged, padding="border"), margin), inner(one_by_one, margin), atol=1e-4)
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
-@pytest.mark.parametrize("dims", [2, 3])
-def test_a_batch_is_its_samples_one_by_one(op: MapOp, dims: int) -> None:
-    size = (1, 12, 12) if dims == 2 else (12, 12, 12)
-    key = keys(5)
-    drawn = op.draw(key, size, dims)
-    result = op.map(drawn, size, dims)
-    assert result.linear.shape == (5, 3, 3)
-    assert result.shift.shape == (5, 3)
-    if dims == 2:
-        assert torch.equal(result.linear[:, 0], torch.tensor([1.0, 0, 0]).expand(5, 3))
-        assert torch.equal(result.shift[:, 0], torch.zeros(5))
-    for at in range(5):
-        alone = op.map(op.draw(key[at : at + 1], size, dims), size, dims)
-        assert torch.equal(alone.linear[0], result.linear[at])
-        assert torch.equal(alone.shift[0], result.shift[at])

@@ -11,7 +11,7 @@ from hasten.augment.affine import Spatial
 from hasten.augment.contrast import Gamma
 from hasten.augment.crop import CropByPosNegLabel
 from hasten.augment.noise import GaussianNoise
-from hasten.augment.overrides import with_overrides
+from hasten.augment.run_chain import with_overrides
 
 OPS = (Spatial(), GaussianNoise(prob=0.1), Gamma(prob=0.1), Gamma(prob=0.3))
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
 from torch import Tensor
 
 from hasten.augment.affine import Affine, Rotate, Spatial, Zoom
@@ -18,15 +17,11 @@ from hasten.augment.draw import Draws
 from hasten.augment.elastic import Elastic
 from hasten.augment.grid import AxisFlip, AxisSwap, Flip, Mirror, Resize, Rotate90
 from hasten.augment.noise import GaussianNoise
-from hasten.augment.op import op_key, used
 from hasten.augment.program import Segment
 from hasten.augment.render import render
 from hasten.augment.store import store_of_items
 from hasten.cache.arena import Store
-from hasten.sample.random import sample_key
-from tests.augment.examples import EXAMPLES
 from tests.augment.stores import bind_store
-from tests.augment.test_value_ops import NUM_CHANNELS
 
 SIZES = {2: [(1, 20, 26), (1, 31, 18), (1, 17, 17)], 3: [(12, 20, 16), (9, 14, 22), (15, 13, 13)]}
 PATCH = {2: (1, 12, 12), 3: (8, 12, 12)}
@@ -112,37 +107,6 @@ def test_the_two_renderers_agree(name: str, dims: int, dtype: Any) -> None:
         assert set(result["label"].unique().tolist()) <= {0, 1, 2}
 
 
-@each_chain
-@each_dims
-def test_the_stream_depends_on_neither_batch_size_nor_start(name: str, dims: int) -> None:
-    one, other = program(dims, name, batch_size=2), program(dims, name, batch_size=6)
-    small = list(one.batches(0, 6))
-    large = list(other.batches(0, 2))
-    for key in ("image", "label"):
-        assert torch.equal(torch.cat([batch[key] for batch in small]), torch.cat([batch[key] for batch in large]))
-    assert equal(one(4), small[4])
-    assert equal(other(1), large[1])
-
-
-@each_chain
-@each_dims
-def test_seeds(name: str, dims: int) -> None:
-    assert equal(program(dims, name, seed=1)(0), program(dims, name, seed=1)(0))
-    assert not equal(program(dims, name, seed=1)(0), program(dims, name, seed=2)(0))
-
-
-@each_dims
-def test_probability_0_is_the_crop_alone_bit_for_bit(dims: int) -> None:
-    never = [replace(op, prob=0.0) for op in ALL]
-    bare, quiet = chain(dims), chain(dims, *never)
-    for crop in (None, SpatialCrop(size=PATCH[dims])):  # type: ignore[arg-type]
-        one = bind_store(replace(bare, crop=crop or bare.crop), store(dims), batch_size=5)
-        other = bind_store(replace(quiet, crop=crop or bare.crop), store(dims), batch_size=5)
-        assert equal(one(3), other(3))
-        draws = next(iter(other.draws(3, 4)))
-        assert equal(on_device(other, draws), one(3))
-
-
 @each_dims
 def test_a_crop_is_what_lies_in_the_case(dims: int) -> None:
     own = program(dims, "crop", batch_size=40)
@@ -203,19 +167,6 @@ def test_weighted_crops_follow_the_map() -> None:
         batch_size=200,
     )
     assert (own(0)["weight"] == 1).all()
-
-
-@each_dims
-def test_every_place_of_a_spatial_crop_is_equally_likely(dims: int) -> None:
-    own = program(dims, "crop", batch_size=6000, crop=SpatialCrop(size=PATCH[dims]))  # type: ignore[arg-type]
-    draws = next(iter(own.draws(0, 1)))
-    for case in range(3):
-        starts = draws.start[draws.case == case]
-        slack = np.array(SIZES[dims][case]) - PATCH[dims]
-        for axis in range(3):
-            counts = np.bincount(starts[:, axis].numpy(), minlength=slack[axis] + 1)
-            assert len(counts) == slack[axis] + 1
-            assert (abs(counts / len(starts) - 1 / len(counts)) < 0.05).all()
 
 
 def test_a_centre_crop_is_monais() -> None:
@@ -318,52 +269,6 @@ def test_the_background_channel_of_a_one_hot_label_is_no_foreground() -> None:
     foreground, background = CropByPosNegLabel(size=(1, 1, 1)).sets(label, None, 0)
     assert foreground.tolist() == [1 * 30 + 2 * 6 + 3]
     assert len(background) == 4 * 5 * 6 - 1
-
-
-@pytest.mark.parametrize("op", [*EXAMPLES, *MAPS], ids=lambda op: repr(op)[:60])
-def test_samples_that_an_operation_leaves_out_are_untouched_bit_for_bit(op: Any) -> None:
-    channels = NUM_CHANNELS.get(type(op).__name__, 2)
-    half = replace(op, prob=0.5)
-    data = store(3, np.float32, channels)
-    crop = SpatialCrop(size=(8, 8, 8))
-    bare = bind_store(chain(3, crop=crop), data, batch_size=12)
-    own = bind_store(chain(3, half, crop=crop), data, batch_size=12)
-    draws = next(iter(own.draws(0, 1)))
-    left_out = ~used(op_key(draws.key, 0), 0.5)
-    assert 0 < int(left_out.sum()) < 12
-    wanted = bare(0)
-    for batch in (own.rendered(draws), on_device(own, draws)):
-        for key in ("image", "label"):
-            assert torch.equal(batch[key][left_out], wanted[key][left_out])
-        changed = torch.cat([batch[key][~left_out].float().flatten() for key in ("image", "label")])
-        assert not torch.equal(
-            changed, torch.cat([wanted[key][~left_out].float().flatten() for key in ("image", "label")])
-        )
-
-
-def test_map_parameters_are_evenly_drawn_from_their_ranges() -> None:
-    key = sample_key(torch.tensor(0), torch.arange(4000))
-    size = (12, 12, 12)
-    turn = Rotate(range_x=(-0.5, 0.2), range_y=(0.1, 0.3), range_z=(-1, 1))
-    affine = Affine(translate_range=((-4, 2),) * 3, scale_range=((-0.3, 0.1),) * 3, shear_range=((-0.1, 0.2),) * 6)
-    zoom = Zoom(min_zoom=(0.7, 0.8, 0.9), max_zoom=(1.1, 1.2, 1.3))
-    drawn = affine.draw(key, size, 3)
-    columns = [
-        *(
-            (turn.draw(key, size, 3)["angle"][:, axis], *bounds)
-            for axis, bounds in enumerate([(-0.5, 0.2), (0.1, 0.3), (-1, 1)])
-        ),
-        *((drawn["translate"][:, axis], -4, 2) for axis in range(3)),
-        *((drawn["scale"][:, axis], 0.7, 1.1) for axis in range(3)),
-        *((drawn["shear"][:, number], -0.1, 0.2) for number in range(6)),
-        *((zoom.draw(key, size, 3)["zoom"][:, axis], low, low + 0.4) for axis, low in enumerate((0.7, 0.8, 0.9))),
-    ]
-    for values, low, high in columns:
-        assert kstest(values.numpy(), "uniform", args=(low, high - low)).pvalue > 1e-3
-    turns = Rotate90(max_k=3).draw(key, size, 3)["k"]
-    assert all(abs((turns == k).float().mean().item() - 1 / 3) < 0.03 for k in (1, 2, 3))
-    axis = AxisFlip().draw(key, size, 3)["axis"]
-    assert all(abs((axis == number).float().mean().item() - 1 / 3) < 0.03 for number in range(3))
 
 
 def test_weighted_crops_are_drawn_as_monai_draws_them() -> None:

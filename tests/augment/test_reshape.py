@@ -97,17 +97,3 @@ def test_a_batch_is_its_samples_one_by_one_and_nothing_is_read(op: Any, size: Tr
         assert torch.equal(alone.shift[0], result.shift[at])
     with FakeTensorMode():
         op.map(op.draw(torch.empty(3, 2, dtype=torch.int64), size, dims), size, dims)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Cut(size=(0, 4, 4)), r"Cut: size=\(0, 4, 4\)"),
-        (lambda: Recentre(size=(4, 4)), r"Recentre: size=\(4, 4\)"),  # type: ignore[arg-type]
-        (lambda: Reorder(order=(0, 0, 1)), "Reorder: order"),
-        (lambda: Cut(size=(4, 4, 4), prob=2), "Cut: prob=2"),
-    ],
-)
-def test_what_can_not_be_is_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -190,26 +190,6 @@ def test_can_be_sent_to_a_process(fixed: Fixed) -> None:
     assert all(torch.equal(value, again[name]) for name, value in result.items())
 
 
-@pytest.mark.slow
-def test_compiled_is_eager() -> None:
-    steps = [
-        as_discrete("scores", argmax=True, to_onehot=4, threshold=0.5), convert_to_brats_classes("label"),
-        label_to_mask("classes", (1, 2)), repeat_channel("image", 2), cast("image", "float16"),
-        concat(["scores", "label"], "both"), delete("scores"),
-    ]  # fmt: skip
-
-    def run(batch: Batch) -> Batch:
-        for step in steps:
-            batch = step.apply(batch)
-        return batch
-
-    torch._dynamo.reset()
-    batch = batches((7, 10, 6))
-    result, wanted = torch.compile(run, fullgraph=True, dynamic=False)(batch), run(batch)
-    assert result.keys() == wanted.keys()
-    assert all(torch.equal(value, wanted[name]) for name, value in result.items())
-
-
 def test_ends_a_chain() -> None:
     batch = batches((9, 14))
     items = [(str(row), {name: batch[name][row] for name in ("image", "label")}) for row in range(3)]
@@ -220,31 +200,6 @@ def test_ends_a_chain() -> None:
     assert result["label"].dtype == torch.float32
     wanted = convert_to_brats_classes("label").apply(batch)["label"].float()
     assert sorted(result["label"].sum((1, 2, 3)).tolist()) == sorted(wanted.sum((1, 2, 3)).tolist())
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: as_discrete("label", to_onehot=True), "as_discrete: to_onehot=True"),
-        (lambda: as_discrete("label", to_onehot=0), "as_discrete: to_onehot=0"),
-        (lambda: as_discrete("label", rounding="up"), 'as_discrete: rounding="up"'),
-        (
-            lambda: as_discrete("label", rounding="torchrounding", threshold=0.5),
-            "as_discrete: rounding=.*threshold",
-        ),
-        (lambda: as_discrete("label", dtype="colour"), "as_discrete: dtype=colour"),
-        (lambda: cast("label", str), "cast: dtype=.*no such type"),
-        (lambda: cast([], "uint8"), "cast: keys="),
-        (lambda: convert_to_brats_classes("label", 2), "convert_to_brats_classes: et_label=2"),
-        (lambda: to_channels("label", []), "to_channels: groups="),
-        (lambda: to_channels("label", [(1,), ()]), "to_channels: groups="),
-        (lambda: label_to_mask("label", []), "label_to_mask: select_labels"),
-        (lambda: repeat_channel("label", 0), "repeat_channel: repeats=0"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,6 @@ def fitting(op: ValueOp, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (NUM_CHANNELS.get(type(op).__name__, shape[0]), *shape[1:])
 
 
-def one(drawn: Drawn, at: int) -> Drawn:
-    return {name: value[at : at + 1] for name, value in drawn.items()}
-
-
 def same(drawn: Drawn, other: Drawn) -> bool:
     assert drawn.keys() == other.keys()
     return all(torch.equal(value, other[name]) for name, value in drawn.items())
@@ -64,47 +60,12 @@ def test_keeps_shape_and_type_and_inputs(op: ValueOp, shape: tuple[int, ...]) ->
 
 @each_op
 @each_size
-def test_a_batch_is_its_samples_one_by_one(op: ValueOp, shape: tuple[int, ...]) -> None:
-    shape = fitting(op, shape)
-    image, key = images(4, shape), keys(4)
-    drawn = op.draw(key, shape)
-    result = op.apply(image, drawn)
-    for at in range(4):
-        assert same(op.draw(key[at : at + 1], shape), one(drawn, at))
-        alone = op.apply(image[at : at + 1], one(drawn, at))
-        assert torch.allclose(alone, result[at : at + 1], rtol=1e-5, atol=1e-6)
-
-
-@each_op
-def test_another_seed_draws_something_else(op: ValueOp) -> None:
-    shape = fitting(op, (1, 12, 9, 8))
-    image = images(3, shape)
-    drawn, other = op.draw(keys(3, 0), shape), op.draw(keys(3, 1), shape)
-    assert same(op.draw(keys(3, 0), shape), drawn)
-    result = op.apply(image, drawn)
-    if drawn:
-        assert not same(drawn, other)
-        assert not torch.equal(result, op.apply(image, other))
-
-
-@each_op
-@each_size
 def test_nothing_is_read_on_the_host(op: ValueOp, shape: tuple[int, ...]) -> None:
     shape = fitting(op, shape)
     with FakeTensorMode():
         key = torch.empty(3, 2, dtype=torch.int64)
         result = op.apply(torch.empty(3, *shape), op.draw(key, shape))
         assert tuple(result.shape) == (3, *shape)
-
-
-@pytest.mark.slow
-@each_op
-def test_compiled_is_eager(op: ValueOp) -> None:
-    shape = fitting(op, (2, 5, 12, 8))
-    image, drawn = images(3, shape), op.draw(keys(3), shape)
-    torch._dynamo.reset()
-    compiled = torch.compile(op.apply, fullgraph=True, dynamic=False)
-    assert torch.allclose(compiled(image, drawn), op.apply(image, drawn), rtol=1e-5, atol=1e-5)
 
 
 @each_op

@@ -21,9 +21,8 @@ from torch import Tensor
 from hasten.augment.chain import Chain
 from hasten.augment.make_program import augment_batch, segment_of_batch
 from hasten.augment.noise import GaussianNoise
-from hasten.augment.per_sample import run_one
 from hasten.augment.store import store_of_batch
-from hasten.augment.whole_cases import Items, WholeCases
+from hasten.augment.whole_cases import Items, WholeCases, run_one
 from tests.augment.lowering import KEYS, batch_of, item
 
 

@@ -97,13 +97,6 @@ def test_a_fold_is_passed_on_and_the_same_command_resumes_it(
     assert "leave out --resume" in run("--nproc", "2", "--folds", "3", "--resume", "--out", out)
 
 
-def test_horovod_that_is_not_there(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    said = run("--nproc", "2", "--out", str(tmp_path / "out"), str(data), "distribute.strategy=horovod")
-    assert said.startswith("distribute.strategy=horovod: Horovod is not installed")
-    assert "`make horovod`" in said
-
-
 def started(data: Path, out: Path, *options: str, faults: str = "") -> subprocess.CompletedProcess[str]:
     settings = [*SETTINGS, f"cache.dir={data.parent / 'cache'}", "sample.batch_size=4", f"train.steps={STEPS}"]
     settings += ["train.checkpoint_every=5", "train.validate_every=40", "observe.trackers=[]"]

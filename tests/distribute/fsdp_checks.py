@@ -151,30 +151,6 @@ def recomputed(world: World) -> dict[str, Any]:
     return results
 
 
-def optimizers(world: World) -> dict[str, float]:
-    """Against one process with the whole batch: three steps, the second of which is skipped."""
-    results = {}
-    for name in ("adamw", "sgd"):
-        for lookahead in (0, 1):
-            train = TrainConfig(optimizer=name, learning_rate=0.01, lookahead=lookahead)  # type: ignore[arg-type]
-            plain = network_of("unet").train()
-            strategy, network = sharded(network_of("unet"), world)
-            optimizer = strategy.share_optimizer(build_optimizer(network, train))
-            single = build_optimizer(plain, train)
-            for index in range(3):
-                backward(network, image_of(world))
-                backward(plain, image_of())
-                for one in (optimizer, single):
-                    one.param_groups[0]["lr"] = 0.01 / (1 + index)
-                    one.found_inf, one.grad_scale = torch.tensor(float(index == 1)), None  # type: ignore[attr-defined]
-                    one.step()
-                    del one.found_inf, one.grad_scale  # type: ignore[attr-defined]
-                    one.zero_grad()
-            whole = dict(strategy.whole(network).state_dict())
-            results[f"{name} {lookahead}"] = compare(whole, dict(plain.state_dict()))
-    return results
-
-
 def in_half(world: World, dtype: Any) -> float:
     case = CASES["fp32"]
     trainee = Trainee(case, Fsdp(world, DistributeConfig(gradients=dtype))).run(case.steps)
@@ -264,7 +240,6 @@ def main() -> None:
             "networks": {name: of_network(world, name) for name in NETWORKS},
             "channels_last": of_network(world, "unet", last=True),
             "recomputed": recomputed(world),
-            "optimizers": optimizers(world),
             "fp16": in_half(world, "fp16"),
             "bf16": in_half(world, "bf16"),
             "autocast": under_autocast(world),

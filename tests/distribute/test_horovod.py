@@ -47,15 +47,6 @@ def test_gradients_travel_as_fp16_where_that_is_set(ranks: list[dict[str, Any]])
 
 
 @needs_horovod
-def test_all_optimizers_train_as_in_one_process(ranks: list[dict[str, Any]]) -> None:
-    for rank in ranks:
-        assert len(rank["optimizers"]) == 4
-        for name, result in rank["optimizers"].items():
-            assert result["agree"], name
-            assert result["difference"] < 1e-6, name
-
-
-@needs_horovod
 @pytest.mark.parametrize("kind", ["flat", "turned", "bf16"])
 def test_a_gradient_is_averaged_as_it_lies_in_memory(ranks: list[dict[str, Any]], kind: str) -> None:
     """Contiguous, channels-last, and bfloat16, which Horovod refuses: it travels as float32."""

@@ -30,7 +30,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    from hasten.nets.surgery import normact_kernels
+    from hasten.nets.surgery import normact_triton
 
     stand_in: Any = SimpleNamespace(
         launcher_cls=lambda src, metadata: None,
@@ -45,9 +45,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
         triton.knobs.runtime, "jit_post_compile_hook", lambda *_, fn, **__: built.append(fn.jit_function.__name__)
     )
     yield built
-    for name in dir(normact_kernels):
+    for name in dir(normact_triton):
         if name.endswith("_kernel"):
-            getattr(normact_kernels, name).device_caches.clear()
+            getattr(normact_triton, name).device_caches.clear()
 
 
 @needs_triton

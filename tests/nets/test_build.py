@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monai.losses import DiceCELoss, DiceFocalLoss, DiceLoss
 from torch import nn
 
 from hasten.config.networks import network_mistake
@@ -104,19 +103,6 @@ def batch(classes: int, dims: int) -> tuple[torch.Tensor, torch.Tensor]:
     return output, torch.randint(0, classes, (2, 1, *sides), generator=generator).to(torch.uint8)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("include", [False, True])
-@pytest.mark.parametrize("over_batch", [False, True])
-@pytest.mark.parametrize(("name", "kind"), [("dice_ce", DiceCELoss), ("dice_focal", DiceFocalLoss), ("dice", DiceLoss)])
-def test_a_loss_is_monais(name: Any, kind: Any, dims: int, classes: int, include: bool, over_batch: bool) -> None:
-    output, label = batch(classes, dims)
-    result = build_loss(LossConfig(name=name, include_background=include, batch=over_batch))(output, label)
-    wanted = kind(include_background=include, to_onehot_y=True, softmax=True, batch=over_batch)(output, label.long())
-    assert result.shape == ()
-    assert abs(result - wanted) <= 1e-6
-
-
 def test_the_default_loss_by_hand() -> None:
     output, label = batch(3, 3)
     share = output.softmax(1)
@@ -125,19 +111,6 @@ def test_the_default_loss_by_hand() -> None:
     dice = 1 - (2 * overlap + 1e-5) / (total + 1e-5)
     entropy = -(truth * share.log()).sum(1).mean()
     assert torch.allclose(build_loss(LossConfig())(output, label), dice[1:].mean() + entropy)
-
-
-@pytest.mark.parametrize("name", ["dice_ce", "dice_focal", "dice"])
-def test_a_short_float_is_lifted_before_the_loss(name: Any) -> None:
-    output, label = batch(3, 3)
-    short = output.to(torch.bfloat16).requires_grad_()
-    result = build_loss(LossConfig(name=name))(short, label)
-    assert result.dtype == torch.float32
-    assert torch.equal(result, build_loss(LossConfig(name=name))(short.detach().float(), label))
-    result.backward()
-    assert short.grad is not None
-    assert short.grad.dtype == torch.bfloat16
-    assert short.grad.any()
 
 
 @pytest.mark.parametrize("dims", [2, 3])

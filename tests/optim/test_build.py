@@ -3,13 +3,10 @@ from __future__ import annotations
 import copy
 import io
 import math
-from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hasten.config.schema import OptimizerName, TrainConfig
@@ -23,25 +20,6 @@ from hasten.optim.schedule import Schedule, set_rate
 from tests.optim.textbook import network, set_gradients
 
 NAMES = get_args(OptimizerName)
-
-
-@given(st.integers(1, 400), st.floats(1e-6, 10), st.floats(0, 0.99))
-def test_one_cycle_rises_to_its_peak_and_falls(steps: int, peak: float, warmup_fraction: float) -> None:
-    def rate(step: int) -> float:
-        return one_cycle(step, steps=steps, peak=peak, warmup_fraction=warmup_fraction)
-
-    rates = [rate(step) for step in range(steps)]
-    warmup = max(1, round(steps * warmup_fraction))
-    assert all(0 < result <= peak * (1 + 1e-12) for result in rates)
-    rise, fall = rates[: warmup + 1], rates[warmup:]
-    assert all(later > earlier for earlier, later in pairwise(rise))
-    assert all(later < earlier for earlier, later in pairwise(fall))
-    if warmup < steps:
-        assert rates[warmup] == pytest.approx(peak) == max(rates)
-        # Beyond its end, as in a last epoch that is rounded up, it stays at its floor.
-        assert rate(steps) == rate(steps + 5) == pytest.approx(peak / 1000)
-    # Pure: neither the order of the calls nor their number matters.
-    assert [rate(step) for step in reversed(range(steps))] == rates[::-1]
 
 
 def test_one_cycle_by_hand() -> None:

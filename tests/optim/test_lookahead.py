@@ -12,7 +12,7 @@ import torch
 
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
-from hasten.optim.schedule import as_scheduler
+from hasten.optim.schedule import ScheduleLR
 from tests.optim.textbook import network, set_gradients, spoil_gradients
 
 
@@ -71,7 +71,7 @@ def test_groups_are_the_inner_ones_and_stay_so() -> None:
     assert len(inner.param_groups) == 2
     optimizer.load_state_dict(optimizer.state_dict())
     assert optimizer.param_groups is inner.param_groups
-    as_scheduler(optimizer, lambda step: 0.25)
+    ScheduleLR(optimizer, lambda step: 0.25)
     assert [group["lr"] for group in inner.param_groups] == [0.25, 0.25]
     extra.grad = torch.ones(3)
     optimizer.zero_grad()

@@ -16,8 +16,7 @@ from hasten.optim.schedule import (
     Kind,
     PacedSchedule,
     Schedule,
-    as_scheduler,
-    one_cycle,
+    ScheduleLR,
     scaled_rate,
     set_rate,
     warmup_start,
@@ -72,13 +71,6 @@ def test_shapes_by_hand() -> None:
     assert rates("step", milestones=MILESTONES) == pytest.approx([2.0] * 4 + [0.2] * 2 + [0.02] * 3)
 
 
-@given(st.integers(1, 300), st.floats(1e-6, 10), st.floats(0, 0.99))
-def test_one_cycle_is_the_function(steps: int, peak: float, warmup_fraction: float) -> None:
-    schedule = Schedule(steps=steps, peak=peak, warmup_fraction=warmup_fraction, first=0.5)
-    for step in range(steps + 3):
-        assert schedule(step) == one_cycle(step, steps=steps, peak=peak, warmup_fraction=warmup_fraction)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -115,7 +107,7 @@ def _optimizer() -> torch.optim.Optimizer:
 def test_a_torch_scheduler_follows_the_schedule() -> None:
     schedule = Schedule(kind="cosine", steps=10, peak=0.5, warmup_fraction=0.2)
     optimizer = _optimizer()
-    scheduler = as_scheduler(optimizer, schedule)
+    scheduler = ScheduleLR(optimizer, schedule)
     seen = []
     for _ in range(10):
         seen.append([float(group["lr"]) for group in optimizer.param_groups])
@@ -123,7 +115,7 @@ def test_a_torch_scheduler_follows_the_schedule() -> None:
         scheduler.step()
     assert seen == [pytest.approx([schedule(step)] * 2) for step in range(10)]
     other = _optimizer()
-    resumed = as_scheduler(other, schedule)
+    resumed = ScheduleLR(other, schedule)
     resumed.load_state_dict({"last_epoch": 4})
     assert [float(group["lr"]) for group in other.param_groups] == pytest.approx([schedule(4)] * 2)
     assert resumed.get_last_lr() == [schedule(4)] * 2
@@ -139,7 +131,7 @@ def test_monais_handler_takes_it() -> None:
     seen: list[float] = []
     trainer = Engine(lambda engine, batch: optimizer.step())
     trainer.add_event_handler(Events.EPOCH_STARTED, lambda: seen.append(optimizer.param_groups[0]["lr"]))
-    LrScheduleHandler(as_scheduler(optimizer, schedule), print_lr=False).attach(trainer)
+    LrScheduleHandler(ScheduleLR(optimizer, schedule), print_lr=False).attach(trainer)
     trainer.run([0, 1], max_epochs=5)
     assert seen == pytest.approx([schedule(step) for step in range(5)])
 

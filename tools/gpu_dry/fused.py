@@ -1,7 +1,7 @@
 """What the fused kernels of nnU-Net's chain move: `python -m tools.gpu_dry.fused [--write]`, in a minute or two.
 
 The kernels run in Triton's interpreter, on small patches, and every address that one of them reads or writes counts
-once for each launch, as on a card whose cache holds a volume. Cases and drawn numbers do not count, as in `inductor`.
+once for each launch, as on a card whose cache holds a volume. Cases and drawn numbers do not count.
 Every combination of drawn operations runs. What is expected of a sample follows by their probabilities; the other row
 is a sample that draws all of them. Fails where that is above `budget.json`; `--write` takes today's numbers.
 """

@@ -29,7 +29,7 @@ def over_budget(result: Traffic, allowed: dict[str, float]) -> list[str]:
 
 
 def read_budget(part: str) -> dict[str, dict[str, float]]:
-    """Of each chain, by the names of `Traffic`. part: `compiled` or `fused`."""
+    """Of each chain, by the names of `Traffic`. part: `fused`."""
     budget: dict[str, dict[str, float]] = json.loads(_BUDGET.read_text(encoding="utf-8"))[part]
     return budget
 

@@ -98,7 +98,7 @@ def _ours(step: ChainStep) -> str:
     if step.how == CACHED:
         return "host, once (cached)"
     if step.how == FUSED:
-        return "torch eager, torch compiled" if step.ops else "nothing to do"
+        return "batched" if step.ops else "nothing to do"
     if any(isinstance(op, PerSample) for op in step.ops):
         return "cupy (cuCIM), sample by sample"
     return "host, sample by sample"

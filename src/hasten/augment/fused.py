@@ -68,7 +68,7 @@ def launch_fused(
     spatial_dims: int,
 ) -> Batch:
     """(B, C, *S) by key, as `render` returns it. places: of `fused_places`. Needs Triton."""
-    from hasten.augment.fused_launch_triton import launch
+    from hasten.augment.fused_triton import launch
 
     warp, grid = cast("Warp", stages[0]), cast("SamplingGrid", draws.stages[0])
     ops = [None if place is None else cast("Placed", stages[place]).op for place in places]

@@ -9,15 +9,268 @@ images, and begins in the one from which it ends in the result. Importing this n
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from hasten.augment.read_triton import between, from_centre, mapped, nearest_voxel, three
-from hasten.sample.random_triton import normal_of, word_at
+from hasten.augment.chain import Batch, Warp
+from hasten.augment.draw import Draws, SamplingGrid
+from hasten.augment.noise import VOXEL
+from hasten.augment.op import Drawn
+from hasten.augment.read import PackedCases
+from hasten.augment.read_triton import PADDINGS, between, from_centre, mapped, nearest_voxel, three
+from hasten.sample.random import salt_of
+from hasten.sample.random_triton import normal_of, signed, word_at
 
-_TINY = tl.constexpr(1e-7)
 SIDES = ["out_d", "out_h", "out_w"]
 """Arguments that Triton must not specialize: 1 would become a constant, each divisibility by 16 another kernel."""
+_BLOCK = 512
+_PARTS = 256
+"""Programs for each channel of a sample, at most."""
+_DEPTH = 16
+"""Voxels along D of a program that blurs."""
+
+
+def launch(
+    ops: Sequence[Any], drawn: Sequence[Drawn | None], warp: Warp, key: str, label: str,
+    cases: Mapping[str, PackedCases], draws: Draws, flat: bool,
+) -> Batch:  # fmt: skip
+    """The image `key`, and the label where it is read by the same kernel, (B, C, D, H, W) each.
+
+    ops, drawn: of each of `KINDS` in `hasten.augment.fused`; None for those that the chain does not have. flat: 2-D.
+    """
+    noise, blur, _, contrast, low, gamma, second = ops
+    place = cast("SamplingGrid", draws.stages[0]).maps[key]
+    channels, out, batch_size, device = cases[key].channels, warp.out, len(draws.case), draws.key.device
+    rows, voxels = batch_size * channels, math.prod(out)
+    image = torch.empty(batch_size, channels, *out, device=device)
+    spare = torch.empty_like(image) if blur or low else image
+    kinds = cases[label or key].values
+    labels = kinds.new_empty((batch_size, 1, *out)) if label else kinds
+    result = {key: image, label: labels} if label else {key: image}
+    if not image.numel():
+        return result
+    parts = min(_PARTS, triton.next_power_of_2(triton.cdiv(voxels, _BLOCK)))
+    table, low_table = torch.empty(2, rows, 3, parts, device=device)
+    moments = torch.empty(2, rows, 5, parts, device=device)
+    # The numbers of operations that the chain does not have: not drawn.
+    absent = torch.zeros(rows, device=device) if None in ops else table
+
+    def number(place: int, name: str) -> Tensor:
+        numbers = drawn[place]
+        return absent if numbers is None else _bytes(numbers[name])
+
+    use = [number(place, "use") for place in range(len(ops))]
+    shade, stretch = (use[2], number(2, "multiplier")), (use[3], number(3, "multiplier"))
+    common: dict[str, Any] = {"CHANNELS": channels, "PARTS": parts, "num_warps": 4, "enable_fp_fusion": False}
+    clip, grid = bool(contrast and contrast.preserve_range), (rows * parts,)
+    reading, stored = warp.readings[key], cases[key]
+    open_kernel[grid](
+        _bytes(stored.values), _bytes(kinds), stored.shape.contiguous(), stored.offset.contiguous(), draws.case,
+        draws.start.contiguous(), place.linear.contiguous(), place.shift.contiguous(), image, spare, _bytes(labels),
+        table, use[0], number(0, "std"), draws.key if noise is None else number(0, "key"), use[1], *shade, use[4],
+        signed(salt_of(VOXEL)), noise.mean if noise else 0.0, *warp.size, *out,
+        NEAREST=reading.mode == "nearest", PADDING=PADDINGS[reading.padding_mode], FLAT=flat, LABELS=bool(label),
+        BLOCK=_BLOCK, **common,
+    )  # fmt: skip
+    if blur:
+        sigma = number(1, "sigma")
+        radii = [blur.radius(side) for side in out]
+        blur_kernel[grid](
+            image, spare, table, use[1], sigma, use[4], *shade, *out, AXES=sigma.shape[-1], RADIUS_D=radii[0],
+            RADIUS_H=radii[1], RADIUS_W=radii[2], WIDE=triton.next_power_of_2(2 * max(radii) + 2),
+            DEPTH=min(_DEPTH, triton.next_power_of_2(out[0])), BLOCK=_BLOCK // 2, **{**common, "num_warps": 8},
+        )  # fmt: skip
+    if low:
+        zoom = number(4, "zoom")
+        low_kernel[grid](
+            image, spare, table, low_table, use[4], zoom, *stretch, *out, ZOOMS=zoom.shape[1], AXES=zoom.shape[2],
+            HALF=low.half_pixel, CLIP=clip, BLOCK=_BLOCK, **common,
+        )  # fmt: skip
+    curves = [(use[each], *(number(each, name) for name in ("gamma", "invert", "retain"))) for each in (5, 6)]
+    steps = [step for step, op in enumerate((gamma, second)) if op and op.p_retain_stats > 0]
+    for step in [*steps, 2] if contrast or gamma or second else []:
+        curve_kernel[grid](
+            image, table, low_table, moments, use[4], *stretch, *curves[0], *curves[1], voxels, rows, CLIP=clip,
+            STEP=step, BLOCK=_BLOCK, **common,
+        )  # fmt: skip
+    return result
+
+
+def _bytes(value: Tensor) -> Tensor:
+    """`value`, contiguous; booleans as uint8, since Triton has no pointers to booleans."""
+    value = value.contiguous()
+    return value.view(torch.uint8) if value.dtype == torch.bool else value
+
+
+@triton.jit
+def _height(distance, sigma):
+    """Weight of `_sampled` in `hasten.augment.smooth`, before weights are made to sum to 1."""
+    ratio = distance / tl.maximum(sigma, 1e-3)
+    return tl.where(tl.abs(distance) - 0.25 <= 3.0 * tl.maximum(sigma, 0.1), tl.exp(-0.5 * ratio * ratio), 0.0)
+
+
+@triton.jit
+def _weights(sigma, RADIUS: tl.constexpr, WIDE: tl.constexpr):
+    """The sum of the weights at -RADIUS ... RADIUS. WIDE: a power of two above 2 * RADIUS."""
+    distance = tl.arange(0, WIDE) - RADIUS
+    return tl.sum(tl.where(distance <= RADIUS, _height(distance.to(tl.float32), sigma), 0.0))
+
+
+@triton.jit
+def _reflected(at, side):
+    """Places reflected into the axis, as for a blur; those that no filter reads are clamped."""
+    at = tl.abs(at)
+    at = tl.where(at >= side, 2 * (side - 1) - at, at)
+    return tl.minimum(tl.maximum(at, 0), side - 1)
+
+
+@triton.jit(do_not_specialize=SIDES)
+def blur_kernel(
+    image, spare, table, blur_use, sigma, low_use, bright_use, bright, out_d, out_h, out_w,
+    CHANNELS: tl.constexpr, AXES: tl.constexpr, RADIUS_D: tl.constexpr, RADIUS_H: tl.constexpr, RADIUS_W: tl.constexpr,
+    WIDE: tl.constexpr, DEPTH: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`Blur` along all axes, and the brightness after it. sigma: (rows, AXES).
+
+    A program keeps DEPTH voxels along D for each of BLOCK in the plane, and adds a plane that is filtered along H and W
+    to all of them: a voxel is loaded about twice (2 * RADIUS + 1)^2 times instead of (2 * RADIUS + 1)^3, and nothing is
+    stored between the axes.
+    """
+    row = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
+    sample = row // CHANNELS
+    if tl.load(blur_use + sample) == 0:
+        return
+    plane = out_h * out_w
+    base = row.to(tl.int64) * out_d * plane
+    source, target = spare + base, image + base
+    if drawn(low_use, sample):
+        source, target = image + base, spare + base
+    factor = tl.where(drawn(bright_use, sample), tl.load(bright + row), 1.0)
+    sigma += row * AXES + AXES - 1
+    sigma_w, sigma_h = tl.load(sigma), tl.load(sigma - 1)
+    sigma_d = sigma_w
+    if AXES == 3:
+        sigma_d = tl.load(sigma - 2)
+    sum_d = _weights(sigma_d, RADIUS_D, WIDE)
+    factor /= _weights(sigma_h, RADIUS_H, WIDE) * _weights(sigma_w, RADIUS_W, WIDE)
+    across = tl.cdiv(plane, BLOCK)
+    lowest, highest = tl.full((BLOCK,), float("inf"), tl.float32), tl.full((BLOCK,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    tile = part
+    while tile < tl.cdiv(out_d, DEPTH) * across:
+        at_d = tile // across * DEPTH + tl.arange(0, DEPTH)
+        voxel = tile % across * BLOCK + tl.arange(0, BLOCK)
+        at_h, at_w = voxel // out_w, voxel % out_w
+        value = tl.zeros((DEPTH, BLOCK), tl.float32)
+        for number in range(DEPTH + 2 * RADIUS_D):
+            d = tile // across * DEPTH + number - RADIUS_D
+            flat = tl.zeros((BLOCK,), tl.float32)
+            for tap_h in tl.static_range(2 * RADIUS_H + 1):
+                line = source + (_reflected(d, out_d) * out_h + _reflected(at_h + (tap_h - RADIUS_H), out_h)) * out_w
+                mixed = tl.zeros((BLOCK,), tl.float32)
+                for tap_w in tl.static_range(2 * RADIUS_W + 1):
+                    near = tl.load(line + _reflected(at_w + (tap_w - RADIUS_W), out_w), voxel < plane, other=0.0)
+                    mixed += near * _height(tl.full((1,), tap_w - RADIUS_W, tl.float32), sigma_w)
+                flat += mixed * _height(tl.full((1,), tap_h - RADIUS_H, tl.float32), sigma_h)
+            apart = d - at_d
+            weight = tl.where(tl.abs(apart) <= RADIUS_D, _height(apart.to(tl.float32), sigma_d), 0.0) / sum_d
+            value += weight[:, None] * flat[None, :]
+        value *= factor
+        inside = (at_d < out_d)[:, None] & (voxel < plane)[None, :]
+        tl.store(target + (at_d[:, None] * plane + voxel[None, :]), value, inside)
+        lowest = tl.minimum(lowest, tl.min(tl.where(inside, value, float("inf")), axis=0))
+        highest = tl.maximum(highest, tl.max(tl.where(inside, value, float("-inf")), axis=0))
+        total += tl.sum(tl.where(inside, value, 0.0), axis=0)
+        tile += PARTS
+    keep_range(lowest, highest, total, table, row, part, PARTS)
+
+
+@triton.jit
+def _nearest_small(at, step, side, HALF: tl.constexpr):
+    """`_nearest` of `hasten.augment.lowres`."""
+    if HALF:
+        place = tl.floor((at + 0.5) * step - 0.5 + 0.5)
+    else:
+        place = tl.floor(at * step)
+    return tl.minimum(place.to(tl.int32), side - 1)
+
+
+@triton.jit
+def _taps(at, zoom, side, HALF: tl.constexpr):
+    """`_taps` of `hasten.augment.lowres`, of some voxels of an axis: two places, and the weight of the second."""
+    exact = tl.load(zoom).to(tl.float64) * side
+    whole = tl.floor(exact + 0.5)
+    # Halves go to the even number.
+    even = tl.floor(whole * 0.5) * 2.0 == whole
+    whole = tl.maximum(tl.where((whole - exact == 0.5) & (even == 0), whole - 1.0, whole), 1.0)
+    small = whole.to(tl.float32)
+    place = tl.maximum((at.to(tl.float32) + 0.5) * (whole / side).to(tl.float32) - 0.5, 0.0)
+    before = tl.minimum(tl.floor(place), small - 1.0)
+    after = tl.minimum(before + 1.0, small - 1.0)
+    step = (side / whole).to(tl.float32)
+    return _nearest_small(before, step, side, HALF), _nearest_small(after, step, side, HALF), place - before
+
+
+@triton.jit
+def _one_of(first, second, weight, NUMBER: tl.constexpr):
+    if NUMBER == 0:
+        return first, 1.0 - weight
+    else:
+        return second, weight
+
+
+@triton.jit(do_not_specialize=SIDES)
+def low_kernel(
+    image, spare, table, low_table, low_use, zoom, contrast_use, multiplier, out_d, out_h, out_w,
+    CHANNELS: tl.constexpr, ZOOMS: tl.constexpr, AXES: tl.constexpr, HALF: tl.constexpr, CLIP: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`SimulateLowResolution`, and the contrast before it, from `spare` to `image`. zoom: (B, ZOOMS, AXES)."""
+    row = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
+    sample = row // CHANNELS
+    if tl.load(low_use + sample) == 0:
+        return
+    voxels = out_d * out_h * out_w
+    source, target = spare + row.to(tl.int64) * voxels, image + row.to(tl.int64) * voxels
+    factor, summand, least, most = contrast_of(table, row, sample, contrast_use, multiplier, voxels, PARTS)
+    zoom += (sample * ZOOMS + row % CHANNELS % ZOOMS) * AXES + AXES - 1
+    lowest, highest = tl.full((BLOCK,), float("inf"), tl.float32), tl.full((BLOCK,), float("-inf"), tl.float32)
+    begin = part * BLOCK
+    while begin < voxels:
+        voxel = begin + tl.arange(0, BLOCK)
+        inside = voxel < voxels
+        line = voxel // out_w
+        first_w, second_w, weight_w = _taps(voxel % out_w, zoom, out_w, HALF)
+        first_h, second_h, weight_h = _taps(line % out_h, zoom - 1, out_h, HALF)
+        first_d, second_d, weight_d = line // out_h, line // out_h, tl.zeros((BLOCK,), tl.float32)
+        if AXES == 3:
+            first_d, second_d, weight_d = _taps(line // out_h, zoom - 2, out_d, HALF)
+        value = tl.zeros((BLOCK,), tl.float32)
+        for number_d in tl.static_range(AXES - 1):
+            d, share_d = _one_of(first_d, second_d, weight_d, number_d)
+            for number_h in tl.static_range(2):
+                h, share_h = _one_of(first_h, second_h, weight_h, number_h)
+                for number_w in tl.static_range(2):
+                    w, share_w = _one_of(first_w, second_w, weight_w, number_w)
+                    share = share_d * share_h * share_w
+                    near = tl.load(source + ((d * out_h + h) * out_w + w), inside & (share != 0), other=0.0)
+                    value += stretched_of(near, factor, summand, least, most, CLIP) * share
+        tl.store(target + voxel, value, inside)
+        lowest = tl.minimum(lowest, tl.where(inside, value, float("inf")))
+        highest = tl.maximum(highest, tl.where(inside, value, float("-inf")))
+        begin += PARTS * BLOCK
+    keep_range(lowest, highest, tl.zeros((BLOCK,), tl.float32), low_table, row, part, PARTS)
+
+
+_TINY = tl.constexpr(1e-7)
 
 
 @triton.jit

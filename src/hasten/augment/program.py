@@ -17,10 +17,9 @@ from torch.utils import _pytree as pytree
 from hasten.augment.chain import Batch, Chain, Stage, Warp, is_per_sample, stage_name
 from hasten.augment.draw import Draws, SamplingGrid, draw_stages, part
 from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kernel_length, render_on_host
-from hasten.augment.per_sample import run_per_sample
 from hasten.augment.read import PackedCases, samples_as_cases
 from hasten.augment.render import follow, render
-from hasten.augment.whole_cases import WholeCases
+from hasten.augment.whole_cases import WholeCases, run_per_sample
 from hasten.cache.arena import DevicePart, Store
 from hasten.cache.pages import Pages
 from hasten.observe.ranges import Range, ranges_on

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
-from hasten.augment.maps import Map
 from hasten.augment.op import keeps_type, of_type, spread
 from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
 
@@ -71,34 +70,18 @@ def warped(
         displaced = None
         if reading.displacing is not None:
             displaced = reading.displacing.displacement(grid.numbers[key], warp.out, spatial_dims)
-        places = (cases[key], case, start, grid.maps[key], displaced)
-        if cases[key].channels > 1 and torch.compiler.is_compiling():
-            places = _by_channel(*places)
-        source, rows, first, moved, displaced = places
         value = read_mapped(
-            source, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
-            padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
-        )  # fmt: skip
+            cases[key],
+            case,
+            start,
+            grid.maps[key],
+            warp.size,
+            warp.out,
+            displaced,
+            mode=reading.mode,
+            padding_mode=reading.padding_mode,
+            spatial_dims=spatial_dims,
+        )
         value = value.view(len(case), -1, *warp.out[3 - spatial_dims :])
         result[key] = value if reading.is_label else value.to(torch.float32)
     return result
-
-
-def _by_channel(
-    cases: PackedCases, case: Tensor, start: Tensor, affine: Map, displaced: Tensor | None
-) -> tuple[PackedCases, Tensor, Tensor, Map, Tensor | None]:
-    """Each channel of a sample as a sample: one expression of one shape, which a compiler makes one kernel of.
-
-    Channels beside each other are a stack of sums there, and each neighbour of each channel is stored before it is
-    added. Not without a compiler: it would compute every place again for each channel.
-    """
-
-    def every(value: Tensor) -> Tensor:
-        return value.repeat_interleave(cases.channels, 0)
-
-    channel = torch.arange(cases.channels, device=case.device)
-    shape = cases.shape[case]
-    offset = cases.offset[case][:, None] * cases.channels + channel * shape.prod(1)[:, None]
-    by_channel = PackedCases(cases.values, every(shape), offset.flatten(), 1)
-    rows = torch.arange(len(by_channel.offset), device=case.device)
-    return by_channel, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)

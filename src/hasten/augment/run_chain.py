@@ -5,8 +5,12 @@ Prepared cases hold two entries, "image" and "label" (classes), and a batch of a
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+import re
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,13 +26,15 @@ from hasten.augment.lower import Context, NotLowered, is_random_crop, keys_of, l
 from hasten.augment.maps import MapOp
 from hasten.augment.mix import MixUp
 from hasten.augment.op import ValueOp
-from hasten.augment.overrides import with_overrides
 from hasten.augment.presets import default_chain, preset_chain
 from hasten.augment.steps import FUSED, PER_SAMPLE, ChainStep, LoweredChain, check_size, created_keys, plan_steps
 from hasten.cache.chain import split_chain
-from hasten.config.augment import chain_name
+from hasten.config.augment import chain_name, override_items
 from hasten.config.schema import AugmentConfig, SampleConfig, Spacing, Triple
 from hasten.config.user_code import load_user_code, require_same_source
+
+_TARGET = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")
+
 
 KEYS, LABEL_KEYS = ("image", "label"), ("label",)
 _NEEDED = ("label_key", "image_key", "w_key", "fg_indices_key", "bg_indices_key", "indices_key")
@@ -356,3 +362,68 @@ def _wrong_size(size: Triple, patch: Triple) -> str:
         f"makes patches of {list(size)}, and sample.patch is {list(patch)}; set sample.patch={list(size)}, or let the "
         "chain end with that size"
     )
+
+
+def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The operations with these fields changed: "Gamma.prob" of each Gamma, "Gamma[0].prob" of the first.
+
+    Raises ValueError for an unknown operation or field, with the closest names and all existing ones, and for an
+    invalid value.
+    """
+    result = list(ops)
+    for target, value in override_items(override).items():
+        match = _TARGET.fullmatch(target)
+        assert match is not None  # by the check of the settings
+        name, number, field = match.groups()
+        places = [place for place, op in enumerate(result) if _name(op) == name]
+        if not places:
+            there = _near(name, filter(None, map(_name, ops)), "the chain")
+            raise ValueError(f"augment.override: {target}: no such operation{there}")
+        if number is not None and int(number) >= len(places):
+            raise ValueError(
+                f"augment.override: {target}: the chain has {len(places)} {name}, counted from 0; write "
+                f"{name}[{len(places) - 1}].{field}, or {name}.{field} for all of them"
+            )
+        for place in places if number is None else [places[int(number)]]:
+            result[place] = _with_field(result[place], field, value, target)
+    return tuple(result)
+
+
+def _with_field(op: Any, field: str, value: Any, target: str) -> Any:
+    fields = [each.name for each in dataclasses.fields(op) if each.init] if dataclasses.is_dataclass(op) else []
+    if field not in fields:
+        raise ValueError(f"augment.override: {target}: no such field{_near(field, fields, _name(op))}")
+    try:
+        return dataclasses.replace(op, **{field: _value_for(op, field, value)})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"augment.override: {target}: {error}") from None
+
+
+def _value_for(op: Any, field: str, value: Any) -> Any:
+    """The value converted to the field's type. Raises ValueError if it is invalid."""
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:
+        adapter = TypeAdapter(typing.get_type_hints(type(op))[field])
+    except (NameError, PydanticUserError):  # of a user's operation, whose types may be anything
+        return value
+    try:
+        validated = adapter.validate_python(value)
+    except ValidationError as errors:
+        rule = errors.errors()[0]["msg"].removeprefix("Input should be ")
+        raise ValueError(f"must be {rule} (given {value})") from None
+    if isinstance(value, bool) and not isinstance(validated, bool):
+        raise ValueError(f"must be a number (given {value})")
+    return validated
+
+
+def _name(op: Any) -> str:
+    """ "" of a step that has no settings of its own."""
+    return "" if isinstance(op, Fixed | PerSample) else type(op).__name__
+
+
+def _near(name: str, names: typing.Iterable[str], owner: str) -> str:
+    there = list(dict.fromkeys(names))
+    near = difflib.get_close_matches(name, there, n=2)
+    return (f"; did you mean {' or '.join(near)}?" if near else ";") + f" {owner} has {', '.join(there) or 'none'}"

@@ -60,9 +60,8 @@ def launch(
     arguments = [] if source is None else [source, *(overrides or [])]
     options = _options(out, plan=plan, folds=folds, quiet=quiet)
     command = ["-m", "hasten.cli.rank_main", "train", *arguments, *options, *(["--resume"] if resume else [])]
-    from hasten.distribute.launch import command as launcher
+    from hasten.distribute.launch.command import launch as start
 
-    start = launcher.launch_horovod if shared.strategy == "horovod" else launcher.launch
     place = _place(job)
     again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.engine.weights import describe_mismatch
 from hasten.optim.base import innermost, lay_out_moments
-from hasten.optim.range_test import Stateful
+from hasten.optim.lr_finder import Stateful
 
 
 def training_state(

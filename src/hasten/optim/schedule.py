@@ -234,8 +234,3 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float, step: int) -> None:
 
 def _rate_of(group: dict[str, Any], rate: float, step: int) -> float:
     return rate * group.get("lr_scale", 1.0) if step >= group.get("lr_from", 0) else 0.0
-
-
-def as_scheduler(optimizer: torch.optim.Optimizer, schedule: Callable[[int], float]) -> ScheduleLR:
-    """A torch scheduler that gives every group `schedule(step)`; call its `step()` after each optimizer step."""
-    return ScheduleLR(optimizer, schedule)

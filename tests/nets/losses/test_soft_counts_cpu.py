@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.nets.losses.soft_counts import soft_counts, surprised_counts
-from hasten.nets.losses.soft_counts_cpu import cpu_counts, cpu_counts_take
+from hasten.nets.losses.soft_counts import cpu_counts, cpu_counts_take, soft_counts, surprised_counts
 from hasten.observe.env import cxx_compiler
 
 pytestmark = pytest.mark.skipif(cxx_compiler() is None, reason="needs a C++ compiler")

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
-from hasten.nets.surgery.normact_cpu import (
+from hasten.nets.surgery.normact import (
     Affine,
     Norm,
     Statistics,
+    batch_norm_act,
     cpu_kernel_takes,
     cpu_norm_act,
     cpu_norm_act_backward,
+    group_norm_act,
 )
 from hasten.nets.surgery.operate import operate
 from hasten.observe.env import cxx_compiler

@@ -20,8 +20,6 @@ from hasten.distribute.consensus import OtherRankFailed
 from hasten.distribute.group import RendezvousError
 from hasten.observe.rundir import write_json
 
-FOLDER = "HASTEN_RECORDS"
-"""Folder for the records of a launcher that names no file to a rank."""
 STOPPED = (130, 143, 75)
 """Exit codes of a run that was asked to stop and has saved its state."""
 Kind = Literal["error", "memory", "mistake", "gone", "stopped", "other"]
@@ -121,7 +119,4 @@ def _is_peer_failure(error: BaseException) -> bool:
 
 def _record_file() -> Path | None:
     named = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if named:
-        return Path(named)
-    folder, rank = os.environ.get(FOLDER), os.environ.get("HOROVOD_RANK")
-    return Path(folder) / f"rank-{rank}.json" if folder and rank else None
+    return Path(named) if named else None

@@ -41,6 +41,11 @@ class Rendezvous:
     store: Any
     """Store that is kept as long as the job runs: the rendezvous ends with node 0's store."""
 
+    def wait_for_all(self, what: str, seconds: float) -> None:
+        """Wait for the launchers of all hosts to come to this point. Raises RuntimeError if one does not in time."""
+        self.store.set(f"{what}/{self.job.node_rank}", "1")
+        self.store.wait([f"{what}/{node}" for node in range(self.job.nnodes)], timedelta(seconds=seconds))
+
     def exchange(self, ends: Sequence[End]) -> tuple[list[End], list[str]]:
         """The ends on all hosts, and the hosts that did not report theirs in time. Takes a minute at most."""
         if self.job.nnodes == 1:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hasten.nets.losses.focal import focal_of_signed
+from hasten.nets.losses.modules import focal_of_signed
 from hasten.nets.losses.overlap import OverlapLoss, lifted, without_autocast
 from hasten.nets.losses.soft_counts import Counts
 

@@ -1,6 +1,5 @@
 """Activation checkpointing within a memory budget."""
 
 from hasten.nets.recompute.apply import RecomputeReport, recompute, recompute_modules, undo
-from hasten.nets.recompute.measure import memory_curve
 
-__all__ = ["RecomputeReport", "memory_curve", "recompute", "recompute_modules", "undo"]
+__all__ = ["RecomputeReport", "recompute", "recompute_modules", "undo"]

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.checkpoint import checkpoint
 
-from hasten.nets.recompute.choice import choose, occupied
-from hasten.nets.recompute.module import Recomputed, turn_off, turn_on
-from hasten.nets.recompute.profile import Profile, profile_network
+from hasten.nets.recompute.profile import Profile, choose, occupied, profile_network
+from hasten.nets.surgery.reclass import Mixed, become, remove
+
+if TYPE_CHECKING:
+    _Module = nn.Module
+else:
+    _Module = object
+
+_DRAWS = "_recompute_draws"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +69,7 @@ def recompute(
     batch_size: int | None = None,
     profile: Profile | None = None,
 ) -> RecomputeReport:
-    """Choose modules to recompute so that a step's activations fit `budget_bytes` at the least time; in place.
+    """Choose modules to recompute so that a step's activations fit `budget_bytes` at little extra time; in place.
 
     probe: the network's input as in training, (B, ...), or a tuple of its arguments, on the network's device; it is run
     a few times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe
@@ -79,10 +91,15 @@ def recompute(
     blocks, predicted = choose(profiled, budget_bytes)
     recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
     return RecomputeReport(
-        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(profiled, ()).peak,
-        predicted=predicted.peak, kept=predicted.kept, seconds=sum(block.seconds for block in blocks),
-        forward_seconds=profiled.seconds, left_out=profiled.left_out,
-    )  # fmt: skip
+        modules=tuple(block.name for block in blocks),
+        budget=budget_bytes,
+        before=occupied(profiled, ()).peak,
+        predicted=predicted.peak,
+        kept=predicted.kept,
+        seconds=sum(block.seconds for block in blocks),
+        forward_seconds=profiled.seconds,
+        left_out=profiled.left_out,
+    )
 
 
 def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterable[str] = ()) -> None:
@@ -105,3 +122,66 @@ def undo(network: nn.Module) -> int:
     for module in recomputed:
         turn_off(module)
     return len(recomputed)
+
+
+class Recomputed(Mixed, _Module):
+    """Mixin that is put in front of a module's class."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        plain = super().forward
+        if not (self.training and torch.is_grad_enabled()):
+            return plain(*args, **kwargs)
+        call = partial(plain, **kwargs) if kwargs else plain
+        if torch.compiler.is_compiling():
+            # The compiler ensures that buffers are written once.
+            return checkpoint(call, *args, use_reentrant=False)
+        return checkpoint(
+            call,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=_draws(self),
+            context_fn=lambda: (nullcontext(), _PreservedStatistics(self)),
+        )
+
+
+def turn_on(module: nn.Module, *, draws: bool) -> None:
+    """Recompute this module from now on. draws: whether its forward pass takes random numbers other than by dropout."""
+    if become(module, Recomputed) and draws:
+        setattr(module, _DRAWS, True)
+
+
+def turn_off(module: nn.Module) -> None:
+    """Remove this mixin from the module's class; others stay."""
+    remove(module, Recomputed)
+    module.__dict__.pop(_DRAWS, None)
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether the second pass must restore the random state; reading it would break a CUDA-graph capture."""
+    return hasattr(module, _DRAWS) or any(
+        isinstance(part, _DropoutNd) and part.training and part.p > 0 for part in module.modules()
+    )
+
+
+class _PreservedStatistics:
+    """Context in which norms of the module update copies of their running statistics.
+
+    In training these are written and not read, so that the copies change no output; the operation still receives
+    them, as the second pass must save the same tensors as the first one.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        for part in self._module.modules():
+            if isinstance(part, _NormBase) and part.training and part.running_mean is not None:
+                self._kept.append((part, dict(part._buffers)))
+                for name, buffer in part._buffers.items():
+                    part._buffers[name] = buffer.clone() if buffer is not None else None
+
+    def __exit__(self, *_: object) -> None:
+        while self._kept:
+            part, buffers = self._kept.pop()
+            part._buffers.update(buffers)

@@ -1,98 +1,16 @@
-"""Measures the memory of a step, and the time that each memory budget costs."""
+"""Measures the memory of a step on the host, and the time of a call."""
 
 from __future__ import annotations
 
-import copy
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from hasten.nets.build import Loss
-from hasten.nets.random_state import random_state_kept
-from hasten.nets.recompute.apply import RecomputeReport, recompute, recompute_modules, undo
-from hasten.nets.recompute.profile import profile_network
-
-
-class MemoryPoint(NamedTuple):
-    """One budget of `memory_curve`."""
-
-    budget: int
-    """Bytes."""
-    predicted: int
-    """Predicted peak bytes of activations of a step."""
-    kept: int
-    """Bytes measured between the forward and the backward pass: activations, output and loss."""
-    peak: int
-    """Measured peak bytes: these, the gradients, and intermediate results."""
-    milliseconds: float
-    """Median of a forward and backward pass."""
-    report: RecomputeReport
-
-
-def memory_curve(
-    network: nn.Module,
-    probe_batch: tuple[Tensor, Tensor],
-    loss: Loss,
-    budgets: Sequence[int],
-    *,
-    rounds: int = 3,
-) -> list[MemoryPoint]:
-    """Predicted and measured bytes, and the time of a forward and backward pass, for each budget (bytes).
-
-    probe_batch: image (B, C, ...) and label (B, 1, ...) on the network's device, for loss(output, label). A copy of the
-    network is measured, under the caller's autocast, budgets in turn; torch's random state is restored.
-    Counts the bytes that a step adds to those allocated before: tensors on a CPU, the allocator's bytes on a GPU.
-    """
-    image, label = probe_batch
-    network_copy = copy.deepcopy(network).train()
-    undo(network_copy)
-    profile = profile_network(network_copy, image)
-    reports = [recompute(network_copy, image, budget, profile=profile) for budget in budgets]
-    draws = {block.name for block in profile.blocks if block.draws}
-
-    def forward() -> Tensor:
-        return loss(network_copy(image), label)
-
-    with random_state_kept(image.device):
-        measured: list[tuple[int, int]] = []
-        times: list[list[float]] = [[] for _ in reports]
-        for number in range(rounds + 1):
-            for place, report in enumerate(reports):
-                undo(network_copy)
-                recompute_modules(network_copy, report.modules, draws=draws)
-                if number:
-                    times[place].append(1e3 * seconds_of(lambda: forward().backward(), image.device))
-                else:
-                    measured.append(step_bytes(forward, image.device))
-                network_copy.zero_grad(set_to_none=True)
-    return [
-        MemoryPoint(report.budget, report.predicted, *sizes, median(spent) if spent else 0.0, report)
-        for report, sizes, spent in zip(reports, measured, times, strict=True)
-    ]
-
-
-def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int, int]:
-    """Bytes allocated after `forward()`, which returns the loss (), and the peak until the end of the backward pass."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        value = forward()
-        after_forward = torch.cuda.memory_allocated(device) - before
-        value.backward()
-        return after_forward, torch.cuda.max_memory_allocated(device) - before
-    with HostBytes() as counted:
-        value = forward()
-        after_forward = counted.live
-        value.backward()
-    return after_forward, counted.peak
 
 
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:

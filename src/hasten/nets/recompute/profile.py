@@ -1,10 +1,9 @@
-"""Profiles a network on a probe: the tensors each module saves for the backward pass, and its forward time."""
+"""Profiles a network on a probe, and chooses what to recompute: by the bytes that modules save, and their time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
@@ -16,11 +15,16 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
 
 from hasten.nets.random_state import random_state_kept, random_states
-from hasten.nets.surgery.dataflow import Leave, hooked
+from hasten.nets.surgery.dataflow import Leave, copied, hooked
 from hasten.nets.surgery.deferred import Deferred
 
+_SHARE = 1e-3
+"""A block that saves less than this share of all activations is ignored."""
+_SIZES = 8
+"""Sizes of blocks that are tried: at most all activations, a half of them, a quarter, ..."""
+
+
 _ROUNDS = 3
-_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class ModuleCall(NamedTuple):
@@ -61,22 +65,16 @@ class Profile:
 
 
 def profile_network(network: nn.Module, *probe: Any) -> Profile:
-    """Run `network(*probe)` a few times in training mode, under the caller's autocast, and record what it saves.
+    """Run a copy of `network` a few times in training mode, under the caller's autocast, and record what it saves.
 
-    Restores weights, running statistics, random state, gradients and modes. The passes need the memory of a plain
-    forward pass of this probe.
+    The network and the random state are left as they are. The passes need the memory of a plain forward pass of this
+    probe. Raises ValueError if the network can't be copied.
     """
-    modes = {module: module.training for module in network.modules()}
     device = next((tensor.device for tensor in _tensors(probe)), torch.device("cpu"))
-    if not network.training:
-        network.train()
-    try:
-        with _state_restored(network), random_state_kept(device), torch.enable_grad():
-            watch = _record(network, probe, device)
-            rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    network = copied(network)
+    with random_state_kept(device), torch.enable_grad():
+        watch = _record(network, probe, device)
+        rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
     seconds = {name: median(times[name] for times in rounds) for name in rounds[0]}
     blocks = (
         Block(name=name, call=calls[0], seconds=seconds[name], draws=name in watch.draws)
@@ -84,9 +82,12 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
         if name and name not in watch.left_out
     )
     return Profile(
-        sizes=tuple(watch.sizes), saves=tuple(watch.saves), blocks=tuple(blocks),
-        left_out=watch.left_out, seconds=seconds[""],
-    )  # fmt: skip
+        sizes=tuple(watch.sizes),
+        saves=tuple(watch.saves),
+        blocks=tuple(blocks),
+        left_out=watch.left_out,
+        seconds=seconds[""],
+    )
 
 
 class _Watch:
@@ -169,10 +170,10 @@ def _record(network: nn.Module, probe: tuple[Any, ...], device: torch.device) ->
 
         return on_exit
 
-    before = {name: _state_of(module) for name, module in modules.items()}
+    before = {name: (_held(module), _versions(module)) for name, module in modules.items()}
     with hooked(modules, entered, prepend=True), saved_tensors_hooks(watch.save, lambda tensor: tensor):
         output = network(*probe)
-    changed = [name for name, module in modules.items() if _changed(module, before[name])]
+    changed = [name for name, module in modules.items() if _versions(module) != before[name][1]]
     for name in modules:
         culprit = next((inner for inner in changed if not name or f"{inner}.".startswith(f"{name}.")), None)
         if culprit is not None:
@@ -198,6 +199,9 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
         event.record(torch.cuda.current_stream(device))
         return event
 
+    def seconds(begin: Any, end: Any) -> float:
+        return 1e-3 * begin.elapsed_time(end) if cuda else end - begin
+
     def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leave:
         begin = now()
         return lambda _: spans.setdefault(name, []).append((begin, now()))
@@ -207,8 +211,7 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
         network(*probe)
     if cuda:
         torch.cuda.synchronize(device)
-        return {name: sum(1e-3 * begin.elapsed_time(end) for begin, end in pairs) for name, pairs in spans.items()}
-    return {name: sum(end - begin for begin, end in pairs) for name, pairs in spans.items()}
+    return {name: sum(seconds(begin, end) for begin, end in pairs) for name, pairs in spans.items()}
 
 
 def _why_not(module: nn.Module) -> str | None:
@@ -221,55 +224,18 @@ def _why_not(module: nn.Module) -> str | None:
     return None
 
 
-def _state_of(module: nn.Module) -> dict[str, Any]:
-    """Everything that a forward pass could change in the module itself, with the contents of lists and dicts."""
-    attributes: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
-    contents = {name: value.copy() for name, value in attributes.items() if type(value) in (list, dict)}
-    tensors = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
-    versions = {name: (tensor, tensor._version) for name, tensor in tensors.items() if tensor is not None}
-    return {"attributes": attributes, "contents": contents, "versions": versions}
+def _held(module: nn.Module) -> dict[str, Any]:
+    """Everything in the module itself that a forward pass could change."""
+    buffers = {} if isinstance(module, _NormBase) else module._buffers
+    return {**vars(module), **module._parameters, **buffers}
 
 
-def _changed(module: nn.Module, before: dict[str, Any]) -> bool:
-    """Whether something in it is another object, or a tensor written to; tensors have no truth value to compare by."""
-    return _identities(_state_of(module)) != _identities(before)
-
-
-def _identities(state: dict[str, Any]) -> list[Any]:
-    contents = {
-        name: {key: id(item) for key, item in (each.items() if isinstance(each, dict) else enumerate(each))}
-        for name, each in state["contents"].items()
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Identity of each, with the length of a list or dict, and how often a tensor was written to."""
+    return {
+        name: (id(value), len(value) if isinstance(value, list | dict) else getattr(value, "_version", 0))
+        for name, value in _held(module).items()
     }
-    attributes = {name: id(value) for name, value in state["attributes"].items()}
-    return [attributes, contents, {name: (id(tensor), number) for name, (tensor, number) in state["versions"].items()}]
-
-
-def _restore(module: nn.Module, before: dict[str, Any]) -> None:
-    attributes = vars(module)
-    for name in [name for name in attributes if name not in _TABLES and name not in before["attributes"]]:
-        del attributes[name]
-    attributes.update(before["attributes"])
-    for name, content in before["contents"].items():
-        attributes[name].clear()
-        if isinstance(content, dict):
-            attributes[name].update(content)
-        else:
-            attributes[name].extend(content)
-
-
-@contextmanager
-def _state_restored(network: nn.Module) -> Iterator[None]:
-    """Restore running statistics, and attributes that a forward pass set, which may hold the probe's whole graph."""
-    saved = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
-    before = [(module, _state_of(module)) for module in network.modules()]
-    try:
-        yield
-    finally:
-        for module, state in before:
-            _restore(module, state)
-        with torch.no_grad():
-            for buffer, value in saved:
-                buffer.copy_(value)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -283,3 +249,101 @@ def _plain(values: tuple[Any, ...]) -> bool:
         _plain(value) if type(value) in (tuple, torch.Size) else isinstance(value, Tensor | int | float | str | None)
         for value in values
     )
+
+
+class Occupied(NamedTuple):
+    """Bytes of activations."""
+
+    kept: int
+    """Bytes kept between the forward and the backward pass."""
+    peak: int
+    """Peak: the bytes kept by then plus those of a recomputed block during its backward pass."""
+
+
+def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
+    """Activation memory of a step that recomputes these blocks, none within another.
+
+    A backward pass goes through the saves from last to first and frees them, so that during a block only the saves
+    before its end are alive. A block keeps its inputs, and its recomputation saves what is not alive already.
+    """
+    alive: set[int] = set()
+    kept_bytes = peak = place = 0
+
+    def keep(storages: Iterable[int]) -> int:
+        new = set(storages) - alive
+        alive.update(new)
+        return sum(profile.sizes[storage] for storage in new)
+
+    for call in sorted(block.call for block in blocks):
+        kept_bytes += keep(profile.saves[place : call.begin]) + keep(call.inputs)
+        inner = set(profile.saves[call.begin : call.end]) - alive
+        peak = max(peak, kept_bytes + sum(profile.sizes[storage] for storage in inner))
+        place = call.end
+    kept_bytes += keep(profile.saves[place:])
+    return Occupied(kept_bytes, max(peak, kept_bytes))
+
+
+def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
+    """The blocks to recompute so that a step's activations fit `budget` bytes, and the memory used.
+
+    At each of some sizes of blocks, those that save the most bytes per second, or the most bytes, are added until the
+    step fits, and those left out again that it fits without. Of these choices the one that takes the least time wins;
+    if none fits, the one with the smallest peak.
+    """
+    nothing = occupied(profile, ())
+    if nothing.peak <= budget:
+        return (), nothing
+    saved = _bytes_by_block(profile)
+    options: list[list[Block]] = [[]]
+    for halvings in range(_SIZES):
+        blocks = [block for block in saved if saved[block] <= nothing.kept / 2**halvings]
+        options.append(
+            _first_that_fit(profile, budget, sorted(blocks, key=lambda each: -saved[each] / max(each.seconds, 1e-9)))
+        )
+        options.append(_first_that_fit(profile, budget, sorted(blocks, key=lambda each: -saved[each])))
+
+    def price(blocks: list[Block]) -> tuple[float, float]:
+        return max(budget, occupied(profile, blocks).peak), sum(block.seconds for block in blocks)
+
+    best = min(options, key=price)
+    return tuple(sorted(best, key=lambda block: block.call)), occupied(profile, best)
+
+
+def _first_that_fit(profile: Profile, budget: int, blocks: list[Block]) -> list[Block]:
+    """Blocks that lower the peak, in their order, until the step fits, without those that it fits without.
+
+    One takes the place of those that lie in it or around it.
+    """
+    chosen: list[Block] = []
+    held = occupied(profile, ())
+    for block in blocks:
+        others = [*(each for each in chosen if _apart(block.call, each.call)), block]
+        then = occupied(profile, others)
+        if (then.peak, then.kept) < (held.peak, held.kept):
+            chosen, held = others, then
+        if held.peak <= budget:
+            break
+    least = max(budget, held.peak)
+    for block in sorted(chosen, key=lambda block: -block.seconds):
+        others = [each for each in chosen if each is not block]
+        chosen = others if occupied(profile, others).peak <= least else chosen
+    return chosen
+
+
+def _apart(one: ModuleCall, other: ModuleCall) -> bool:
+    return one.end <= other.begin or other.end <= one.begin
+
+
+def _bytes_by_block(profile: Profile) -> dict[Block, int]:
+    """Bytes that a block saves besides its inputs, of the blocks that save more than a little."""
+    total = sum(profile.sizes[storage] for storage in set(profile.saves))
+    blocks: dict[ModuleCall, Block] = {}
+    for block in profile.blocks:
+        # A wrapper and the module that it wraps are one choice.
+        if block.call not in blocks or block.seconds < blocks[block.call].seconds:
+            blocks[block.call] = block
+    saved = {}
+    for call, block in blocks.items():
+        within = set(profile.saves[call.begin : call.end]) - set(call.inputs)
+        saved[block] = sum(profile.sizes[storage] for storage in within)
+    return {block: size for block, size in saved.items() if size > _SHARE * total}

@@ -18,7 +18,7 @@ from hasten.nets.cpu.kernels import call
 from hasten.nets.surgery.bias import is_unbiased
 from hasten.nets.surgery.few_channels import FEW
 from hasten.nets.surgery.layout import channels_last_of, layout_of, on_cpu_only
-from hasten.nets.surgery.normact_cpu import DTYPES, cpu_kernel_takes
+from hasten.nets.surgery.normact import DTYPES, cpu_kernel_takes
 from hasten.nets.surgery.reclass import Mixed, become, remove
 
 

@@ -14,8 +14,7 @@ from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred, Finish
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
-from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
-from hasten.nets.surgery.normact_cpu import Statistics, cpu_kernel_takes
+from hasten.nets.surgery.normact import Statistics, batch_norm_act, cpu_kernel_takes, group_norm_act
 from hasten.nets.surgery.reclass import Mixed, become, original
 
 _INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hasten.optim.lookahead import Lookahead
+from hasten.optim.lr_finder import range_test, rising
 from hasten.optim.muon import Muon
-from hasten.optim.range_test import range_test, rising
 from tests.optim.test_base import everything, same
 
 
