@@ -59,17 +59,6 @@ def test_batch_program_in_monais_loop(changes: dict[str, Any], make_task: Callab
     assert not result["engaged"]["compiled batch program"]["on"]
 
 
-def test_time_runs_out_in_an_epoch(make_task: Callable[..., Task], run_arm: Run) -> None:
-    result = run_arm(monai.main, make_task(), "--rung", "threads", seconds=0)
-    assert (result["steps"], result["stopped"], len(result["curve"])) == (1, "max_seconds", 1)
-
-
-def test_same_seed_same_run(make_task: Callable[..., Task], run_arm: Run) -> None:
-    task = make_task()
-    curves = [run_arm(monai.main, task, "--rung", "threads", "--max-epochs", "1")["curve"] for _ in range(2)]
-    assert curves[0][0]["per_class"] == curves[1][0]["per_class"]
-
-
 def test_a_run_of_hasten_reads_as_an_arm(make_task: Callable[..., Task], run_arm: Run, tmp_path: Path) -> None:
     task = make_task(metric="iou")
     result = run_arm(hasten.main, task, "--weights", str(tmp_path / "best.pt"), "--run", str(tmp_path / "run"))

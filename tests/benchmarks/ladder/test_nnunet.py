@@ -107,31 +107,6 @@ def test_label_values_become_class_indices(tmp_path: Path) -> None:
     assert described(folder)["labels"] == {"background": 0, "shell": 1, "core": 2}
 
 
-def test_pictures_are_copied_with_a_file_per_channel(tmp_path: Path) -> None:
-    cases = pictures(tmp_path / "set", 2)
-    colour = np.stack([np.full((40, 48), value, np.uint8) for value in (1, 2, 3)], axis=-1)
-    for case in cases:
-        Image.fromarray(colour).save(case.image[0])
-    given = task(cases, labels={0: "background", 255: "disc"}, channels=("R", "G", "B"), spatial_dims=2)
-    folder = write_raw(given, tmp_path / "raw")
-    for number in range(3):
-        copied = nib.load(folder / f"imagesTr/d1_000{number}.nii.gz")
-        assert copied.shape == (48, 40, 1)
-        assert np.unique(copied.get_fdata()).tolist() == [number + 1]
-    assert np.unique(nib.load(folder / "labelsTr/d1.nii.gz").get_fdata()).tolist() == [0, 1]
-
-
-def test_regions_and_channels_in_one_file(tmp_path: Path) -> None:
-    cases = volumes(tmp_path / "set", 2, num_channels=2)
-    regions = {"ball": (1, 2), "core": (2,)}
-    folder = write_raw(task(cases, regions=regions, channels=("T1", "T2")), tmp_path / "raw")
-    assert (folder / "imagesTr/p0_0000.nii.gz").is_symlink()
-    content = described(folder)
-    assert content["labels"] == {"background": 0, "ball": [1, 2], "core": [2]}
-    assert content["regions_class_order"] == [1, 2]
-    assert content["channel_names"] == {"0": "T1", "1": "T2"}
-
-
 def test_the_split_is_the_tasks(tmp_path: Path) -> None:
     (tmp_path / DATASET).mkdir()
     write_split(task(volumes(tmp_path, 3)), tmp_path)
@@ -149,13 +124,6 @@ def test_features_and_batch_of_the_plan() -> None:
     assert (plan["batch_size"], planned["features_per_stage"]) == (2, [8, 16, 32])
     with pytest.raises(ValueError, match=r"peer.nnunet_features: \[8, 16\] are of 2 stages, but nnU-Net plans 3"):
         nnunet.change_plan(plan, PeerSettings(nnunet_features=(8, 16)))
-
-
-def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nnunet.importlib.util, "find_spec", lambda name: None)
-    path = write_task(tmp_path / "task.json", task(volumes(tmp_path, 2)))
-    with pytest.raises(ValueError, match=r"--peer nnunet: .*nnunetv2; pip install 'hasten\[peers\]'"):
-        nnunet.main(["--task", str(path), "--out", str(tmp_path / "out.json")])
 
 
 @pytest.mark.slow
