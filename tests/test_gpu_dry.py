@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 from tests.nets.examples import NETWORKS, image_of, network_of
 from tools.gpu_dry.backward import backward
 from tools.gpu_dry.own import Drifts
-from tools.gpu_dry.traffic import Traffic, over_budget, read_budget, traffic_of, write_budget
+from tools.gpu_dry.traffic import Traffic, traffic_of
 
 SOURCE = """
 def triton_one(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -32,21 +30,6 @@ def test_traffic_is_what_kernels_read_and_write_of_what_kernels_made() -> None:
     image, numbers = 2 * 512 * 512 * 4, 2 * 8
     moved = image + numbers + (2 * image + numbers)
     assert traffic_of(SOURCE) == Traffic(launches=3, volumes=2, batches=round(moved / image, 1))
-
-
-def test_a_budget_is_passed_by_one() -> None:
-    result = traffic_of(SOURCE)
-    assert over_budget(result, {"launches": 3, "volumes": 2, "batches": 3.0}) == []
-    assert over_budget(result, {"launches": 2, "batches": 2.9}) == ["launches: 3 above 2", "batches: 3.0 above 2.9"]
-
-
-def test_a_part_of_the_budget_is_written_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "budget.json"
-    file.write_text('{"compiled": {"a": {"launches": 9}}, "fused": {"gone": {"launches": 1}}}')
-    monkeypatch.setattr("tools.gpu_dry.traffic._BUDGET", file)
-    write_budget("fused", {"b": Traffic(3, 2, 1.5)})
-    assert read_budget("fused") == {"b": {"launches": 3, "volumes": 2, "batches": 1.5}}
-    assert read_budget("compiled") == {"a": {"launches": 9}}
 
 
 def gradients(network: nn.Module, image: Tensor, run: object) -> list[Tensor]:

@@ -141,7 +141,7 @@ def test_the_machines_exit_code_says_whether_something_is_bad(app, calls, monkey
 
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_phantoms(tmp_path_factory.mktemp("doctor") / "set", num_cases=4, shape=(24, 40, 40))
+    return write_phantoms(tmp_path_factory.mktemp("doctor") / "set", num_cases=4, shape=(16, 24, 24))
 
 
 def test_a_yaml_a_runs_folder_and_a_data_set_are_a_run(app, calls, phantoms, tmp_path: Path):
@@ -171,14 +171,6 @@ def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Pa
         run_config(str(tmp_path), [])
 
 
-def test_a_runs_folder_is_not_written_into(app, calls, phantoms, tmp_path: Path):
-    (tmp_path / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
-    completed = invoke(app, tmp_path, "--out", tmp_path)
-    assert completed.exit_code == 2
-    assert "holds a run" in completed.output
-    assert {path.name for path in tmp_path.iterdir()} == {RUN_YAML}
-
-
 # Processes of their own
 
 
@@ -194,6 +186,7 @@ def test_a_process_passes_the_scripts_exit_code_on():
     assert result.returncode == 3, result.stderr
 
 
+@pytest.mark.slow  # in this process: tests/study/test_run_doctor.py
 def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path, tmp_path: Path):
     folder, out = tmp_path / "run", tmp_path / "out"
     folder.mkdir()

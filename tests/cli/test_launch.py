@@ -56,10 +56,6 @@ def test_what_is_wrong_is_told_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_to_train_on(tmp_path: Path) -> None:
-    assert run("--nproc", "2", "--out", str(tmp_path / "out")).startswith("name a data set or a run's YAML")
-
-
 @pytest.mark.parametrize(
     ("options", "stall_s"),
     [((), 20.0), (("--stall-seconds", "7"), 7.0), (("--nproc", "1"), None), (("--nproc", "1", "--nnodes", "2"), 20.0)],
@@ -95,13 +91,6 @@ def test_a_fold_is_passed_on_and_the_same_command_resumes_it(
     assert command[2:] == ["train", str(data), "--out", out, "--folds", "3"]
     assert again == resume == f"hasten launch {data} --nproc 2 --out {out} --folds 3"
     assert "leave out --resume" in run("--nproc", "2", "--folds", "3", "--resume", "--out", out)
-
-
-def test_horovod_that_is_not_there(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    said = run("--nproc", "2", "--out", str(tmp_path / "out"), str(data), "distribute.strategy=horovod")
-    assert said.startswith("distribute.strategy=horovod: Horovod is not installed")
-    assert "`make horovod`" in said
 
 
 def started(data: Path, out: Path, *options: str, faults: str = "") -> subprocess.CompletedProcess[str]:

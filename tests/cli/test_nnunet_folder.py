@@ -60,12 +60,3 @@ def test_the_nearest_layout_is_named(raw: Path) -> None:
     assert code == 2
     assert "has no labelsTr/" in text
     assert "rename labelTr/." in text
-
-
-def test_a_missing_channel_is_named(raw: Path) -> None:
-    path = raw / "Dataset007_Organ/dataset.json"
-    path.write_text(json.dumps({**DESCRIBED, "channel_names": {"0": "T1", "1": "T2"}}))
-    code, text = said("plan", str(path.parent))
-    assert code == 2
-    assert "case_0_0001.nii.gz: does not exist" in text
-    assert "channels, 2 (T1, T2)" in text

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +45,6 @@ def test_analyse_prints_and_writes_where_it_is_told(logs: Path, tmp_path: Path) 
     names = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
     assert names == ["scaling.csv", "scaling.html", "scaling.json"]
     assert "page       " in result.output
-
-
-def test_options_of_analyse(logs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = scale("analyse", logs, "--baseline", 2, "--epoch", "median", "--drop", 0.5, "--out", out)
-    assert result.exit_code == 0, result.output
-    output = json.loads((out / "scaling.json").read_text())
-    assert (output["baseline"], output["epoch"], output["drop"]) == (2, "median", 0.5)
-    assert "nowhere more than 0.5 below 2 workers" in result.output
 
 
 def test_mistakes_of_analyse(logs: Path, tmp_path: Path) -> None:
@@ -110,15 +100,3 @@ def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "four: failed (no room), so it is left out." in result.output
     assert "To mean Dice 0.5" in (out / "scaling.html").read_text()
     assert (out / "scaling.csv").is_file()
-
-
-def test_options_come_before_the_run_too(tmp_path: Path) -> None:
-    assert "no such file" in error("--worlds", "1", tmp_path / "run.yaml")
-    assert "no such file" in error("run", tmp_path / "run.yaml", "--worlds", "1")
-
-
-def test_help() -> None:
-    result = scale("--help")
-    assert result.exit_code == 0
-    for name in ("run", "analyse", "predict"):
-        assert name in result.output

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.config.check import check_run
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import (
     AugmentConfig,
@@ -25,7 +24,6 @@ from hasten.config.schema import (
     SplitConfig,
     TrainConfig,
 )
-from hasten.config.words import _WORDS
 
 NAME = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
 PATCH = st.none() | st.tuples(*[st.integers(1, 512)] * 3)
@@ -165,12 +163,6 @@ def test_a_window_that_was_the_training_patch_follows_it(
     assert load_run(path, overrides).infer.patch == window
 
 
-def test_a_window_of_its_own_stays(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("sample: {patch: [16, 16, 16]}\ninfer: {patch: [32, 16, 16]}\n")
-    assert load_run(path, ["sample.patch=[8, 8, 8]"]).infer.patch == (32, 16, 16)
-
-
 def test_ranges_are_checked_beside_mistakes_of_type(tmp_path: Path) -> None:
     path = write(tmp_path, "train: {stps: 3}\ndata: {split: {num_folds: many, fold: 7}}\nsample: {patch: [0, 1, x]}\n")
     with pytest.raises(ValueError) as raised:
@@ -251,16 +243,6 @@ loss: 3
     )
 
 
-def test_of_many_mistakes_the_first_are_listed(tmp_path: Path) -> None:
-    path = write(tmp_path, "\n".join(f"x{number}: 1" for number in range(30)))
-    with pytest.raises(ValueError, match="30 mistakes") as raised:
-        load_run(path)
-    lines = str(raised.value).splitlines()
-    assert len(lines) == 12
-    assert "x9: no such field" in lines[-2]
-    assert lines[-1].strip() == "and 20 more"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -316,13 +298,6 @@ def test_a_size_without_a_unit_is_asked_for_one(name: str) -> None:
 def test_the_field_that_another_tools_word_means_is_named(name: str, field: str) -> None:
     with pytest.raises(ValueError, match=f"no such field .*; did you mean {field}\\?"):
         load_run(None, [f"{name}=1"])
-
-
-def test_all_words_of_other_tools_stand_for_fields() -> None:
-    for field in _WORDS:
-        tree = to_dict(RunConfig())
-        for name in field.split("."):
-            tree = tree[name]
 
 
 def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
@@ -401,11 +376,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_run(tmp_path / "run.yaml")
 
 
-def test_an_override_that_is_not_yaml_is_named() -> None:
-    with pytest.raises(ValueError, match=r"override 'train.steps=\[1': the value is not valid YAML"):
-        load_run(None, ["train.steps=[1"])
-
-
 def test_overrides_may_be_a_dict_of_values() -> None:
     values = {"data.source": Path("cases"), "sample.patch": (8, 16, 24), "train.learning_rate": np.float32(0.5)}
     values |= {"network.channels": np.array([8, 16]), "train.budget": "2min", "train.compile": False}
@@ -421,11 +391,6 @@ def test_overrides_may_be_a_dict_of_values() -> None:
 def test_overrides_that_are_no_values_are_refused(overrides: Any) -> None:
     with pytest.raises(ValueError, match=r"no plain value|must be texts such as"):
         load_run(overrides=overrides)
-
-
-def test_arguments_of_code_that_follows_are_no_mistake_yet() -> None:
-    config = load_run(overrides=["network.args={width: 8}", "loss.args={weight: 2}"])
-    assert len(check_run(config)) == 2
 
 
 def test_fields_of_earlier_versions_are_left_out_at_their_default(tmp_path: Path) -> None:

@@ -250,18 +250,6 @@ def test_each_channel_is_scaled_as_its_name_asks() -> None:
     assert plan(PETCT, config)[0] == config
 
 
-def test_windowed_channels_of_different_ranges_have_a_window_each() -> None:
-    names = ("CT", "CT bone", "T2")
-    data = dataclasses.replace(
-        fingerprint((100, 200, 200), modality="CT", channels=names),
-        foreground_intensity={**CT.foreground_intensity, "p0_5": (-51.0, 100.0, 0.0), "p99_5": (181.0, 900.0, 1.0)},
-    )
-    prepare = plan(data)[0].prepare
-    assert (prepare.intensity, prepare.window) == (
-        ("window", "window", "zscore"), ((-109.0, 239.0), (-100.0, 1100.0), None),
-    )  # fmt: skip
-
-
 def test_one_value_for_all_channels_is_as_before_and_equal_values_are_one() -> None:
     for window in ("window", ("window", "window")):
         prepare = plan(PETCT, RunConfig(prepare=PrepareConfig(intensity=window)))[0].prepare
@@ -271,11 +259,6 @@ def test_one_value_for_all_channels_is_as_before_and_equal_values_are_one() -> N
     given = PrepareConfig(intensity=("zscore", "zscore"), window=(None, None))
     prepare = plan(PETCT, RunConfig(prepare=given))[0].prepare
     assert (prepare.intensity, prepare.window) == ("zscore", (0.0, 1.0))
-
-
-def test_phases_of_ct_share_a_window() -> None:
-    phases = fingerprint((100, 200, 200), modality="CT", channels=("CT arterial", "CT venous"))
-    assert plan(phases)[0].prepare.intensity == "window"
 
 
 @pytest.mark.parametrize(
@@ -300,12 +283,6 @@ def test_a_resampled_size_just_above_a_multiple_is_not_rounded_up() -> None:
     data = fingerprint((64, 40, 32), spacings=((0.700001,) * 3,))
     config, _ = plan(data, RunConfig(prepare=PrepareConfig(spacing=(0.7, 0.7, 0.7))))
     assert config.sample.patch == (64, 40, 32)
-
-
-def test_microscopic_spacing_survives() -> None:
-    data = fingerprint((64, 64, 64), (64, 64, 64), spacings=((0.0003, 0.00012, 0.00012), (0.0002, 0.0001, 0.0001)))
-    spacing = plan(data)[0].prepare.spacing
-    assert spacing == pytest.approx((0.00025, 0.00011, 0.00011))
 
 
 def test_thick_slices_wait_until_the_plane_has_caught_up() -> None:
@@ -391,12 +368,6 @@ def test_a_plan_follows_what_is_given() -> None:
     config, _ = plan(CT, RunConfig(prepare=PrepareConfig(spacing=(2.0, 2.0, 2.0))))
     # In 2 mm voxels the same bodies are 250 x 200 x 200: isotropic, so every level halves every axis.
     assert config.network.strides == ((2, 2, 2),) * (CPU.levels - 1)
-
-
-def test_crops_of_larger_cases_come_four_in_a_step_at_least() -> None:
-    config, decisions = plan(CT)
-    assert config.sample.batch_size == 4
-    assert "no fewer than 4 crops" in decisions["sample.batch_size"].reason
 
 
 @pytest.mark.parametrize("cuda", [False, True])

@@ -35,13 +35,6 @@ def test_a_region_is_painted_with_what_tells_it(
     assert painted_values(regions, values) == wanted
 
 
-@given(st.permutations(range(1, 7)), st.integers(1, 6))
-def test_nested_regions_are_told_apart_by_one_value_each(values: list[int], depth: int) -> None:
-    regions = {f"from {start}": tuple(values[start:depth]) for start in range(depth)}
-    assert not list(region_mistakes(regions, {}))
-    assert list(painted_values(regions, {}).values()) == list(values[:depth])
-
-
 @given(
     st.dictionaries(
         st.sampled_from("abcd"), st.lists(st.integers(1, 5), min_size=1, unique=True).map(tuple), min_size=1
@@ -94,11 +87,6 @@ def test_values_that_paint_nothing_are_told(values: str, message: str) -> None:
         load_run(None, ["data.regions={a: [1, 2], b: [2, 3]}", f"data.region_values={values}"])
 
 
-def test_values_for_no_region_are_told() -> None:
-    with pytest.raises(ValueError, match=r"data\.region_values: has no effect"):
-        load_run(None, ["data.regions={}", "data.region_values={a: 1}"])
-
-
 def test_they_come_back_from_yaml_in_their_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = load_run(None, ["data.regions={whole: [1, 2, 4], core: [1, 4]}", "data.region_values={core: 4}"])
     (tmp_path / "run.yaml").write_text(dump_run(config))
@@ -106,11 +94,3 @@ def test_they_come_back_from_yaml_in_their_order(tmp_path) -> None:  # type: ign
     assert again == config
     assert list(again.data.regions or {}) == ["whole", "core"]
     assert again.data.regions == {"whole": (1, 2, 4), "core": (1, 4)}
-
-
-def test_the_metric_names_what_a_target_is() -> None:
-    assert load_run(None, ["train.metric=iou"]).train.metric == "iou"
-    with pytest.raises(ValueError, match=r"train\.target: must be above 0"):
-        load_run(None, ["train.metric=iou", "train.target=1.5"])
-    with pytest.raises(ValueError, match=r"train\.metric: must be 'dice' or 'iou'"):
-        load_run(None, ["train.metric=jaccard"])

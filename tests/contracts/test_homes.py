@@ -52,10 +52,6 @@ def test_every_home_is_the_same_to_what_reads_it(phantoms: CaseSet, cache: Cache
     assert all(tensor.is_contiguous() for tensor in tensors_of(arena))
 
 
-def test_on_a_cpu_the_device_home_is_memory(phantoms: CaseSet, cache: CacheConfig) -> None:
-    assert at("device", phantoms, cache).home == "ram"
-
-
 @pytest.mark.parametrize("start", ["file", "ram"])
 def test_moving_is_a_change_of_home_only(phantoms: CaseSet, cache: CacheConfig, start: str) -> None:
     arena = at(start, phantoms, cache)
@@ -76,15 +72,6 @@ def test_auto_keeps_what_half_of_the_free_memory_holds(
     assert chosen.home == home
     assert (chosen.pages is None) == (cases == 4)
     assert_same(chosen, arena)
-
-
-def test_a_budget_is_for_the_cases_that_are_trained_on(phantoms: CaseSet, cache: CacheConfig) -> None:
-    one = max(at("ram", phantoms, cache).case_bytes)
-    names = tuple(case.id for case in phantoms.cases)
-    arena = get_arena(phantoms, SPEC, replace(cache, ram=f"{one}B"), first=names[2:])
-    assert arena.pages is not None
-    assert names.index(names[2]) not in arena.pages.cases
-    assert arena.pages.cases >= {0, 1}
 
 
 SIZES = [4, 3, 2, 1]

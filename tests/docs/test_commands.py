@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import command_lines, mistake
-from tests.docs.reading import Block, blocks, name, pages, prose, spans
+from tests.docs.reading import blocks, name, pages, prose, spans
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
@@ -44,12 +44,3 @@ def test_verbs_in_the_text_of(page: Path) -> None:
 def test_mistakes_are_seen(line: str, says: str) -> None:
     result = mistake(line)
     assert (says in result) if says else result == ""
-
-
-def test_lines_are_taken_from_shell_blocks_alone() -> None:
-    def lines(words: str, text: str) -> list[str]:
-        return command_lines(Block(page=Path(), line=1, words=words, text=text))
-
-    text = "cd here && hasten plan DATA   # look\nA=1 .venv/bin/hasten cache du\nhasten train DATA \\\n    --out a\n"
-    assert lines("", text) == ["hasten plan DATA   # look", "hasten cache du", "hasten train DATA --out a"]
-    assert lines("text", text) == []

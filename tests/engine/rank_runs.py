@@ -19,7 +19,7 @@ from hasten.engine.stop import Stopped
 from tests.distribute.ranks import tell
 from tests.engine.runs import at_step, config_of
 
-PLAIN = ("sample.batch_size=4", "network.dropout=0", "observe.trackers=[]", "distribute.timeout_s=60")
+PLAIN = ("sample.batch_size=4", "network.dropout=0", "observe.trackers=[]", "distribute.timeout_s=60", "train.steps=8")
 PARTS = (*PLAIN, "distribute.parts=2", "distribute.exchange_every=2")
 STAGED = (*PLAIN, "sample.stages=[[0.5, 0.5]]", "train.accumulate=2")
 TUNED = (*PLAIN, "train.freeze=[model.0.*]", "train.lr_scale={model.1.*: 0.1}")

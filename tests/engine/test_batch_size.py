@@ -13,7 +13,6 @@ from torch import nn
 
 from hasten.engine import batch_size as module
 from hasten.engine.batch_size import (
-    HostBudget,
     find_batch_size,
     find_batch_size_for,
     host_batch_size,
@@ -91,15 +90,6 @@ def test_other_errors_pass_through(error: Exception) -> None:
     assert machine.tried == [1, 2, 4]
 
 
-def test_a_share_can_be_left_free() -> None:
-    assert find_batch_size(Machine(100), safety=0.1).batch_size == 90
-    assert find_batch_size(Machine(100), safety=0.1, multiple_of=8).batch_size == 80
-    assert find_batch_size(Machine(3), safety=0.9, lowest=2).batch_size == 2
-    assert "reserve" in find_batch_size(Machine(100), safety=0.1).why
-    assert "101 does not fit" in find_batch_size(Machine(100)).why
-    assert "no more than 64" in find_batch_size(Machine(100), highest=64).why
-
-
 def test_what_a_failed_try_held_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "release_memory", gc.collect)
     held: list[weakref.ref[torch.Tensor]] = []
@@ -146,30 +136,6 @@ def test_on_a_host_the_largest_is_predicted_and_never_run(fixed: int, each: int,
     again = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of, multiple_of=lowest)
     assert again.batch_size <= result.batch_size
     assert again.batch_size % lowest == 0
-
-
-def test_a_line_knows_what_does_not_grow() -> None:
-    line = HostBudget(fixed=100, per_sample=10, budget=155)
-    assert (line.largest, line.bytes_of(5)) == (5, 150)
-    assert HostBudget(fixed=100, per_sample=10, budget=50).largest == 0
-    # Where the second batch costs nothing more, every sample is taken to cost its share of the whole.
-    assert module._line(1, 100, 2, 100, 1000) == HostBudget(fixed=0, per_sample=50, budget=1000)
-
-
-def test_reserve_and_safety_narrow_the_budget() -> None:
-    def largest(**options: Any) -> int:
-        ran: list[int] = []
-        measured = host_batch_size(
-            ran.append, bytes_of=lambda call, _: (call(), 10 * ran[-1])[1], budget=1000, **options
-        )
-        return measured.batch_size
-
-    assert largest(safety=0) == 100
-    assert largest(safety=0.1) == 90
-    assert largest(safety=0.1, reserve=100) == 80
-    assert largest(safety=0, highest=64) == 64
-    assert largest(safety=0, highest=1) == 1
-    assert largest(safety=0, highest=12, lowest=8) == 12
 
 
 def net(channels: int = 4) -> nn.Module:

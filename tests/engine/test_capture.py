@@ -274,23 +274,6 @@ def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[FakeStream], monke
     assert_close(weights, plain()[1])
 
 
-def test_a_closed_graph_goes_on_without_itself(stand_in: type[FakeStream]) -> None:
-    step = captured_run(step_of(network_of(3)), segment(), always=True)
-    losses = []
-    for index in range(STEPS):
-        if index == 6:
-            assert step.engaged
-            step.close()
-            assert not step.engaged
-        losses.append(step(index))
-    assert_close(losses, plain()[0])
-
-
-def test_losses_are_in_memory_of_their_own(stand_in: type[FakeStream]) -> None:
-    _, losses, _ = captured(always=True)
-    assert len({loss.data_ptr() for loss in losses}) == STEPS
-
-
 def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStream]) -> None:
     """The groups hold numbers between the steps: schedulers replace them, logs and checkpoints read them."""
 

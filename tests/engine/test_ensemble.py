@@ -11,15 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from typer.testing import CliRunner
 
 from hasten.cases.nifti import read_nifti
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
-from hasten.cli.main import app
 from hasten.config.load import load_run
-from hasten.engine import predict as prediction
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.ensemble import Ensemble, joined, read_members
 from hasten.engine.infer import Inference, infer_labels, sliding_window
@@ -113,25 +110,6 @@ def test_all_folds_of_a_cross_validation_decide(folds: tuple[Path, Path], tmp_pa
     label = scores.argmax(0).to(torch.uint8).numpy()
     assert np.array_equal(read_nifti(written).array[0], restore_label(label, prepared.geometry, (0, 1)))
     assert [member.where.parent.parent.name for member in read_members(cv)] == ["fold0", "fold1"]
-
-
-def test_each_image_is_read_once(folds: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cv, data = folds
-    reads = []
-    plain = prediction.read_image
-    monkeypatch.setattr(prediction, "read_image", lambda case: [reads.append(case.id), plain(case)][1])
-    predict(cv, data / "imagesTr", tmp_path / "out")
-    assert len(reads) == 6
-
-
-def test_runs_by_the_verb(folds: tuple[Path, Path], tmp_path: Path) -> None:
-    cv, data = folds
-    words = ["predict", cv / "fold0", image_of(data), "--ensemble", cv / "fold1", "--out", tmp_path / "two"]
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    [expected] = predict(cv, image_of(data), tmp_path / "cv")
-    [actual] = (tmp_path / "two").glob("*.nii.gz")
-    assert np.array_equal(read_nifti(actual).array, read_nifti(expected).array)
 
 
 def test_runs_of_folds_have_the_post_processing_of_all_folds(folds: tuple[Path, Path], tmp_path: Path) -> None:

@@ -60,11 +60,6 @@ def test_no_labelled_training_case_is_an_error() -> None:
     )
 
 
-def test_no_labelled_validation_case_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"1 validation cases \(w\) .*no Dice .*; change data.split"):
-        check(*cases_of({"u": (4, 4), "v": (5, 3), "w": (0, 0)}), 2)
-
-
 @pytest.mark.parametrize(
     ("voxels", "message"),
     [
@@ -155,16 +150,6 @@ def test_sizes_far_outside_of_the_training_cases_are_told(
     assert size_warning(size, {}, 3) is None
 
 
-def test_a_size_warning_has_both_figures() -> None:
-    trained = {"smallest": 2.1, "median": 3.0, "largest": 4.52}
-    volume = size_warning(356.2, trained, 3)
-    assert volume is not None
-    assert re.match(r"356 ml of foreground .* 2\.1 ml to 4\.52 ml \(median 3 ml\); ", volume)
-    share = size_warning(0.5, {"smallest": 0.01, "median": 0.02, "largest": 0.1}, 2)
-    assert share is not None
-    assert re.match(r"50\.000% of the pixels .* 1\.000% to 10\.000% \(", share)
-
-
 def ignoring(maps: dict[str, list[int]], num_train: int = 2) -> tuple[str, ...]:
     """What is told of cases with these voxels, one class (value 10, index 1), where 255 is ignored."""
     case_set, arena = cases_of({name: (voxels.count(1),) for name, voxels in maps.items()}, "a")
@@ -183,13 +168,3 @@ def test_cases_that_are_ignored_as_a_whole_are_named() -> None:
         "set: 1 case has only ignored voxels (value 4), from which nothing is learned: v; annotate a part of them, or "
         "remove them"
     )
-
-
-def test_a_value_to_ignore_that_is_nowhere_is_a_warning() -> None:
-    (warning,) = ignoring({"u": [1, 0, 0], "v": [1, 1, 0], "w": [0, 1, 1]})
-    assert re.match(r"set: no label map holds the value 4, .*check data\.ignore", warning)
-
-
-def test_training_cases_that_are_all_ignored_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"all 2 training cases \(u, v\) .*ignored \(value 4\)"):
-        ignoring({"u": [255, 255], "v": [255, 0], "w": [1, 0]})

@@ -16,7 +16,7 @@ from hasten.engine.compose import prepare_run
 from hasten.engine.model import load_model
 from hasten.engine.predict import predict
 from hasten.engine.run import train
-from hasten.engine.run_plan import make_plan, plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.clock import Clock
 from tests.engine.test_regions import SETTINGS, tumour
@@ -79,13 +79,6 @@ def test_a_run_predicts_and_exports_with_the_same_scaling(petct: Path, tmp_path:
         prepare = json.loads(exported.metadata()["config"])["prepare"]
     assert prepare["intensity"] == ["window", "zscore"]
     assert torch.is_tensor(next(iter(content["weights"].values())))
-
-
-def test_a_plans_file_may_be_gone_on_with(petct: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(make_plan(config_of(petct)), default=list))
-    planned = plan_run(config_of(petct), tmp_path / "plan.json")
-    assert planned.config.prepare.intensity == ("window", "zscore")
-    assert planned.config.prepare == plan_run(config_of(petct)).config.prepare
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,6 @@ def test_names(tmp_path: Path) -> None:
         label_names([picture, volume], ".png")
 
 
-def test_an_nnunet_set_gets_its_own_ending(tmp_path: Path) -> None:
-    described = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "a": 1}, "file_ending": ".nrrd"}
-    cases = [case(tmp_path / "imagesTs/v.nii.gz"), case(tmp_path / "other/w.nii.gz")]
-    (tmp_path / "dataset.json").write_text(json.dumps(described))
-    assert label_names(cases) == ["v.nrrd", "w.nii.gz"]
-    assert label_names(cases, ".nii") == ["v.nii", "w.nii"]
-    (tmp_path / "dataset.json").write_text("{")
-    assert label_names(cases) == ["v.nii.gz", "w.nii.gz"]
-
-
 def model(path: Path, num_channels: int, spatial_dims: int) -> Path:
     """A best.pt that nobody trained."""
     patch = [8, 8, 8] if spatial_dims == 3 else [1, 8, 8]
@@ -119,12 +109,3 @@ def test_predict_an_nnunet_folder_of_test_images(tmp_path: Path) -> None:
     assert label.array.shape == (1, 4, 6, 8)
     assert np.allclose(label.affine, AFFINE, atol=1e-5)
     assert np.array_equal(label.array, read_file(tmp_path / "nifti/p_01.nii.gz").array)
-
-
-def test_predict_colour_pictures_of_one_file_each(tmp_path: Path) -> None:
-    best, folder = model(tmp_path / "best.pt", 3, 2), tmp_path / "Dataset120_Road"
-    (folder / "imagesTs").mkdir(parents=True)
-    for name in ("img-1", "img-2"):
-        colour = np.random.default_rng(0).integers(0, 255, (12, 16, 3), np.uint8)
-        Image.fromarray(colour).save(folder / f"imagesTs/{name}_0000.png")
-    assert predicted(best, folder, tmp_path / "out") == ["img-1.png", "img-2.png"]

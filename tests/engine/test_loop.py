@@ -28,7 +28,7 @@ from tests.engine.runs import assert_equal, assert_same_run, checkpoint, config_
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
     folder = tmp_path_factory.mktemp("data")
-    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
     return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 

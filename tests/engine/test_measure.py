@@ -201,16 +201,6 @@ def test_a_gradient_that_is_wrong_only_now_and_then_is_found(clock: Clock, tmp_p
     assert result.variant == SHORT
 
 
-def test_a_slightly_other_gradient_is_allowed(clock: Clock, tmp_path: Path) -> None:
-    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1.1]}), probe(), ALL, tmp_path)
-    assert result.variant == BOTH
-
-
-def test_without_a_sound_reference_the_reference_is_taken(clock: Clock, tmp_path: Path) -> None:
-    broken = fake(clock, EVEN, output=dict.fromkeys(ALL, float("nan")))
-    assert fastest_variant(broken, probe(), ALL, tmp_path).variant == PLAIN
-
-
 def test_a_second_run_measures_nothing(clock: Clock, tmp_path: Path) -> None:
     memory = tmp_path / "cache" / "measured"
     first = fastest_variant(fake(clock, EVEN, gradient={LAST: [3.0]}), probe(), ALL, memory)
@@ -282,15 +272,6 @@ def test_a_damaged_memory_is_measured_again_with_a_warning(
     assert json.loads(kept.read_text()) == json.loads(content)
 
 
-def test_a_memory_that_cannot_be_written_costs_a_warning_only(
-    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path / "file" / "measured")
-    assert result.variant == BOTH
-    assert "cache.dir" in caplog.text
-
-
 def real_network(dropout: float = 0.0) -> nn.Module:
     config = NetworkConfig(name="unet", channels=(4, 8), strides=((2, 2, 2),), norm="batch", dropout=dropout)
     torch.manual_seed(0)
@@ -332,16 +313,6 @@ def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: f
     assert result.excluded == ()
     assert all(seconds > 0 for seconds in result.seconds.values())
     assert result.variant in ALL
-
-
-def test_the_evidence_names_times_and_what_is_out() -> None:
-    output = explain(VariantTimes({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
-    assert output.startswith("bf16 was fastest; ")
-    assert "bf16 12 ms, fp32 30 ms" in output
-    assert output.endswith("fp32 channels-last")
-    unclear = explain(VariantTimes({"bf16": 0.012, "fp32": 0.03}, PLAIN))
-    assert unclear.startswith("nothing was certainly faster than fp32; ")
-    assert "out" not in explain(VariantTimes({"fp32": 0.03}, PLAIN))
 
 
 @pytest.mark.parametrize("fails", ["at once", "at the first call"])

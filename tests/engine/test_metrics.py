@@ -121,14 +121,6 @@ def test_the_counts_by_the_definition_in_every_form(
         assert torch.equal(confusion_counts(predicted, labelled, classes), wanted)
 
 
-def test_a_label_that_is_no_class_is_of_none() -> None:
-    predicted, labelled = torch.tensor([[[0, 1, 1, 9]]]), torch.tensor([[[0, 255, 1, -1]]])
-    wanted = torch.tensor([[[1, 0, 3, 0], [1, 1, 2, 0]]])
-    assert torch.equal(confusion_counts(predicted, labelled, 2), wanted)
-    wide = torch.cat([predicted == 0, predicted == 1], dim=1)
-    assert torch.equal(confusion_counts(wide, labelled), wanted)
-
-
 def test_more_voxels_than_float32_can_count() -> None:
     size = 2**24 + 3
     predicted = torch.ones(1, 1, size, dtype=torch.uint8)
@@ -155,27 +147,6 @@ def test_cases_of_several_sizes_label_maps_and_monais_tensors() -> None:
     assert by_maps.compute() == pytest.approx(float(theirs.aggregate()), abs=1e-6)
 
 
-def test_one_channel_is_one_class() -> None:
-    pair = maps(1, 3, 2, [5, 4], 2, 2)
-    for include in (False, True):
-        for ours, theirs in [
-            (DiceMetric(include), monai.metrics.DiceMetric(include)),
-            (MeanIoU(include), monai.metrics.MeanIoU(include)),
-            (ConfusionMatrixMetric(include, "precision"), monai.metrics.ConfusionMatrixMetric(include, "precision")),
-        ]:
-            same(ours(*pair), theirs(*pair))
-
-
-def test_classification_has_no_space() -> None:
-    pair = tuple(side[..., 0] for side in hot(maps(1, 6, 3, [1], 3, 3), 3))
-    options = {"metric_name": ["accuracy", "recall"], "compute_sample": True}
-    ours, theirs = ConfusionMatrixMetric(**options), monai.metrics.ConfusionMatrixMetric(**options)
-    same(ours(*pair), quiet(theirs, *pair))
-    for result, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
-        same(result, wanted)
-    assert set(ours.compute()) == {"accuracy", "recall"}
-
-
 def test_named_classes_and_monais_enum() -> None:
     pair = hot(maps(1, 2, 3, [5, 4], 3, 3), 3)
     ours = DiceMetric(False, MetricReduction.MEAN_BATCH, return_with_label=True)
@@ -191,17 +162,6 @@ def test_named_classes_and_monais_enum() -> None:
     wrong(*pair)
     with pytest.raises(ValueError, match="1 names for 3 classes"):
         wrong.compute()
-
-
-def test_a_reset_forgets_and_nothing_is_told() -> None:
-    metric = MeanIoU()
-    metric(*hot(maps(1, 2, 3, [4, 4], 3, 3), 3))
-    metric.aggregate()
-    metric.reset()
-    with pytest.raises(ValueError, match=r"MeanIoU: no case was counted since reset\(\)"):
-        metric.aggregate()
-    pair = hot(maps(2, 1, 3, [4, 4], 3, 3), 3)
-    assert torch.equal(metric(*pair), metric.get_buffer())
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

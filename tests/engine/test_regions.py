@@ -10,18 +10,16 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from hasten.cli.main import app
 from hasten.config.load import load_run
-from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.components import Best, best_on_disk
 from hasten.engine.export import export_weights
 from hasten.engine.postprocess import Cleaning, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run import train
-from hasten.engine.run_plan import build_net, plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.observe.rundir import SUMMARY_JSON
 from hasten.report.page import write_report
 from hasten.report.read import read_run
@@ -99,17 +97,6 @@ def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
     assert summary["best"]["value"] == max(line["dice"] for line in metrics(run, "validation"))
 
 
-def test_the_network_has_one_output_a_region(source: Path) -> None:
-    planned = plan_run(config_of(source))
-    assert planned.class_names == list(REGIONS)
-    assert planned.members == ((1, 2, 3), (1, 3), (3,))
-    assert planned.num_outputs == 3
-    assert build_net(planned)(torch.zeros(1, 1, SIDE, SIDE, SIDE)).shape == (1, 3, SIDE, SIDE, SIDE)
-    plain = plan_run(config_of(source, "data.regions={}"))
-    assert (plain.class_names, plain.num_outputs) == (["necrosis", "oedema", "enhancing"], 4)
-    assert plain.members == ()
-
-
 def test_the_report_names_the_regions_and_paints_the_examples(run: Path) -> None:
     page = write_report([run], run / "report.html").read_text()
     for name in REGIONS:
@@ -185,21 +172,6 @@ def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path,
         predict(run, image, tmp_path, regions=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
     assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]
-
-
-def test_masks_of_a_run_without_regions_are_refused(run: Path, source: Path, tmp_path: Path) -> None:
-    content = checkpoint(run, "best") | {"regions": {}}
-    write_checkpoint(tmp_path / "best.pt", content)
-    with pytest.raises(ValueError, match=r"was trained without regions.* leave out --regions"):
-        predict(tmp_path / "best.pt", source / "images", tmp_path / "out", regions=True)
-
-
-def test_names_that_share_a_folder_are_refused(run: Path, source: Path, tmp_path: Path) -> None:
-    content = checkpoint(run, "best") | {"regions": {"a/b": [1, 2, 4], "a:b": [1, 4], "c": [4]}}
-    write_checkpoint(tmp_path / "best.pt", content)
-    with pytest.raises(ValueError, match="regions a/b and a:b would be written to one folder"):
-        predict(tmp_path / "best.pt", source / "images", tmp_path / "out", regions=True)
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:

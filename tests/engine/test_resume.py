@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from hasten.cases.phantom import write_phantoms
-from hasten.config.load import dump_run, load_run
+from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.engine import autotune, compose, loop, measure, run, sampling
-from hasten.engine.resume import resumed_run
 from hasten.engine.run import train
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -50,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def make(folder: Path) -> Callable[..., RunConfig]:
-    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
     return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
@@ -146,19 +145,6 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert_same_run(out, whole(FP32))
 
 
-@pytest.mark.slow  # once each: above
-def test_stopped_many_times(
-    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    stopped(make(), out, 1, "interrupt")
-    for step, what in ((2, "interrupt"), (6, "kill"), (6, "interrupt"), (11, "kill"), (13, "interrupt")):
-        scramble()
-        stopped(resumed(out), out, step, what, resume=True)
-    train(resumed(out), out, resume=True)
-    assert_same_run(out, whole(FP32))
-
-
 def test_without_a_checkpoint_it_starts_at_step_0(
     make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
 ) -> None:
@@ -222,15 +208,6 @@ def test_a_finished_run_is_left_alone(
     assert contents(out) == before
     assert summary == json.loads((out / SUMMARY_JSON).read_text())
     assert summary["status"] == "finished"
-
-
-def test_a_run_that_reached_its_target_is_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    summary = train(make("train.target=1e-9"), out)
-    before = contents(out)
-    assert summary["status"] == "target_reached"
-    assert train(resumed(out), out, resume=True) == json.loads((out / SUMMARY_JSON).read_text())
-    assert contents(out) == before
 
 
 def test_a_finished_run_that_lost_its_summary_gets_one(
@@ -330,19 +307,6 @@ def seeded_state() -> torch.Tensor:
         return torch.get_rng_state()
 
 
-@pytest.mark.parametrize("overrides", [pytest.param((), marks=pytest.mark.slow), ("train.channels_last=true",)])
-def test_moments_take_the_memory_format_that_is_set_on_resuming(
-    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, overrides: tuple[str, ...]
-) -> None:
-    """The fused AdamW would mix up the values of weights and moments that lie in memory differently."""
-    out, plain = tmp_path / "run", (*ADAMW, "network.dropout=0")  # a dropout's draws follow the order of memory
-    stopped(make(*plain), out, 6, "interrupt")
-    train(resumed(out, *overrides), out, resume=True)
-    for name, value in checkpoint(whole(plain), "last")["network"].items():
-        if value.ndim > 1:
-            torch.testing.assert_close(checkpoint(out, "last")["network"][name], value, atol=1e-4, rtol=1e-3)
-
-
 def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "prepare_run", refuse)
     before = contents(half)
@@ -385,21 +349,6 @@ def test_settings_that_change_are_told_and_recorded(
     assert metrics(out, "resumed") == [{"kind": "resumed", "step": 5, "changed": changed}]
     assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(results[2].split()[-4]), rel=0.01)
     assert any("train.learning_rate" in note for note in read_run(out).notes)
-
-
-def test_a_run_keeps_the_digest_of_its_chain_and_another_chain_has_its_own() -> None:
-    chain = "augment.chain=/one.py:mine"
-    before = load_run(None, [chain, "augment.digest=abc"])
-    config, changes = resumed_run(before, load_run(None, [chain]))
-    assert (config, changes) == (before, {})
-    config, changes = resumed_run(before, load_run(None, [chain, "augment.digest=def"]))
-    assert changes == {"augment.digest": ("abc", "def")}
-    for also in ([], ["augment.digest=abc"]):  # as run.yaml has it
-        config, changes = resumed_run(before, load_run(None, ["augment.chain=/two.py:mine", *also]))
-        assert config.augment.digest is None
-        assert changes == {"augment.chain": ("/one.py:mine", "/two.py:mine")}
-    config, changes = resumed_run(before, load_run(None, ["augment.preset=nnunet"]))
-    assert config.augment.digest is None
 
 
 def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
@@ -462,17 +411,6 @@ def test_a_live_run_is_not_resumed(half: Path) -> None:
             with pytest.raises(ValueError, match=f"half: .*run .pid {os.getpid()} .*training there"):
                 train(resumed(half), half, resume=resume)
     assert contents(half) == before
-
-
-def test_an_average_that_begins_on_resuming_begins_at_the_weights(
-    make: Callable[..., RunConfig], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    stopped(make("train.ema=0"), out, 13, "interrupt")
-    train(resumed(out, "train.ema=0.995"), out, resume=True)
-    state = checkpoint(out, "last")
-    for name, value in state["network"].items():
-        assert (state["average"][name] - value).abs().max() < 0.01
 
 
 def start(*arguments: str) -> Program:

@@ -97,13 +97,6 @@ def write_plan(path: Path, config: RunConfig, **values: Any) -> Path:
     return path
 
 
-def test_a_plan_files_network_is_left_out_where_another_is_named(source: Path, tmp_path: Path) -> None:
-    path = write_plan(tmp_path / "plan.json", config_of(source), train__steps=7)
-    planned = plan_run(config_of(source, "network.name=segresnet"), path)
-    assert planned.config.train.steps == 7
-    assert planned.config.network == plan_run(config_of(source, "network.name=segresnet")).config.network
-
-
 def test_a_plan_file_repeats_the_plan(source: Path, tmp_path: Path) -> None:
     first = plan_run(config_of(source))
     again = plan_run(config_of(source), write_plan(tmp_path / "plan.json", config_of(source)))
@@ -132,13 +125,6 @@ def test_an_edited_plan_is_taken_unless_the_configuration_says_otherwise(source:
     assert edited.network == plan_run(config_of(source)).config.network
     said = plan_run(config_of(source, "train.steps=9", "sample.patch=[16, 16, 16]"), path).config
     assert (said.train.steps, said.sample.patch) == (9, (16, 16, 16))
-
-
-def test_a_planned_window_follows_the_training_patch(source: Path, tmp_path: Path) -> None:
-    path = write_plan(tmp_path / "plan.json", config_of(source))
-    assert plan_run(config_of(source, "sample.patch=[16, 16, 16]"), path).config.infer.patch == (16, 16, 16)
-    own = config_of(source, "sample.patch=[16, 16, 16]", "infer.patch=[8, 32, 16]")
-    assert plan_run(own, path).config.infer.patch == (8, 32, 16)
 
 
 def test_a_decision_that_is_taken_out_is_made_anew(source: Path, tmp_path: Path) -> None:
@@ -218,10 +204,6 @@ def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path,
     assert message_of(config_of(source), path).endswith("use [8, 16, 20]")
 
 
-def test_a_patch_larger_than_every_case_will_do(source: Path) -> None:
-    assert plan_run(config_of(source, "sample.patch=[64, 64, 64]")).config.sample.patch == (64, 64, 64)
-
-
 def test_a_single_voxel_at_the_coarsest_level_is_refused(source: Path) -> None:
     deep = ["network.strides=[[2, 2, 2], [2, 2, 2]]", "sample.patch=[4, 4, 4]"]
     message = message_of(config_of(source, *deep))
@@ -261,34 +243,6 @@ def test_2d_images_take_2d_patches_and_strides(flat: Path) -> None:
     assert build_net(planned)(torch.zeros(2, 1, 16, 16)).shape == (2, 2, 16, 16)
 
 
-def test_a_run_without_a_source_says_what_to_name() -> None:
-    assert message_of(RunConfig()).startswith("data.source: name a data set")
-
-
-def test_a_value_out_of_range_is_refused_before_the_data_is_read() -> None:
-    config = load_run(None, ["data.source=nowhere"])
-    sample = dataclasses.replace(config.sample, patch=(0, 8, 8))
-    assert message_of(dataclasses.replace(config, sample=sample)).startswith("sample.patch: must be 1 or more")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["data.split.by=list", "data.split.validation=[nobody]"], ["data.split.validation", "nobody"]),
-        (["data.split.by=fold", "data.split.num_folds=9"], ["data.split.num_folds", "5"]),
-        (["data.spatial_dims=2", "sample.patch=[1, 8, 8]"], ["data.spatial_dims", "3"]),
-    ],
-)
-def test_a_split_that_cannot_be_made_is_refused(source: Path, overrides: list[str], words: list[str]) -> None:
-    message = message_of(config_of(source, *overrides))
-    assert all(word in message for word in words), message
-
-
-def test_too_few_cases_for_a_validation_are_refused(tmp_path: Path) -> None:
-    write_phantoms(tmp_path, num_cases=1, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0))
-    assert "cannot be split" in message_of(config_of(tmp_path))
-
-
 # Devices
 
 
@@ -319,13 +273,6 @@ def test_a_device_that_is_not_there_is_answered_with_those_that_are(
     with pytest.raises(ValueError, match=f"^train.device={name}: ") as raised:
         pick_device(name)
     assert str(raised.value).endswith(remedy)
-
-
-def test_a_device_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick_device("cuda:1") == torch.device("cuda", 1)
-    assert pick_device("cuda") == torch.device("cuda")
 
 
 def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

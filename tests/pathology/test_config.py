@@ -27,14 +27,6 @@ def test_what_is_dumped_is_read_back(tmp_path: Path) -> None:
     assert not is_detection_run(tmp_path / "absent")
 
 
-def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("kind: detection\ndata: {source: slides}\n")
-    assert load(path).data.source == str(tmp_path / "slides")
-    monkeypatch.chdir(tmp_path)
-    assert load(path, ["data.source=other"]).data.source == str(tmp_path / "other")
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -54,13 +46,6 @@ def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_mistake_is_told_with_its_path(override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load(None, [override])
-
-
-def test_several_mistakes_are_told_together() -> None:
-    with pytest.raises(ValueError, match="2 mistakes") as caught:
-        load({"tiles": {"level": 1, "mpp": 0.5}}, ["train.batch_size=-1"])
-    assert "give a level or its micrometres per pixel, not both" in str(caught.value)
-    assert "train.batch_size: must be 1 or more" in str(caught.value)
 
 
 def test_every_setting_has_a_rule_for_resuming() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tests.engine.runs import config_of, resumed
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(24, 40, 40))
+    return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(16, 24, 24))
 
 
 SINGLE = World(size=1, rank=0, local_rank=0, local_size=1)
@@ -48,28 +47,6 @@ def test_a_resampled_run_is_scored_on_the_label_files_own_voxels(data: Path, tmp
     longer = train(resumed(out, "train.steps=8"), out, resume=True)
     assert longer["steps"] == 8
     assert "own_grid" in longer
-
-
-def test_a_run_that_kept_the_voxels_is_not_predicted_again(data: Path, tmp_path: Path) -> None:
-    config = config_of(data, tmp_path / "cache", "prepare.spacing=[0,0,0]", "train.steps=2")
-    summary = train(config, tmp_path / "run")
-    assert summary["resampled"] is False
-    assert "own_grid" not in summary
-    assert not (tmp_path / "run/validation").exists()
-
-
-def test_what_fails_then_does_not_fail_the_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(own, "predict_cases", fail)
-    with caplog.at_level(logging.WARNING):
-        summary = train(config_of(data, tmp_path / "cache", *RESAMPLED), tmp_path / "run")
-    assert summary["status"] == "finished"
-    assert "own_grid" not in summary
-    assert "could not be scored on the images' own voxels" in caplog.text
 
 
 def test_a_time_limit_leaves_it_out_where_there_is_no_time(
@@ -123,11 +100,3 @@ def test_ranks_share_the_cases(data: Path, tmp_path: Path, monkeypatch: pytest.M
     assert actual["own_grid"] == expected
     assert len(predicted) == 2
     assert not set(predicted[0]) & set(predicted[1])
-
-
-def test_what_another_rank_does_not_predict_rank_0_does(data: Path, tmp_path: Path) -> None:
-    out, summary = unscored(data, tmp_path, "distribute.timeout_s=1")
-    expected = summary.pop("expected")
-    world = World(size=2, rank=0, local_rank=0, local_size=2)
-    actual = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
-    assert actual["own_grid"] == expected
