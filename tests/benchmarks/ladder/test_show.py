@@ -48,7 +48,7 @@ def test_rows_and_verdict(measured: Ladder) -> None:
 
 def test_files(measured: Ladder, tmp_path: Path) -> None:
     paths = write(tmp_path / "new", measured)
-    assert [path.name for path in paths] == ["ladder.json", "ladder.svg", "ladder.html"]
+    assert [path.name for path in paths] == ["ladder.json", "ladder.svg"]
     output = json.loads(paths[0].read_text())
     assert [rung["name"] for rung in output["rungs"]] == ["regular", "algorithms", "hasten"]
     assert output["rungs"][0]["time_to_target"] == {"seconds": 100.0, "reached": False}
@@ -57,8 +57,5 @@ def test_files(measured: Ladder, tmp_path: Path) -> None:
     svg = ElementTree.parse(paths[1]).getroot()
     assert svg.tag.endswith("svg")
     assert "var(" not in paths[1].read_text()
-    html = paths[2].read_text()
-    assert "Hasten as it comes" in html
-    assert "What each rung adds" in html
     with pytest.raises(ValueError, match="choose another --out"):
         write(paths[0], measured)
