@@ -33,9 +33,7 @@ def compare(
     rungs: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="These rungs only; several times, or with commas.")
     ] = None,
-    peer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Also nnunet; as --rungs.")
-    ] = None,
+    peer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also nnunet; as --rungs.")] = None,
     target: Annotated[
         float | None, typer.Option(min=0, max=1, help="Stop at this value of the metric; default: train.target.")
     ] = None,

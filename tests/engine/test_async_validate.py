@@ -103,23 +103,6 @@ def test_an_error_is_raised_where_the_training_is() -> None:
     validation.finish()
 
 
-def test_an_error_of_the_training_is_not_hidden_and_leaves_no_thread() -> None:
-    gate, got = Gate(), []
-    gate.error = RuntimeError("of the validation")
-    before = set(threading.enumerate())
-
-    def train() -> None:
-        with AsyncValidation(gate, got.append, like=network()) as validation:
-            validation.request(network(), 1)
-            gate.open.set()
-            raise ValueError("of the training")
-
-    with pytest.raises(ValueError, match="of the training"):
-        train()
-    assert got == []
-    assert set(threading.enumerate()) <= before
-
-
 def test_buffers_are_copied_and_the_copy_is_apart() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     net(torch.randn(4, 1, 3, 3) + 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,6 @@ from hasten.engine.capture import CapturedStep, captured_run, why_no_batch, why_
 from hasten.engine.step import TrainStep
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
-from hasten.observe.compare import Comparison
 from hasten.optim.average import average_of
 from tests.augment.stores import random_store, segment_of
 from tests.engine.test_step import matrices, network_of, weights_of
@@ -203,26 +201,6 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
     assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
 
 
-def test_what_a_failed_capture_held_is_free_before_the_next_step(
-    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[weakref.ref[Tensor]] = []
-
-    def short(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
-        activations = torch.zeros(8)
-        held.append(weakref.ref(activations))
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    def without(self: CapturedStep, index: int) -> Tensor:
-        assert held[0]() is None
-        return torch.zeros(())
-
-    monkeypatch.setattr(stand_in, "capture", short)
-    monkeypatch.setattr(CapturedStep, "_plain", without)
-    captured(always=True)
-    assert held
-
-
 def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream]) -> None:
     stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
     step, losses, weights = captured(always=True)
@@ -260,18 +238,6 @@ def test_a_graph_that_leaves_other_weights_is_refused(
     assert "other weights" in step.why
     update = step.step.update
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
-
-
-def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    def compared(calls: dict[str, Any], *_: Any, base: str, **__: Any) -> Comparison:
-        return Comparison(base=base, seconds={base: [1.0] * 5}, others=0.0)
-
-    monkeypatch.setattr(capture, "compared", compared)
-    step, losses, weights = captured()
-    assert not step.engaged
-    assert step.why.startswith("not certainly faster")
-    assert_close(losses, plain()[0])
-    assert_close(weights, plain()[1])
 
 
 def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStream]) -> None:

@@ -55,24 +55,6 @@ def test_older_ones_have_their_step_in_their_name(tmp_path: Path, again: bool) -
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [110, 10, 9]
 
 
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    others = ["best.pt", "last-good.pt", "last-00000001.pt.txt", ".best.pt.ab12", "notes"]
-    for name in others:
-        (tmp_path / name).write_text("mine")
-    filled(tmp_path, 1, 2, 3, keep=1)
-    assert names(tmp_path) == sorted([*others, "last.pt"])
-
-
-def test_those_of_a_course_that_was_given_up_go(tmp_path: Path) -> None:
-    """Taken back to step 10 by hand, the run writes step 15: 20 and 30 are not its past."""
-    filled(tmp_path, 10, 20, 30, 40)
-    (tmp_path / "last.pt").unlink()
-    (tmp_path / "last-00000030.pt").unlink()
-    write_checkpoint(tmp_path / "last.pt", content(10))
-    filled(tmp_path, 15)
-    assert names(tmp_path) == ["last-00000010.pt", "last.pt"]
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_damaged_newest_is_named_and_the_next_older_taken(
     tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
@@ -114,18 +96,6 @@ def test_if_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
 
 def fail(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_failed_write_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = filled(tmp_path, 10, 20, 30)
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint_folder, "write_checkpoint", fail)
-            with pytest.raises(OSError, match="No space"):
-                made.write(content(40))
-        assert [read_checkpoint(path)["step"] for path in made.paths()] == [30, 30, 20, 10]
-    made.write(content(40))
-    assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]
 
 
 def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

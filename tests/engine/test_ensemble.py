@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hasten.cases.read import read_image
 from hasten.cases.types import Case
 from hasten.config.load import load_run
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.ensemble import Ensemble, joined, read_members
+from hasten.engine.ensemble import Ensemble, read_members
 from hasten.engine.infer import Inference, infer_labels, sliding_window
 from hasten.engine.model import load_model
 from hasten.engine.postprocess import Cleaning, postprocessed, write_cleanings
@@ -61,13 +60,6 @@ def test_is_the_average_by_hand(
         top = mean.topk(2, 0).values
         clear = top[0] - top[1] > 1e-5
         assert torch.equal(result[clear], mean.argmax(0)[clear].to(torch.uint8))
-
-
-def test_windows_are_those_that_every_network_takes() -> None:
-    one, other = how(0, overlapping=False), replace(how(0, overlapping=False), divisor=(4, 1, 8))
-    assert joined([one, other], Path("best.pt")).divisor == (4, 1, 8)
-    with pytest.raises(ValueError, match=r"best.pt: .*\[8, 8, 8\] .*multiple of \[16, 1, 8\]"):
-        joined([other, replace(one, divisor=(16, 1, 1))], Path("best.pt"))
 
 
 @pytest.fixture(scope="module")
@@ -166,16 +158,3 @@ def test_runs_of_other_training_may_be_averaged_but_not_of_other_preparation(
     wrong = edited(cv, tmp_path / "wrong", "prepare", intensity="none") / "fold1"
     with pytest.raises(ValueError, match=r"prepare\.intensity=none instead of"):
         predict([cv / "fold0", wrong], image_of(data), tmp_path / "out2")
-
-
-def test_folds_that_are_not_finished(
-    folds: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cv, data = folds
-    shutil.copytree(cv, tmp_path / "cv")
-    (tmp_path / "cv/fold1/summary.json").unlink()
-    predict(tmp_path / "cv", image_of(data), tmp_path / "out")
-    assert "fold1 is not finished and left out" in caplog.text
-    (tmp_path / "cv/fold0/summary.json").unlink()
-    with pytest.raises(ValueError, match="no fold is finished yet"):
-        predict(tmp_path / "cv", image_of(data), tmp_path / "out2")

@@ -156,14 +156,6 @@ def test_a_network_that_was_operated_on_is_exported_plain(tmp_path: Path) -> Non
     assert np.abs(actual - expected.numpy()).max() < 1e-4
 
 
-@pytest.mark.parametrize("format", ["safetensors", "onnx"])
-def test_the_callers_random_numbers_are_left_alone(run: Path, tmp_path: Path, format: export.Format) -> None:
-    torch.manual_seed(99)
-    before = torch.get_rng_state()
-    export_weights(run, tmp_path / "out", format)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_difference_above_the_tolerance_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,10 +202,3 @@ def test_a_file_that_exists_is_replaced_only_by_overwrite(run: Path, tmp_path: P
     folder.mkdir()
     with pytest.raises(ValueError, match=r"exists; choose another --out$"):
         export_weights(run, folder, overwrite=True)
-
-
-def test_weights_of_another_network_are_told(tmp_path: Path) -> None:
-    config = config_of()
-    run = run_of(tmp_path / "run", config, network_of(config), labels={"0": "background", "1": "a"})
-    with pytest.raises(ValueError, match=r"best\.pt: .*another number of classes \(2 here, 3 saved\)"):
-        export_weights(run, tmp_path / "model.onnx")

@@ -225,17 +225,6 @@ def test_an_out_that_holds_something_else(
         summarise(tmp_path)
 
 
-def test_several_processes_train_one_fold_at_a_time(
-    data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "1")
-    with pytest.raises(ValueError, match=r"2 processes .*one fold at a time; .*--folds 0"):
-        train_folds(config(data, cache), tmp_path / "cv")
-
-
 def speckled(trained: Path, out: Path) -> Path:
     """The same folds, with a speck that no label map has in every prediction."""
     shutil.copytree(trained, out)
@@ -268,19 +257,6 @@ def test_a_cleaning_that_pays_is_chosen_and_applied(
     spacing = read_nifti(image).spacing
     expected = postprocessed(read_nifti(plain).array[0], actual.chosen.cleanings, spacing)
     assert np.array_equal(read_nifti(cleaned).array[0], expected)
-
-
-def test_no_cleaning_where_label_maps_are_right(
-    trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = speckled(trained[0], tmp_path / "cv")
-    monkeypatch.setattr(crossval, "predict_validation", lambda run: None)
-    for path in out.glob("fold*/validation/*.nii.gz"):
-        volume = read_nifti(path)
-        array = np.array(volume.array[0])
-        array[0, 0, 0] = 0
-        write_label_nifti(path, array, volume.affine)
-    assert summarise(out).chosen.cleanings == {}
 
 
 def test_a_postprocessing_that_was_edited_is_kept(

@@ -12,10 +12,8 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.engine.foreground import (
     check_labelled,
-    foreground_size,
     sampled_warnings,
     size_warning,
-    training_range,
 )
 from hasten.prepare.types import Geometry
 
@@ -43,11 +41,6 @@ def cases_of(voxels: dict[str, tuple[int, ...]], names: str = "ab") -> tuple[Cas
 
 def check(case_set: CaseSet, arena: Arena, num_train: int) -> tuple[str, ...]:
     return check_labelled(case_set, arena, case_set.cases[:num_train], case_set.cases[num_train:])
-
-
-def test_a_set_with_voxels_of_every_class_passes() -> None:
-    one_empty = {"u": (500, 20), "v": (0, 0), "w": (300, 10)}
-    assert check(*cases_of(one_empty), 2) == ()
 
 
 def test_no_labelled_training_case_is_an_error() -> None:
@@ -118,15 +111,6 @@ def test_what_a_plan_knows_of_rare_classes(
     warnings = sampled_warnings(fingerprint_of(sampled, shares, cases))
     assert len(warnings) == (message is not None)
     assert message is None or re.search(message, warnings[0])
-
-
-def test_sizes_are_of_the_anatomy_and_not_of_the_grid() -> None:
-    assert foreground_size(250, PLACE.shape, PLACE, 3) == pytest.approx(250 * 2**3 / 1000)
-    assert foreground_size(250, PLACE.shape, PLACE, 2) == pytest.approx(0.25)
-    case_set, arena = cases_of({"u": (400, 100), "v": (0, 250), "w": (900, 0), "x": (1000, 0)})
-    result = training_range(arena, case_set.cases[:3], 3)
-    assert result == pytest.approx({"smallest": 2.0, "median": 4.0, "largest": 7.2})
-    assert training_range(replace(arena, num_voxels=()), case_set.cases, 3) == {}
 
 
 @pytest.mark.parametrize(

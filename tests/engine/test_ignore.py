@@ -127,13 +127,6 @@ def test_regions_are_learned_from_what_is_annotated(source: Path, tmp_path: Path
     assert set(np.unique(np.asarray(nib.load(file).dataobj))) <= {0, 1, 2, 4}
 
 
-def test_labels_that_are_declared_nowhere_leave_it_out(tmp_path: Path) -> None:
-    folder = write_pairs(tmp_path, [sparse(tumour(number)[1], number) for number in range(4)], declared=False)
-    planned = plan_run(config_of(folder, f"data.ignore={IGNORE}"))
-    assert (sorted(planned.case_set.labels), planned.case_set.ignore) == ([0, 1, 2, 4], IGNORE)
-    assert sorted(plan_run(config_of(folder)).case_set.labels) == [0, 1, 2, 4, IGNORE]
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

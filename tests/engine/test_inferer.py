@@ -100,17 +100,6 @@ def test_meta_data_are_monais() -> None:
     assert labels.dtype == torch.uint8
 
 
-def test_the_network_gets_plain_tensors_and_what_else_is_given() -> None:
-    seen: list[Any] = []
-
-    def network(batch: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        seen.append((type(batch), args, kwargs))
-        return batch
-
-    SlidingWindowInferer(roi_size=9)(MetaTensor(images(1, 2, 9, 9)), network, 7, scale=3)
-    assert seen == [(Tensor, (7,), {"scale": 3})]
-
-
 def test_coordinates_are_monais() -> None:
     def collect(into: dict[Any, Tensor]) -> Callable[..., Tensor]:
         def network(batch: Tensor, places: Any) -> Tensor:
@@ -174,14 +163,6 @@ def test_gradients_are_monais(of: str) -> None:
         results.append([inputs.grad] if of == "inputs" else [weight.grad for weight in network.parameters()])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_the_result_may_be_changed_and_has_no_gradient() -> None:
-    inferer, network = SlidingWindowInferer(roi_size=5), net(2, 3)
-    for result in (inferer(images(1, 2, 9, 8), network), inferer.labels(images(1, 2, 9, 8), network)):
-        assert not result.is_inference()
-        assert not result.requires_grad
-        result += 1
 
 
 @pytest.mark.parametrize("average", ["scores", "softmax"])

@@ -15,7 +15,7 @@ from hasten.cases.types import Case, Volume
 from hasten.cli.main import app
 from hasten.config.load import load_run, to_dict
 from hasten.engine.checkpoint import write_checkpoint
-from hasten.engine.label_files import LABEL_ENDINGS, label_names, write_label
+from hasten.engine.label_files import LABEL_ENDINGS, write_label
 from hasten.nets.build import build_network
 
 AFFINE = np.array([[-0.8, 0.1, 0.0, 30.0], [0.1, 0.8, 0.0, -12.0], [0.0, 0.0, 2.5, 7.0], [0.0, 0.0, 0.0, 1.0]])
@@ -46,17 +46,6 @@ def test_what_is_written_is_read_again(tmp_path: Path, kind: str, highest: int) 
     if kind not in (".png", ".bmp", ".tif"):
         assert np.allclose(text.affine, AFFINE, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [target.name]
-
-
-def test_names(tmp_path: Path) -> None:
-    volume, picture = case(tmp_path / "set/v.nii"), case(tmp_path / "set/p.png")
-    assert label_names([volume, picture]) == ["v.nii.gz", "p.png"]
-    assert label_names([volume, picture], ".tif") == ["v.tif", "p.tif"]
-    assert label_names([volume], ".mha") == ["v.mha"]
-    with pytest.raises(ValueError, match=r"--ending .jpg: is not written; use one of .nii.gz"):
-        label_names([picture], ".jpg")
-    with pytest.raises(ValueError, match=r"--ending .png: .*v.nii is a volume; write it as .nii.gz"):
-        label_names([picture, volume], ".png")
 
 
 def model(path: Path, num_channels: int, spatial_dims: int) -> Path:

@@ -167,12 +167,6 @@ def test_what_a_busy_machine_measured_decides_nothing(
     assert (first.variant, first.others, clock.passes) == (BOTH, 1.5, passes)
 
 
-def test_one_pass_is_timed_where_there_is_no_time_for_more(clock: Clock, tmp_path: Path) -> None:
-    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=0.1, is_short=lambda _: True)
-    assert (result.variant, clock.passes) == (BOTH, 4)
-    assert result.pass_s == 0.125
-
-
 def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_path: Path) -> None:
     result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=3.0)
     assert (result.variant, clock.passes) == (PLAIN, 1)
@@ -299,20 +293,6 @@ def test_the_network_and_the_random_state_are_left_as_they_were(
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name]), name
         assert value.stride() == strides[name]
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("dims", [2, 3])
-def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: float, dims: int) -> None:
-    stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
-    config = NetworkConfig(name="unet", channels=(4, 8), strides=(stride,), dropout=dropout)
-    network = build_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
-    on = other_probe(shape=(2, 2, 8, 8, 8) if dims == 3 else (2, 2, 1, 16, 16), spatial_dims=dims)
-    result = fastest_variant(network, on, ALL, tmp_path)
-    assert set(result.seconds) == {str(variant) for variant in ALL}
-    assert result.excluded == ()
-    assert all(seconds > 0 for seconds in result.seconds.values())
-    assert result.variant in ALL
 
 
 @pytest.mark.parametrize("fails", ["at once", "at the first call"])

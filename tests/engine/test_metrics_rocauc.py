@@ -92,16 +92,6 @@ def test_voxels_are_within_the_bound_of_the_exact_area(seed: int, classes: int, 
         assert torch.all(bound < 1e-2)
 
 
-def test_class_index_and_one_channel_a_class_are_alike() -> None:
-    generator = torch.Generator().manual_seed(1)
-    score = torch.randn(2, 3, 5, 4, generator=generator).softmax(1)
-    index = torch.randint(0, 3, (2, 1, 5, 4), generator=generator).to(torch.uint8)
-    one, other = VoxelROCAUC("none"), VoxelROCAUC("none")
-    one(score, index)
-    other(score, torch.cat([index == number for number in range(3)], dim=1))
-    assert one.compute() == other.compute()
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -150,12 +150,6 @@ def test_an_nnunet_folder_of_one_channel_loses_its_endings(run: Path, tmp_path: 
     assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "B")] == ["x_0000.nii.gz", "y_0001.nii.gz"]
 
 
-def test_a_volume_of_one_slice(run: Path, tmp_path: Path) -> None:
-    path = save(tmp_path / "thin.nii.gz", anatomy(1)[0][:, :, :1], np.eye(4))
-    [written] = predict(run, path, tmp_path / "out")
-    assert nib.load(written).shape == (20, 18, 1)
-
-
 def test_pictures(run_of_pictures: Path, tmp_path: Path) -> None:
     for name in ("images", "labels"):
         (tmp_path / name).mkdir()
@@ -312,13 +306,6 @@ def test_a_model_that_is_broken_predicts_nothing(run: Path, case: Path, tmp_path
     assert message.startswith(f"{best}: ")
     assert "\n" not in message
     assert not (tmp_path / "out").exists()
-
-
-def test_a_best_file_alone_is_enough(run: Path, case: Path, tmp_path: Path) -> None:
-    shutil.copy(run / "checkpoints/best.pt", tmp_path / "kept.pt")
-    [from_file] = predict(tmp_path / "kept.pt", case, tmp_path / "A")
-    [from_run] = predict(run, case, tmp_path / "B")
-    assert from_file.read_bytes() == from_run.read_bytes()
 
 
 def test_a_disk_that_fills_up_is_named(run: Path, case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

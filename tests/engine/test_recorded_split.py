@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -58,13 +57,6 @@ def test_other_cases_are_refused(begun: Path, train: str, validation: str, messa
         require_same_cases(begun, *parts(begun, train, validation))
 
 
-def test_a_file_of_another_size_is_a_warning(begun: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (begun / "c.label").write_bytes(b"123")
-    with caplog.at_level(logging.WARNING):
-        require_same_cases(begun, *parts(begun, "abcdef", "xy"))
-    assert "files of c have another size" in caplog.text
-
-
 def warnings_of(caplog: pytest.LogCaptureFixture, begun: Path, cases: Path | None = None) -> list[str]:
     caplog.clear()
     require_same_cases(begun, *parts(cases or begun, "abcdef", "xy"))
@@ -107,15 +99,6 @@ def test_training_cases_are_known_by_content_and_not_by_name(tmp_path: Path, kin
     renamed = {"renamed": [str(one), str(two)]} if kind == "image" else {}  # label maps may be empty, and so alike
     found = trained_on([one, two, tmp_path / "unknown"], files, kind)
     assert found == {"a": [str(one)], "x": [str(two)], **renamed}
-
-
-def test_the_record_of_an_earlier_version_tells_the_cases(begun: Path, caplog: pytest.LogCaptureFixture) -> None:
-    record = {"train": dict.fromkeys("abcdef", 10), "validation": {"x": 10, "y": 10}}
-    (begun / PLAN_JSON).write_text(json.dumps({"cases": record}))
-    assert warnings_of(caplog, begun) == []
-    with pytest.raises(ValueError, match="g added"):
-        require_same_cases(begun, *parts(begun, "abcdefg", "xy"))
-    assert trained_on([begun], {"a": [begun / "a.image"]}, "image") == {}
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"cases": 3}', '{"cases": {"train": {}}}'])

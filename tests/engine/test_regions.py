@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from hasten.cli.main import app
 from hasten.config.load import load_run
-from hasten.engine.components import Best, best_on_disk
 from hasten.engine.export import export_weights
 from hasten.engine.postprocess import Cleaning, write_cleanings
 from hasten.engine.predict import predict
@@ -22,7 +21,6 @@ from hasten.engine.run import train
 from hasten.engine.run_plan import plan_run
 from hasten.observe.rundir import SUMMARY_JSON
 from hasten.report.page import write_report
-from hasten.report.read import read_run
 from tests.engine.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
 
 REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing": (4,)}
@@ -164,16 +162,6 @@ def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
     assert (before == 2).any()
 
 
-def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path, tmp_path: Path) -> None:
-    image = source / "images" / "case0.nii.gz"
-    (tmp_path / "enhancing").mkdir()
-    (tmp_path / "enhancing" / "case0.nii.gz").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="exists; add --overwrite"):
-        predict(run, image, tmp_path, regions=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
-    assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]
-
-
 def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:
     words = ["predict", str(run), str(source / "images" / "case0.nii.gz"), "--out", str(tmp_path / "out"), "--regions"]
     output = CliRunner().invoke(app, words)
@@ -200,27 +188,6 @@ def test_an_exported_network_names_its_regions(run: Path, tmp_path: Path, format
 
 
 # What a run goes by
-
-
-def test_by_iou_the_target_the_best_and_the_words_are_others(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    settings = ("train.metric=iou", "train.target=0.6", "train.validate_every=10", "train.steps=60")
-    summary = train(config_of(source, *settings), out)
-    lines = metrics(out, "validation")
-    assert summary["target"]["metric"] == summary["best"]["metric"] == "mean_iou"
-    assert summary["status"] == "target_reached"
-    assert lines[-1]["iou"] >= 0.6 > max(line["iou"] for line in lines[:-1])
-    assert summary["best"]["value"] == max(line["iou"] for line in lines)
-    assert best_on_disk(out / "checkpoints" / "best.pt", "iou") == Best(value=lines[-1]["iou"], step=lines[-1]["step"])
-    result = read_run(out)
-    assert (result.metric, result.best_score) == ("mean_iou", summary["best"]["value"])
-    assert result.validations[-1].per_class == lines[-1]["iou_per_class"]
-    page = write_report([out], out / "report.html").read_text()
-    assert "Mean IoU" in page
-    assert "Validation IoU" in page
-    assert "Loss and IoU" in page
-    # A run that had reached its target goes no further, by the metric it goes by.
-    assert train(resumed(out), out, resume=True)["status"] == "target_reached"
 
 
 def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path: Path) -> None:

@@ -224,14 +224,6 @@ def test_a_finished_run_that_lost_its_summary_gets_one(
     assert_equal(checkpoint(out, "last"), saved)
 
 
-def test_a_finished_run_goes_on_if_it_is_given_more_steps(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    train(make("train.steps=4"), out)
-    summary = train(resumed(out, "train.steps=6"), out, resume=True)
-    assert summary["steps"] == 6
-    assert [record["step"] for record in metrics(out, "train")] == [1, 2, 3, 4, 5, 6]
-
-
 def refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("this is not done on resuming")
 

@@ -15,7 +15,6 @@ from hasten.config.decision import GIVEN
 from hasten.config.load import load_run
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
-from hasten.engine.out_of_memory import memory_mistakes
 from hasten.engine.run_plan import build_net, inference_of, pick_device, plan_run, plan_to_dict
 from hasten.observe.rundir import write_json
 
@@ -204,18 +203,6 @@ def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path,
     assert message_of(config_of(source), path).endswith("use [8, 16, 20]")
 
 
-def test_a_single_voxel_at_the_coarsest_level_is_refused(source: Path) -> None:
-    deep = ["network.strides=[[2, 2, 2], [2, 2, 2]]", "sample.patch=[4, 4, 4]"]
-    message = message_of(config_of(source, *deep))
-    assert "sample.patch" in message
-    assert "[8, 8, 8]" in message
-    plan_run(config_of(source, *deep, "network.norm=batch", "sample.batch_size=2"))
-    for alone in (["sample.batch_size=1"], ["sample.batch_size=3", "train.accumulate=2"]):
-        message = message_of(config_of(source, *deep, "network.norm=batch", *alone))
-        assert "batch norm cannot scale; use [8, 8, 8] or more" in message
-    plan_run(config_of(source, deep[0], "sample.patch=[4, 4, 8]"))
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -286,27 +273,6 @@ def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, mo
     assert message_of(config).startswith("train.device=cuda:0: this machine has 0 CUDA devices")
 
 
-def test_inference_follows_the_configuration() -> None:
-    config = load_run(
-        None,
-        (
-            "sample.patch=[16,16,16]",
-            "infer.patch=[16,32,32]",
-            "infer.flip_axes=[1,2]",
-            "infer.sums=fp16",
-            "infer.sums_on_host=true",
-            "infer.overlap=0.25",
-            "network.strides=[[2,2,2]]",
-            "network.channels=[4,8]",
-            "train.precision=fp32",
-            "train.channels_last=false",
-        ),
-    )
-    how = inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=2)
-    assert (how.patch, how.divisor, how.overlap) == ((16, 32, 32), (2, 2, 2), 0.25)
-    assert (how.flip_axes, how.sums, how.sums_on_host) == ((1, 2), "fp16", True)
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -323,16 +289,6 @@ def test_sizes_that_no_memory_holds(source: Path, override: str, message: str) -
     kept = [text for text in others if text.partition("=")[0] != override.partition("=")[0]]
     with pytest.raises(ValueError, match=message):
         plan_run(config_of(source, *kept, override))
-
-
-def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = dataclasses.replace(plan_run(config_of(source)).fingerprint, shapes=((1, 1, 1),), spacings=((1.0,) * 3,))
-    config = load_run(None, ["sample.patch=[10,10,10]", "infer.patch=[10,10,10]", "sample.batch_size=8",
-                             "network.channels=[2,2]"])  # fmt: skip
-    for total, ranks, refused in ((8 * 5000, 1, False), (8 * 5000 - 1, 1, True), (4 * 5000, 2, False)):
-        monkeypatch.setattr("hasten.engine.out_of_memory._total_memory", lambda device, total=total: total)
-        result = memory_mistakes(config, small, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
-        assert bool(result) == refused
 
 
 def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from concurrent.futures import wait
@@ -101,17 +100,6 @@ def test_an_error_is_raised_by_a_later_save_once(tmp_path: Path) -> None:
     saver.save({"step": 3}, disk.write)
     saver.close()
     assert [content["step"] for content in disk.written] == [3]
-
-
-def test_it_does_not_hide_what_ended_the_block(caplog: pytest.LogCaptureFixture) -> None:
-    def interrupted() -> None:
-        with Saver() as saver:
-            saver.save({"step": 1}, fail)
-            raise KeyboardInterrupt
-
-    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert caplog.messages == ["the last checkpoint could not be written: No space left on device"]
 
 
 def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hasten.cases import section as files
-from hasten.cases.section import read_section_header, write_section
+from hasten.cases.section import read_section_header
 from hasten.engine import section
 from hasten.engine.blend import window_starts
 from hasten.engine.predict import predict
@@ -155,16 +154,6 @@ def test_a_section_of_other_channels_is_refused(
     tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, np.uint8), tile=(32, 32), **options)
     with pytest.raises(ValueError, match=rf"a\.tif: .*1 or 3 channels .*holds {channels} pages; cut it into tiles"):
         read_section_header(tmp_path / "a.tif")
-
-
-def test_a_disk_that_fills_up_leaves_no_half_of_one(tmp_path: Path) -> None:
-    def strips() -> Iterator[np.ndarray]:
-        yield np.zeros((600, 40), np.uint8)
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        write_section(tmp_path / "a.tif", strips(), (700, 40), np.dtype(np.uint8))
-    assert not list(tmp_path.iterdir())
 
 
 _PEAK = """

@@ -109,12 +109,6 @@ def test_a_run_ends_in_its_time_with_an_annealed_rate(
         assert run.now >= 0.7 * min(seconds, unhurried)
 
 
-def test_slow_steps_before_a_graph_do_not_hurry_the_others() -> None:
-    run = Simulated(seconds=27.0, step_s=[0.03], validation_s=0.2, estimate=0.2, reserve_s=0.0, has_target=True, warm=5)
-    run.run()
-    assert run.first_validation > 10
-
-
 def test_the_time_of_validations_that_are_left_out_is_trained() -> None:
     """Of 30 validations the first 14 are left out; the limit leaves no time for all of them."""
     run = Simulated(seconds=10.0 + STEPS * 0.1 + 17 * 4.0 + 5.0, step_s=[0.1], estimate=4.0, validate_from=0.5)
@@ -157,22 +151,6 @@ def test_steps_that_become_faster_or_slower_change_the_schedule_on_the_way(speed
     paced = run.run()
     assert 0.97 * 120 <= run.now <= 120
     assert paced.position(run.steps) > 0.98 * STEPS
-
-
-def test_where_no_validation_was_made_the_last_is_looked_at_again_half_way() -> None:
-    """Its first estimate was ten times too long, which would leave seconds unused."""
-
-    class Slow(Simulated):
-        looks = 0
-
-        def fit(self, network: torch.nn.Module, seconds: float) -> float:
-            self.looks += 1
-            return 6.0 if self.looks == 1 else 0.6
-
-    run = Slow(seconds=60.0, step_s=[0.2], validation_s=0.6)
-    run.run()
-    assert run.looks == 2
-    assert run.now > 0.97 * 60
 
 
 def test_the_first_validation_comes_at_half_of_the_time_at_the_latest() -> None:

@@ -65,18 +65,6 @@ def test_other_causes(name: str) -> None:
     assert "likely another norm" in difference(network(name, norm="batch"), here)
 
 
-@pytest.mark.parametrize(("prefix", "wrapper"), [("module.", "DataParallel"), ("_orig_mod.", "torch.compile")])
-def test_a_wrapped_network_is_told(prefix: str, wrapper: str) -> None:
-    plain = network().state_dict()
-    wrapped = {prefix + name: value for name, value in plain.items()}
-    result = describe_mismatch(plain, wrapped)
-    assert result is not None
-    assert f"{wrapper} where it is saved" in result
-    result = describe_mismatch(wrapped, plain)
-    assert result is not None
-    assert f"{wrapper} where it is here" in result
-
-
 def test_a_refused_state_changes_nothing() -> None:
     one, other = network(), network(classes=2)
     before = {name: value.clone() for name, value in one.state_dict().items()}
@@ -140,14 +128,6 @@ def test_a_weight_that_does_not_load_is_an_error_with_the_files_name() -> None:
     one = nn.BatchNorm1d(2)
     with pytest.raises(ValueError, match=r"^my\.pt: its weights do not load .*num_batches_tracked"):
         load_weights(one, {**one.state_dict(), "num_batches_tracked": 3}, where="my.pt")
-
-
-@pytest.mark.parametrize("change", [lambda value: value.to(torch.complex64), lambda value: value.to("meta")])
-def test_weights_that_are_no_real_numbers_are_refused(change: Any) -> None:
-    network = torch.nn.Linear(2, 3)
-    state = {name: change(value) for name, value in network.state_dict().items()}
-    with pytest.raises(ValueError, match=r"best.pt: of another network \(2 .* or without any: weight"):
-        load_weights(network, state, where="best.pt")
 
 
 SAVED = ("network.name=unet", "network.channels=[8, 16]", "network.strides=[[2, 2, 2]]", "network.num_res_units=1")

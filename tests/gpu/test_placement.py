@@ -17,11 +17,6 @@ from hasten.config.schema import CacheConfig, SampleConfig
 from hasten.feed.feed import Feed
 from tests.cache.sets import SPEC
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_budget_of_the_cards_memory_changes_no_batch(tmp_path: Path, compile: bool) -> None:

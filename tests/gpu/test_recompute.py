@@ -16,11 +16,6 @@ from hasten.nets.recompute.choice import occupied
 from hasten.nets.recompute.measure import memory_curve, step_bytes
 from hasten.nets.recompute.profile import profile_network
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 CUDA = torch.device("cuda")
 
 

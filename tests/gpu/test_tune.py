@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-import torch
-
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.engine.run_plan import plan_run
@@ -14,11 +11,6 @@ from hasten.study.tune.arm_builder import ArmBuilder
 from hasten.study.tune.arm_timer import ArmTimer
 from hasten.study.tune.space import room_of, space_of, start_of
 from hasten.study.tune.stored import StoredMeasurements
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:

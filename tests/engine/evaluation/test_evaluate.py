@@ -86,17 +86,6 @@ def test_ignored_voxels_are_not_scored(folders: tuple[Path, Path]) -> None:
     assert hasten.evaluate(predictions, data / "labelsTr").mean("dice") == 1.0
 
 
-def test_regions_that_a_data_set_declares(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    (data.parent / "regions.json").replace(data / "dataset.json")
-    result = evaluate(predictions, data)
-    assert set(result.names) >= {"tumour", "core"}
-    assert result.main == ("tumour", "core")
-    label, shifted = label_of(1) > 0, np.roll(label_of(1), 1, 1) > 0
-    [tumour] = [score for score in result.scores if (score.case, score.name) == ("c1", "tumour")]
-    assert tumour.dice == pytest.approx(2 * (label & shifted).sum() / (label.sum() + shifted.sum()))
-
-
 def test_a_part_of_a_data_set_may_be_predicted_but_not_of_a_folder(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     (predictions / "c1.nii.gz").unlink()
@@ -200,20 +189,6 @@ def test_distances_are_in_mm_whatever_unit_a_header_states(tmp_path: Path, unit:
     masks = [torch.from_numpy(array)[None, None] for array in (np.roll(label, 2, 2), label)]
     [[nsd]] = compute_surface_dice(*masks, [0.9], include_background=True, spacing=(0.5, 0.5, 0.8))
     assert result.scores[0].nsd == pytest.approx(float(nsd), abs=1e-4)
-
-
-def test_classes_that_are_empty_are_counted_and_left_out(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    nothing = np.zeros((10, 9, 8), np.uint8)
-    for folder in (predictions, data / "labelsTr"):
-        save(folder / "c0.nii.gz", nothing)
-    save(predictions / "c1.nii.gz", nothing)
-    result = evaluate(predictions, data)
-    dice, hd95 = result.summary("a", "dice"), result.summary("a", "hd95")
-    assert (dice.count, dice.empty) == (2, 1)
-    assert (hd95.count, hd95.empty, hd95.infinite) == (1, 1, 1)
-    assert math.isnan(result.case_means()["c0"])
-    assert result.mean() == pytest.approx(np.nanmean(list(result.case_means().values())))
 
 
 def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -85,27 +85,6 @@ def test_each_sensitivity_is_that_of_the_definition(seed: int, number: int) -> N
     assert result.images == number
 
 
-def test_what_lies_in_an_excluded_lesion_is_neither_found_nor_false() -> None:
-    lesions = np.zeros((10, 10), np.int32)
-    lesions[:3, :3], lesions[6:, 6:] = 1, 2
-    scores, points = np.array([0.9, 0.8]), np.array([[7, 7], [1, 1]])
-    result = measured([(scores, points, lesions, [2])])
-    assert result.lesions == 1
-    assert result.sensitivity == (1.0,) * 6
-
-
-def test_without_a_lesion_or_an_image_there_is_no_score() -> None:
-    metric = FrocMetric()
-    with pytest.raises(ValueError, match="no image was counted since reset"):
-        metric.aggregate()
-    metric(np.array([0.9]), np.array([[0, 0]]), np.zeros((4, 4), np.int32))
-    with pytest.raises(ValueError, match="none of the 1 images has a lesion that counts"):
-        metric.aggregate()
-    metric.reset()
-    with pytest.raises(ValueError, match="no image was counted"):
-        metric.aggregate()
-
-
 @pytest.mark.parametrize(
     ("scores", "points", "message"),
     [([0.9, 0.8], [[0, 0]], "do not fit"), ([0.9], [[0, 4]], "some lie outside"), ([0.9], [[-1, 0]], "outside")],

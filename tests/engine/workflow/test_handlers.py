@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
-from ignite.handlers import ModelCheckpoint, ProgressBar, TerminateOnNan
+from ignite.handlers import ModelCheckpoint, ProgressBar
 from ignite.metrics import RunningAverage
 from monai.engines import SupervisedEvaluator as MonaiEvaluator
 from monai.engines import SupervisedTrainer as MonaiTrainer
@@ -148,30 +148,6 @@ def test_ignites_own_handlers(tmp_path: Path) -> None:
     assert "average=" in text
     assert "loss=" in text
     assert list(saved) == ["net_model_3.pt", "net_model_6.pt"]
-
-
-def test_terminate_on_nan(tmp_path: Path) -> None:
-    data = batches()
-    data[2] = {**data[2], "image": data[2]["image"] * torch.nan}
-
-    def use(setting: Setting, folder: Path) -> Any:
-        trainer = setting.trainer([], data=data)
-        stop = TerminateOnNan(output_transform=lambda output: [sample["loss"] for sample in output])
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, stop)
-        trainer.run()
-        return trainer.state.iteration
-
-    assert both(use, tmp_path) == 3
-
-
-def test_an_error_reaches_the_handlers_and_the_caller(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        saver = CheckpointSaver(str(folder), {"net": setting.network}, save_final=True, final_filename="last.pt")
-        with pytest.raises(TypeError, match="has no len"):
-            setting.trainer([saver], data=[*batches(2), 3]).run()
-        return torch.load(folder / "last.pt", weights_only=True)
-
-    both(use, tmp_path)
 
 
 class Row:

@@ -13,12 +13,10 @@ from monai.data import MetaTensor
 from monai.engines.utils import IterationEvents
 from torch import nn
 
-from hasten.augment.program import Piece
 from hasten.cache.dataset import CacheDataset
 from hasten.config.schema import SampleConfig
 from hasten.engine.workflow import SupervisedEvaluator, SupervisedTrainer
 from hasten.feed.batched import batched_feed
-from hasten.feed.feed import Feed
 from hasten.optim.average import NetworkTensors, average_of, average_share, update_average
 from tests.engine.workflow.parts import batches, loss, network
 
@@ -110,19 +108,6 @@ def test_pieces_of_a_batch_add_up() -> None:
         assert len(samples) == 5
         torch.testing.assert_close(torch.stack([one["pred"] for one in samples]), output["pred"])
         assert samples[0]["loss"] == pytest.approx(output["loss"].item(), abs=1e-6)
-
-
-def test_pieces_of_metatensors_and_of_several_batches() -> None:
-    for settings in ({}, {"accumulation_steps": 2}):
-        net = nn.Conv2d(1, 2, 1)
-        other = copy.deepcopy(net)
-        trainer = trainer_of(net, batches(meta=True), accumulate=2, **settings)
-        trainer.run()
-        trainer_of(other, batches(), **settings).run()
-        assert distance(net, other) < 1e-6
-        sample = trainer.state.output[0]
-        assert isinstance(sample["pred"], MetaTensor)
-        assert sample["pred"].meta["filename_or_obj"] == "case 3.0"
 
 
 @pytest.mark.parametrize("settings", [{"amp": True}, {"precision": "bf16"}, {"amp": True, "precision": "bf16"}])
@@ -232,21 +217,3 @@ def test_a_feed_is_a_loader(dims: int) -> None:
         optimizer.zero_grad()
     assert distance(net, other) == 0
     assert feed.wait_seconds > 0
-
-
-def test_a_feed_of_a_compiled_chain_is_a_loader() -> None:
-    class Program:
-        hands_over = False
-        finish = staticmethod(dict)
-
-        def pieces(self, first: int, last: int) -> Any:
-            yield Piece(self, first, last)  # type: ignore[arg-type]
-
-        def prepare(self, first: int, last: int) -> Any:
-            yield from ({key: one[key] for key in ("image", "label")} for one in batches()[first:last])
-
-    net = network()
-    trainer = trainer_of(net, Feed(Program(), last=4), epochs=2, epoch_length=2)  # type: ignore[arg-type]
-    trainer.run()
-    assert trainer.state.iteration == 4
-    assert distance(net, trained(epochs=1)) == 0

@@ -86,17 +86,3 @@ def _updated(target: dict[str, Any], sample: LazySample) -> dict[str, Any]:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_no_way_of_reading_finds_anything_unmade(read: Any) -> None:
     assert same(snapshot(dict(read(taken_apart(batch())[1]))), snapshot(decollate_batch(batch())[1]))
-
-
-def test_what_is_put_in_stays() -> None:
-    sample = taken_apart(batch())[0]
-    sample["pred"] = "mine"
-    sample.update(image="mine too", new=1)
-    del sample["grade"]
-    assert {key: sample[key] for key in ("pred", "image", "new", "loss")} == {
-        "pred": "mine", "image": "mine too", "new": 1, "loss": 1.5,
-    }  # fmt: skip
-    assert "grade" not in sample
-    assert sample.get("grade", "gone") == "gone"
-    with pytest.raises(KeyError):
-        sample["grade"]

@@ -97,16 +97,6 @@ def test_accumulation_over_batches_flushes_at_the_end_of_an_epoch() -> None:
         assert all(torch.equal(one, other) for one, other in weights)
 
 
-def test_outputs_of_a_custom_iteration_are_what_it_made_of_them() -> None:
-    def update(engine: Any, batch: Any) -> Any:
-        output = {"image": batch["image"], "loss": torch.tensor(1.0)}
-        engine.state.output = output
-        engine.fire_event(IterationEvents.MODEL_COMPLETED)
-        return output if engine.state.iteration % 2 else engine.state.output
-
-    same_to_see(batches(), SINGLE, iteration_update=update)
-
-
 def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -158,26 +148,6 @@ def test_arguments_are_monais_in_monais_order() -> None:
         assert one.kind == other.kind
         assert one.default == other.default or one.name == "prepare_batch"
     assert all(one.kind == one.KEYWORD_ONLY and one.default is not one.empty for one in ours[len(theirs) :])
-
-
-def test_a_second_run_goes_on() -> None:
-    trainer, _ = run(SupervisedTrainer, batches(), epochs=1)
-    trainer.state.max_epochs = 3
-    trainer.run()
-    whole, _ = run(SupervisedTrainer, batches(), epochs=3)
-    assert trainer.state.iteration == whole.state.iteration == 12
-    assert all(
-        torch.equal(*pair) for pair in zip(trainer.network.parameters(), whole.network.parameters(), strict=True)
-    )
-
-
-def test_nothing_is_taken_apart_that_nobody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr("hasten.engine.workflow.base.taken_apart", lambda value: calls.append(value) or value)
-    run(SupervisedTrainer, batches(), watched=[])
-    assert calls == []
-    run(SupervisedTrainer, batches(), watched=[Events.ITERATION_COMPLETED], epochs=1)
-    assert len(calls) == 8
 
 
 def test_the_graph_does_not_outlive_the_step() -> None:
