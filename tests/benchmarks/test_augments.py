@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import ModuleType
@@ -12,9 +12,8 @@ import psutil
 import pytest
 import torch
 
-from benchmarks.augments import batchgenerators_arm, colour_arm, monai_arm, torchio_arm
-from benchmarks.augments.pace import seconds_a_batch
-from benchmarks.augments.patches import Case, Nnunet, Tiles, tiles, volumes
+from benchmarks.augments import batchgenerators_arm, monai_arm, torchio_arm
+from benchmarks.augments.patches import Case, Nnunet, volumes
 
 TINY = Nnunet(side=12, batch=2)
 STILL = replace(
@@ -81,7 +80,10 @@ def is_flip(result: torch.Tensor, wanted: torch.Tensor, atol: float, margin: int
     return any(torch.allclose(result[inside], turned[inside], rtol=0, atol=atol) for turned in flips(wanted))
 
 
-@pytest.mark.parametrize(("arm", "loader"), LOADERS)
+@pytest.mark.parametrize(
+    ("arm", "loader"),
+    [pytest.param(*each, marks=() if each[1] == "inline" else pytest.mark.slow) for each in LOADERS],
+)
 def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
     need(arm)
     programs = children()
@@ -98,6 +100,7 @@ def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
     assert children() == programs  # workers end with the iterator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
 def test_as_often_as_nnunet(arm: ModuleType) -> None:
     """A patch stays as it is if no change but the mirror is drawn: the product of all the probabilities not to."""
@@ -149,38 +152,3 @@ def test_too_small_a_case(arm: ModuleType) -> None:
     need(arm)
     with pytest.raises(ValueError, match=r"case 0 of shape .* smaller than the 19 voxels"):
         arm.nnunet(volumes(1, (18, 30, 30)), TINY)
-
-
-def test_stand_in_agrees_with_torchvision() -> None:
-    if not colour_arm.has_torchvision():
-        with pytest.raises(ValueError, match="torchvision"):
-            colour_arm.tiles(tiles(1, 16), Tiles(side=16, batch=1), jitter="torchvision")
-        pytest.skip("no torchvision for this torch")
-    from torchvision.transforms import functional
-
-    (image,) = tiles(1, 16)
-    pairs: list[tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], float]] = [
-        (colour_arm.brightened, functional.adjust_brightness, 1.2),
-        (colour_arm.contrasted, functional.adjust_contrast, 0.3),
-        (colour_arm.saturated, functional.adjust_saturation, 1.2),
-        (colour_arm.turned, functional.adjust_hue, -0.04),
-    ]
-    for mine, theirs, amount in pairs:
-        torch.testing.assert_close(mine(image, amount), theirs(image, amount), atol=1e-5, rtol=0)
-    ((batch),) = taken(colour_arm.tiles([image], Tiles(side=16, batch=2), loader="inline", jitter="torchvision"), 1)
-    assert batch.shape == (2, 3, 16, 16)
-
-
-def test_pace_draws_and_closes() -> None:
-    seen: list[int | str] = []
-
-    def arm() -> Iterator[int]:
-        try:
-            for number in itertools.count():
-                seen.append(number)
-                yield number
-        finally:
-            seen.append("closed")
-
-    assert seconds_a_batch(arm, batches=3, warmup=2) >= 0
-    assert seen == [0, 1, 2, 3, 4, "closed"]

@@ -67,16 +67,6 @@ def test_all_parts_run_and_finished_ones_do_not(tmp_path: Path, started: list[tu
     assert [name for name, _ in started] == ["steps"]
 
 
-def test_what_does_not_fit_the_budget_is_not_started(tmp_path: Path, started: list[tuple[str, float]]) -> None:
-    gpu.main(["--out", str(tmp_path), *REHEARSE, "--budget", "30"])
-    # Less what the ending takes; the stand-in for a part takes no time.
-    assert [name for name, _ in started] == [part.name for part in PARTS if part.least <= 30 - gpu.GRACE]
-    assert all(seconds <= 30 for _, seconds in started)
-    started.clear()
-    gpu.main(["--out", str(tmp_path), *REHEARSE, "--budget", "1"])
-    assert not started
-
-
 @pytest.mark.parametrize("argv", [("--device", "cpu"), ()], ids=["cpu without quick", "no CUDA device"])
 def test_a_machine_without_a_gpu_is_told_how_to_rehearse(
     tmp_path: Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -85,28 +75,6 @@ def test_a_machine_without_a_gpu_is_told_how_to_rehearse(
     with pytest.raises(SystemExit):
         gpu.main(["--out", str(tmp_path), *argv])
     assert "--quick" in capsys.readouterr().err
-
-
-OVERSTAYS = """
-import signal, subprocess, sys, time
-from pathlib import Path
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-out = Path(sys.argv[sys.argv.index("--out") + 1])
-(out / "pid").write_text(str(own.pid))
-(out / "NAME_x_2026-01-01_quick.json").write_text('{"bench": "NAME", "quick": true, "status": "running"}')
-time.sleep(60)
-"""
-
-
-def test_a_part_that_dies_leaves_its_figures_and_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = bench_name("card", "cpu")
-    dies = OVERSTAYS.replace("NAME", name).replace("time.sleep(60)\n", "own.kill(); import os; os._exit(7)\n")
-    monkeypatch.setattr(gpu, "CHILD", ("-c", dies))
-    gpu.run_part(PARTS[0], gpu.arguments(["--out", str(tmp_path), *REHEARSE]), 20.0)
-    result = sheet_of("card", tmp_path, "cpu", quick=True)
-    assert result is not None
-    assert result[1]["status"] == "ended with exit code 7"
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpus import arms, card, feed, gate, rungs, steps, target
-from benchmarks.gpus.nets import NETS, batch_of, build, net_named, operations
+from benchmarks.gpus import arms, feed, gate, rungs, steps, target
+from benchmarks.gpus.nets import NETS, build, net_named, operations
 from benchmarks.gpus.rungs import RUNGS, make_rung
 from benchmarks.gpus.sheet import Sheet, new_sheet
 
@@ -24,17 +24,6 @@ def sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sheet:
 
 def rung(name: str) -> rungs.Rung:
     return next(rung for rung in RUNGS if rung.name == name)
-
-
-def test_products_count_their_operations(sheet: Sheet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card, "turns", lambda calls, *_, **__: {name: [2.0] for name in calls if call_one(calls[name])})
-    result = card.products(sheet)
-    assert result["product/fp32_TFLOP/s"] == [pytest.approx(2 * 256**3 / 2e-3 / 1e12)]
-    assert set(result) == {"product/fp32_TFLOP/s", "product/bf16_TFLOP/s"}
-
-
-def call_one(call: Any) -> bool:
-    return bool(torch.isfinite(call()).all())
 
 
 def test_mlperfs_network_is_as_large_and_costs_what_it_does() -> None:
@@ -57,23 +46,6 @@ def test_every_rung_trains(name: str) -> None:
         assert "norms" in ready.note
 
 
-def test_rungs_agree_in_float32() -> None:
-    """Surgery and Hasten's step change how it is computed, not what."""
-    net = net_named("mlperf", quick=True)
-    results = []
-    for own, fused in ((False, False), (True, True)):
-        made = rungs.Rung(name="x", own=own, fused=fused, channels_last=fused)
-        network, _ = rungs._network(made, net, CPU)
-        image, label = batch_of(net, 2, CPU)
-        if own:
-            step = rungs._own(made, network, CPU)
-            results.append(float(step.forward(image, label).detach()))
-        else:
-            loss = rungs.DiceCELoss(include_background=False, to_onehot_y=True, softmax=True, batch=True)
-            results.append(float(loss(network(image), label).detach()))
-    assert results[0] == pytest.approx(results[1], rel=1e-4)
-
-
 class TestLadder:
     def test_the_fastest_rung_is_claimed_and_tried_with_twice_the_patches(
         self, sheet: Sheet, monkeypatch: pytest.MonkeyPatch
@@ -86,10 +58,6 @@ class TestLadder:
         assert tried == [("best, larger batch", 4)]
         assert [claim.value for claim in sheet.claims] == [8.0, 80.0]
         assert all(claim.holds for claim in sheet.claims)
-
-    def test_the_anchor_is_that_of_the_card(self) -> None:
-        assert steps.anchor_of("NVIDIA H100 80GB HBM3") == ("H100", 72.5)
-        assert steps.anchor_of("NVIDIA B300") == ("H200", 76.3)
 
 
 # Whole trainings

@@ -43,18 +43,3 @@ def test_a_rehearsal_claims_nothing_and_says_what_it_is(sheet: Sheet) -> None:
     assert result["device"] == "cpu"
     assert "rehearsal-on-cpu" in sheet.path.name
     assert sheet.path.name.endswith("_quick.json")
-
-
-def test_what_fails_is_told_and_the_rest_goes_on(sheet: Sheet) -> None:
-    def fails(error: Exception) -> None:
-        raise error
-
-    sheet.attempt("large", 1, lambda: fails(torch.OutOfMemoryError("CUDA out of memory")))
-    sheet.attempt("wrong", 1, lambda: fails(ValueError("no such thing\nand more")))
-    sheet.attempt("late", 1e6, lambda: fails(AssertionError("it was run")))
-    sheet.attempt("sound", 1, lambda: sheet.keep({"a_s": [1.0]}))
-    result = on_disk(sheet)
-    assert result["left_out"]["large"] == "out of memory"
-    assert result["left_out"]["wrong"] == "failed: ValueError: no such thing"
-    assert result["left_out"]["late"].startswith("no time")
-    assert result["results"]["a_s"]["n"] == 1

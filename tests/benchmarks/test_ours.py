@@ -42,6 +42,7 @@ def test_feed_goes_on_where_it_stopped(boxes: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(batches, made(), strict=True))
 
 
+@pytest.mark.slow
 def test_scores_in_the_files_own_voxels(boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which here are the prepared ones, so that a run's best validation comes out again."""
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path))

@@ -187,16 +187,6 @@ def test_a_bad_case_that_only_the_cache_reads(tmp_path: Path, out: Path) -> None
     assert train(data, out).exit_code == 0
 
 
-def test_empty_folders(tmp_path: Path, out: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    refused(lambda: train(empty, out), tmp_path, str(empty), "no known layout")
-    for name in ("images", "labels"):
-        (empty / name).mkdir()
-    refused(lambda: train(empty, out), tmp_path, str(empty), "lists 0 cases")
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("split", "message"),
     [
@@ -248,15 +238,6 @@ def test_a_2d_image_where_3d_is_declared(tmp_path: Path, out: Path) -> None:
     assert train(data, out, *flat).exit_code == 0
 
 
-def test_a_volume_among_pictures(tmp_path: Path, out: Path) -> None:
-    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(1, 16, 16), spatial_dims=2)
-    for name in ("images", "labels"):
-        nib.save(nib.Nifti1Image(np.ones((16, 16, 8), np.uint8), np.eye(4)), data / name / "z.nii.gz")
-    odd = data / "images/z.nii.gz"
-    refused(lambda: train(data, out), tmp_path, str(odd), "is a 3-D image", "separate sources")
-    assert not out.exists()
-
-
 def test_an_unknown_setting(tmp_path: Path, data: Path, out: Path) -> None:
     settings = tmp_path / "run.yaml"
     settings.write_text(f"data:\n  source: {data}\ntrain:\n  seed: 1\n  stesp: 5\n")
@@ -269,13 +250,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
         refused(lambda out=out: train(data, out), tmp_path, str(out), "choose another --out")  # type: ignore[misc]
-
-
-def test_an_empty_folder_stays_when_a_run_is_refused(tmp_path: Path, data: Path, out: Path) -> None:
-    out.mkdir()
-    label_of(data).unlink()
-    refused(lambda: train(data, out), tmp_path, str(label_of(data)))
-    assert list(out.iterdir()) == []
 
 
 @pytest.fixture
@@ -332,13 +306,6 @@ def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     verb, *others = words.split()
     refused(lambda: run(verb, "x" * 5000, *others), tmp_path, "File name too long")
-
-
-def test_a_folder_of_records_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
-    """A folder that a superuser can't write to either."""
-    folder = Path("/proc/self")
-    refused(lambda: run("plan", data, "--out", folder / "plan.json"), data, f"{folder}/plan.json")
-    refused(lambda: run("phantom", "--out", folder / "data"), data, f"{folder}/data")
 
 
 def flip_one_byte(path: Path) -> None:

@@ -91,15 +91,6 @@ def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
     assert ("the verdict" in completed.stdout) is ("-q" not in before)
 
 
-def test_options_of_a_script(app, calls, tmp_path: Path):
-    invoke(app, "--try", "--for", "cuda", "--seconds", "9", "--out", tmp_path, "--json", "--", "python", "a.py")
-    ((_, (_, options)),) = calls
-    del options["echo"]
-    assert options == {
-        "steps": 20, "seconds": 9.0, "out": tmp_path, "try_cures": True, "assume_cuda": True, "as_json": True,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -176,7 +167,7 @@ def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Pa
 
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", DRIVER, "doctor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_process_passes_the_scripts_exit_code_on():

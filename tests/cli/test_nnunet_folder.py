@@ -49,14 +49,3 @@ def test_plan(raw: Path) -> None:
     code, text = said("plan", str(raw / "Dataset007_Organ"), "train.device=cpu")
     assert code == 0, text
     assert "noNorm: nnU-Net's word for values that are kept" in Path("plan.json").read_text()
-
-
-def test_the_nearest_layout_is_named(raw: Path) -> None:
-    code, text = said("plan", str(raw))
-    assert code == 2
-    assert f"name one of them, {raw / 'Dataset007_Organ'}." in text
-    (raw / "Dataset007_Organ/labelsTr").rename(raw / "Dataset007_Organ/labelTr")
-    code, text = said("plan", str(raw / "Dataset007_Organ"))
-    assert code == 2
-    assert "has no labelsTr/" in text
-    assert "rename labelTr/." in text

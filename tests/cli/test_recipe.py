@@ -74,13 +74,6 @@ def test_a_recipe_s_name_is_a_source_and_a_path_of_that_name_comes_first(tmp_pat
     assert (config.data.source, config.train.target) == (str(tmp_path / "spleen"), None)
 
 
-def test_what_is_no_source_tells_the_nearest_recipe() -> None:
-    with pytest.raises(ValueError, match=r"^splen: no such file or folder; .* the recipe spleen\?\)$"):
-        config_from("splen", [])
-    with pytest.raises(ValueError, match=r"^zzz: no such file or folder; name .*or a recipe$"):
-        config_from("zzz", [])
-
-
 def test_absent_data_end_a_command_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hasten.cli.train import train
 

@@ -47,15 +47,6 @@ def test_analyse_prints_and_writes_where_it_is_told(logs: Path, tmp_path: Path) 
     assert "page       " in result.output
 
 
-def test_mistakes_of_analyse(logs: Path, tmp_path: Path) -> None:
-    assert "--epoch: 'four' is no whole number" in error("analyse", logs, "--epoch", "four")
-    assert "--epoch 9: not in" in error("analyse", logs, "--epoch", 9)
-    assert "no such folder" in error("analyse", tmp_path / "absent")
-    assert "is a file; name a folder" in error("analyse", logs, "--out", logs / "log_1.csv")
-    (logs / "log_1.csv").unlink()
-    assert "use --baseline 2" in error("analyse", logs)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

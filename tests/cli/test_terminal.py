@@ -45,16 +45,6 @@ def test_what_the_file_system_refuses_is_one_line(number: int, remedy: str) -> N
     assert remedy in text
 
 
-def test_lack_of_memory_is_one_line() -> None:
-    import hasten.engine.out_of_memory  # noqa: F401
-
-    for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nmore")):
-        text = mistake_text(error)
-        assert text is not None
-        assert "sample.patch" in text
-        assert "more" not in text
-
-
 @pytest.mark.parametrize(
     "error", [KeyError("x"), RuntimeError("a bug"), OSError("no file is named"), BrokenPipeError(32, "pipe")]
 )

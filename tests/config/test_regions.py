@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.config.load import dump_run, load_run
+from hasten.config.load import load_run
 from hasten.config.regions import painted_values, region_mistakes
 
 BRAIN = {"whole": (1, 2, 4), "core": (1, 4), "enhancing": (4,)}
@@ -85,12 +85,3 @@ def test_regions_that_make_no_sense_are_told(given: str, message: str) -> None:
 def test_values_that_paint_nothing_are_told(values: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_run(None, ["data.regions={a: [1, 2], b: [2, 3]}", f"data.region_values={values}"])
-
-
-def test_they_come_back_from_yaml_in_their_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    config = load_run(None, ["data.regions={whole: [1, 2, 4], core: [1, 4]}", "data.region_values={core: 4}"])
-    (tmp_path / "run.yaml").write_text(dump_run(config))
-    again = load_run(tmp_path / "run.yaml")
-    assert again == config
-    assert list(again.data.regions or {}) == ["whole", "core"]
-    assert again.data.regions == {"whole": (1, 2, 4), "core": (1, 4)}

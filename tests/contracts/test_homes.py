@@ -91,10 +91,6 @@ def test_cases_fill_one_home_after_the_other(device: int, ram: int, result: tupl
     assert tuple(homes.place(SIZES, range(4), device=device, ram=ram)) == result
 
 
-def test_the_first_in_order_get_the_fastest_home() -> None:
-    assert homes.place(SIZES, [3, 2, 1, 0], device=3, ram=3) == ((2, 3), (1,), (0,))
-
-
 @pytest.mark.parametrize(
     ("device", "free_gib", "set_to", "bytes_"),
     [("cuda", 8, "auto", 4 * GIB), ("cuda", 8, "1.5 GiB", 3 * GIB // 2), ("cpu", 8, "8GiB", 0)],

@@ -57,25 +57,6 @@ def test_a_changed_result_makes_the_pages_stale_until_they_are_written(copy: Pat
     assert f"| {claim} | **missed** |" in (copy / "docs/results.md").read_text()
 
 
-def test_the_chart_and_the_table_of_readme_show_the_same_seconds(copy: Path) -> None:
-    seconds = {"algorithms": 40.0, "hasten": 10.0}
-    results = {f"{arm}/to_{level}_s": {"raw": [value, value + 2, value + 4]}
-               for arm, value in seconds.items() for level in ("0.80", "0.85", "0.87", "0.88")}  # fmt: skip
-    results["algorithms/to_0.85_at_least_s"] = results.pop("algorithms/to_0.85_s")
-    results["hasten/best"] = {"raw": [0.87]}
-    record = json.loads(next((ROOT / "benchmarks/results").glob("step_*.json")).read_text())
-    record |= {"bench": "ladder_hippocampus_algorithms_hasten", "date": "2030-01-01", "results": results}
-    record["claims"] = [{"name": "hippocampus, Dice 0.87: x", "value": 4.0, "goal": ">= 5", "holds": False}]
-    record["settings"] = {"rungs": {name: {"label": name} for name in seconds}}
-    path = copy / "benchmarks/results/ladder_hippocampus_algorithms_hasten_amd-epyc_2030-01-01.json"
-    path.write_text(json.dumps(record))
-    assert tool(copy).returncode == 0
-    drawn = (copy / "docs/ladder.svg").read_text()
-    assert "over 42 s, stopped" in drawn
-    assert ">12 s<" in drawn
-    assert "| seconds to Dice 0.85 on the hippocampus | 12.0 | more than 42.0 |" in (copy / "README.md").read_text()
-
-
 def test_what_another_machine_measured_changes_no_figure_but_is_listed(copy: Path) -> None:
     record = json.loads(next((copy / "benchmarks/results").glob("step_amd-*.json")).read_text())
     record |= {"date": "2030-01-01", "hardware": record["hardware"] | {"card": "Some GPU"}}

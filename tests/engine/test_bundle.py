@@ -43,7 +43,7 @@ def by_monai(bundle: Path, images: Path, out: Path) -> None:
     }
     code = block.replace("{}", repr(words))
     process = Program("-c", code)
-    _, errors = process.communicate(timeout=200)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-3000:]
 
 

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> list[Any]:
-    return run_ranks("tests.engine.rank_runs", 2, folder, timeout_s=200)
+    return run_ranks("tests.engine.rank_runs", 2, folder, timeout_s=600)
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ if size > 1:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
 for number, scenario in enumerate(scenarios):
     asked = None
-    with StopRequest(every=scenario["every"], timeout_s=60) as stop, Saver() as saver:
+    with StopRequest(every=scenario["every"], timeout_s=300) as stop, Saver() as saver:
         for step in range(1, 1_000_000):
             time.sleep(0.002 * rank)  # ranks of different speed, which nothing else brings together
             if step == 3 and not scenario["sends"]:
@@ -152,7 +152,7 @@ def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterato
 
 def finished(ranks: list[Program]) -> list[int]:
     for rank in ranks:
-        output = rank.communicate(timeout=120)[1]
+        output = rank.communicate(timeout=600)[1]
         assert "Traceback" not in output, output
     return [rank.returncode for rank in ranks]
 

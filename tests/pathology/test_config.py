@@ -1,30 +1,17 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 
-from hasten.config.load import dump_run
 from hasten.config.resume_rules import flat
-from hasten.pathology.config import DETECTION_RULES, DetectionConfig, is_detection_run, load
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 
 
 def test_settings_and_overrides_make_a_run() -> None:
     config = load({"tiles": {"size": 96}, "train": {"epochs": 3}}, ["train.epochs=5", "detect.rates=[1, 2]"])
     assert (config.tiles.size, config.train.epochs, config.detect.rates) == (96, 5.0, (1.0, 2.0))
     assert load() == DetectionConfig()
-
-
-def test_what_is_dumped_is_read_back(tmp_path: Path) -> None:
-    config = load(None, ["data.source=/slides", "tiles.mpp=0.5", "augment.zoom_range=[0.8, 1.2]", "train.target=0.9"])
-    path = tmp_path / "run.yaml"
-    path.write_text(dump_run(config))
-    assert load(path) == config
-    assert is_detection_run(tmp_path)
-    path.write_text("data: {source: x}\n")
-    assert not is_detection_run(tmp_path)
-    assert not is_detection_run(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(

@@ -64,19 +64,6 @@ def test_a_recipe_of_one_s_own_may_name_its_data_beside_it(twelve: Path) -> None
         run_of(load_recipe(path))
 
 
-def test_labels_that_are_declared_outside_the_recipe_s_classes_are_told(twelve: Path, tmp_path: Path) -> None:
-    listing = json.loads((twelve / "dataset.json").read_text())
-    listing["labels"] = {**listing["labels"], "2": "liver", "7": "kidney"}
-    for kind in ("imagesTr", "labelsTr"):
-        (tmp_path / kind).symlink_to(twelve / kind)
-    (tmp_path / "dataset.json").write_text(json.dumps(listing))
-    with pytest.raises(ValueError) as error:
-        run_of(load_recipe("spleen"), [f"data.source={tmp_path}"])
-    output = str(error.value)
-    assert output.startswith(f"{tmp_path / 'dataset.json'}: declares the label values 2, 7")
-    assert "spleen has only the classes 0 (background), 1 (spleen)" in output
-
-
 def test_labels_that_voxels_hold_outside_the_recipe_s_classes_are_told_with_the_file(tmp_path: Path) -> None:
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
     with pytest.raises(ValueError, match=r"labels/cells_000\.png: .*values 1, .*recipe membrane"):
@@ -110,14 +97,6 @@ def test_values_that_a_declared_set_holds_beyond_are_told_before_training(twelve
     config = run_of(load_recipe("spleen"), overrides, twin=load_recipe("spleen").reduced)
     with pytest.raises(ValueError, match=r"phantom_002\.nii\.gz: .*not declared: 5"):
         train(config, tmp_path / "run")
-
-
-def test_a_remote_source_needs_a_split_of_its_own() -> None:
-    url = "https://host/Task09_Spleen/dataset.json"
-    with pytest.raises(ValueError, match=r"in a folder here; fetch .*or say how to split"):
-        run_of(load_recipe("spleen"), [f"data.source={url}"])
-    config = run_of(load_recipe("spleen"), [f"data.source={url}", "data.split.by=fraction"])
-    assert config.data.source == url
 
 
 def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tmp_path: Path) -> None:

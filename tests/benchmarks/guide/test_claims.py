@@ -9,8 +9,6 @@ import torch
 
 from benchmarks.guide.claim import Budget
 from benchmarks.guide.claims import CLAIMS
-from benchmarks.guide.claims.pointwise import _jitter_batch, _jittered, _pictures
-from benchmarks.guide.nets import peak_bytes
 from benchmarks.guide.ranks import ranks
 from benchmarks.guide.run import run_guide
 
@@ -51,23 +49,6 @@ def test_claims_about_a_gpu_are_not_measured_without_one():
     for result in run_guide(claims, seconds=60.0):
         assert result.outcome.verdict == "not measured"
         assert "CUDA device" in result.outcome.why
-
-
-def test_peak_bytes_counts_what_is_held_at_once():
-    def call():
-        held = torch.ones(1000)
-        return held, torch.ones(500), torch.ones(500)
-
-    assert peak_bytes(call, "cpu") == 4 * 2000
-
-
-def test_both_ways_of_the_colour_jitter_change_the_picture_alike():
-    pictures = _pictures(3, 32)
-    one = torch.stack([_jittered(picture) for picture in pictures])
-    batch = _jitter_batch(torch.from_numpy(pictures))
-    assert (one - batch).abs().mean() < 0.01
-    unchanged = torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255
-    assert (batch - unchanged).abs().mean() > 0.03
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import torch
 from benchmarks.guide.claim import Guidance, Outcome
 from benchmarks.guide.claims import CLAIMS
 from benchmarks.guide.run import chosen, run_guide
-from hasten.observe.compare import Compared, Comparison
 
 
 class Clock:
@@ -25,13 +24,6 @@ class Clock:
 
 
 HELD = Outcome(verdict="holds", measured="2.00x (1.90 to 2.10), new")
-
-
-def comparison(rounds: int, others: float) -> Comparison:
-    arm = Compared(arm="new", base_s=2.0, arm_s=1.0, low=1.0, high=3.0, verdict="unclear", why="busy")
-    return Comparison(
-        base="old", seconds={"old": [1.0] * rounds, "new": [1.0] * rounds}, others=others, arms={"new": arm}
-    )
 
 
 def guidance(name, run=lambda budget: HELD, **known):
@@ -90,23 +82,6 @@ def test_a_claim_that_fails_does_not_cost_the_others():
     assert first.outcome.verdict == "not measured"
     assert first.outcome.why == "failed: RuntimeError: no such kernel"
     assert second.outcome.verdict == "holds"
-
-
-@pytest.mark.parametrize(
-    ("actual", "times"),
-    [(comparison(9, others=1.2), 2), (comparison(3, others=0.0), 2), (comparison(9, others=0.0), 1)],
-    ids=["busy", "few rounds", "spread"],
-)
-def test_only_what_others_disturbed_is_measured_again(actual, times):
-    asked = []
-
-    def run(budget):
-        asked.append(budget)
-        return Outcome(verdict="can't tell", comparison=actual) if len(asked) == 1 else HELD
-
-    (result,) = run_guide([guidance("one", run)], seconds=30.0)
-    assert len(asked) == times
-    assert result.outcome.verdict == ("holds" if times == 2 else "can't tell")
 
 
 def test_the_process_is_left_as_it_was_also_after_an_error():

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.ladder import loop
 from benchmarks.ladder.arms import hasten, monai, program
 from benchmarks.ladder.chain import network_of
-from benchmarks.ladder.loop import may_autocast
 from benchmarks.ladder.record import PHASES
 from benchmarks.ladder.rungs import RUNGS
 from benchmarks.ladder.task import Task, write_task
@@ -51,7 +49,7 @@ def test_rungs_of_monai(rung: str, changes: dict[str, Any], make_task: Callable[
     assert [point["epoch"] for point in result["curve"]] == [1, 2]
 
 
-@pytest.mark.parametrize("changes", [REGIONS, FLAT_TASK], ids=["regions", "2-D"])
+@pytest.mark.parametrize("changes", [REGIONS, pytest.param(FLAT_TASK, marks=pytest.mark.slow)], ids=["regions", "2-D"])
 def test_batch_program_in_monais_loop(changes: dict[str, Any], make_task: Callable[..., Task], run_arm: Run) -> None:
     result = run_arm(program.main, make_task(**changes), "--max-epochs", "1")
     assert result["arm"] == "program"
@@ -99,20 +97,6 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     own = hasten.hasten_config(dataclasses.replace(given, task=budget))
     assert (own.train.budget, own.train.max_seconds) == ("10min", None)
     assert own.network == config.network
-
-
-def test_autocast_is_left_out_where_a_cpu_gets_it_wrong(
-    make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    monkeypatch.setattr(loop, "cpu_has_bf16", lambda: True)
-    assert may_autocast(make_task(patch=(8, 16, 12)), cpu)
-    assert not may_autocast(make_task(patch=(8, 16, 8)), cpu)
-    assert may_autocast(make_task(patch=(8, 16, 8)), cuda)
-    assert may_autocast(make_task(**FLAT_TASK), cpu)
-    monkeypatch.setattr(loop, "cpu_has_bf16", lambda: False)
-    assert not may_autocast(make_task(patch=(8, 16, 12)), cpu)
-    assert may_autocast(make_task(patch=(8, 16, 12)), cuda)
 
 
 def test_every_rung_has_its_arm() -> None:

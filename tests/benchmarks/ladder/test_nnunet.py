@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.ladder.arms import nnunet
-from benchmarks.ladder.nnunet_raw import DATASET, read_classes, write_raw, write_split
+from benchmarks.ladder.nnunet_raw import DATASET, write_raw, write_split
 from benchmarks.ladder.task import Task, TaskCase, write_task
 from hasten.config.schema import PrepareConfig
 from hasten.config.settled import PlannedNetwork
@@ -92,19 +92,6 @@ def test_files_that_nnunet_reads_are_linked(tmp_path: Path) -> None:
         "numTraining": 2,
         "file_ending": ".nii.gz",
     }
-
-
-def test_label_values_become_class_indices(tmp_path: Path) -> None:
-    cases = volumes(tmp_path / "set", 2, values=(4, 9))
-    given = task(cases, labels={0: "background", 4: "shell", 9: "core"})
-    folder = write_raw(given, tmp_path / "raw")
-    assert (folder / "imagesTr/p0_0000.nii.gz").is_symlink()
-    written = nib.load(folder / "labelsTr/p0.nii.gz").get_fdata()
-    stated = nib.load(cases[0].label).get_fdata()
-    assert np.array_equal(written == 1, stated == 4)
-    assert np.array_equal(written == 2, stated == 9)
-    assert np.array_equal(read_classes(cases[0], given), written.transpose(2, 1, 0))
-    assert described(folder)["labels"] == {"background": 0, "shell": 1, "core": 2}
 
 
 def test_the_split_is_the_tasks(tmp_path: Path) -> None:
