@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from hasten.cases.phantom import write_phantoms
-from hasten.config.load import dump_run
+from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import autotune, compose, loop, measure, run, sampling
+from hasten.engine.resume import resumed_run
 from hasten.engine.run import train
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -341,6 +342,21 @@ def test_settings_that_change_are_told_and_recorded(
     assert metrics(out, "resumed") == [{"kind": "resumed", "step": 5, "changed": changed}]
     assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(results[2].split()[-4]), rel=0.01)
     assert any("train.learning_rate" in note for note in read_run(out).notes)
+
+
+def test_a_run_keeps_the_digest_of_its_chain_and_another_chain_has_its_own() -> None:
+    chain = "augment.chain=/one.py:mine"
+    before = load_run(None, [chain, "augment.digest=abc"])
+    config, changes = resumed_run(before, load_run(None, [chain]))
+    assert (config, changes) == (before, {})
+    config, changes = resumed_run(before, load_run(None, [chain, "augment.digest=def"]))
+    assert changes == {"augment.digest": ("abc", "def")}
+    for also in ([], ["augment.digest=abc"]):  # as run.yaml has it
+        config, changes = resumed_run(before, load_run(None, ["augment.chain=/two.py:mine", *also]))
+        assert config.augment.digest is None
+        assert changes == {"augment.chain": ("/one.py:mine", "/two.py:mine")}
+    config, changes = resumed_run(before, load_run(None, ["augment.preset=nnunet"]))
+    assert config.augment.digest is None
 
 
 def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
