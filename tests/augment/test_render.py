@@ -40,7 +40,7 @@ def untraced() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dims", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("name", chains(3))
 def test_a_traced_batch_of_several_channels_is_the_batch(name: str, dims: int) -> None:
     chain, channels = chains(dims)[name]
@@ -58,7 +58,7 @@ def test_a_traced_batch_of_several_channels_is_the_batch(name: str, dims: int) -
         assert torch.allclose(result[key], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dims", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_drawing_is_one_graph_too(dims: int) -> None:
     chain, channels = chains(dims)["default"]
     shapes = [(1 if dims == 2 else side, 12, side) for side in (9, 6, 11)]

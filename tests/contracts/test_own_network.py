@@ -84,7 +84,7 @@ def make(folder: Path, source: Path, tmp_path: Path) -> Make:
         pytest.param("Net", ("network.args.width=6",), marks=pytest.mark.slow),
         ("Net", ("network.args={heads: true}",)),
         pytest.param("Net", ("network.args={heads: true, always: true}",), marks=pytest.mark.slow),
-        ("Net", ("network.args={by_values: true}", "train.compile=true")),
+        pytest.param("Net", ("network.args={by_values: true}", "train.compile=true"), marks=pytest.mark.slow),
         pytest.param("Fixed", (), marks=pytest.mark.slow),
     ],
     ids=["plain", "heads", "heads in evaluation", "by values", "fixed size"],

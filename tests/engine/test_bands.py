@@ -102,8 +102,7 @@ def test_several_volumes_each_come_once() -> None:
     assert all(torch.equal(one[number], many[number]) for number in one)
 
 
-@pytest.mark.parametrize("new_shape", [(48, 64, 64), (60, 80, 72)])
-@pytest.mark.parametrize("classes", [5, 20])
+@pytest.mark.parametrize(("new_shape", "classes"), [((48, 64, 64), 20), ((60, 80, 72), 5)])
 def test_the_scores_held_stay_within_the_budget(
     classes: int, new_shape: Triple, monkeypatch: pytest.MonkeyPatch
 ) -> None:

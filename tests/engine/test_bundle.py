@@ -113,7 +113,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "swinunetr" else ()) for name in NETWORKS]
+)
 def test_every_network_of_monai_is_built_alike(tmp_path: Path, name: str) -> None:
     settings = NETWORKS[name]
     strides = ((2, 2, 2),) * (len(settings["channels"]) - 1)

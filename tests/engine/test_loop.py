@@ -184,6 +184,7 @@ def test_other_ways_to_train_resume_too(
     assert_same_run(out, whole)
 
 
+@pytest.mark.slow  # in one step: tests/nets/recompute
 def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
     train(make("network.dropout=0"), whole)

@@ -90,7 +90,7 @@ def test_without_a_limit_nothing_is_paced() -> None:
     assert (run.steps, run.validations, paced.pace) == (STEPS, STEPS // EVERY, 1.0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     seconds=st.floats(60, 3000), step_s=st.lists(st.floats(0.02, 2.0), min_size=1, max_size=9),
     validation_s=st.floats(0.1, 8.0), estimate=st.floats(0.1, 20.0), has_target=st.booleans(),

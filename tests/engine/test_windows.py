@@ -257,7 +257,7 @@ class Normed(nn.Module):
         return self.layers(batch)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 50])
+@pytest.mark.parametrize("batch_size", [3])
 def test_constant_windows_go_through_the_network_once_for_each_value(batch_size: int) -> None:
     generator = torch.Generator().manual_seed(0)
     volumes = [torch.zeros(2, 24, 30, 40), torch.zeros(2, 5, 30, 9), torch.zeros(2, 20, 20, 20)]

@@ -183,6 +183,7 @@ def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
     assert not (out / LOCK).exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Path) -> None:
     settings, out = tmp_path / "slides.yaml", tmp_path / "run"
     settings.write_text(f"kind: detection\ndata: {{source: {phantoms}}}\n")
