@@ -289,9 +289,12 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, data: Path, out: Path, monk
             raise PermissionError(13, "Permission denied", str(path))
         return original(path, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", open_)
-        refused(lambda: train(data, out), tmp_path, str(image_of(data)), "Permission denied")
+    def start() -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", open_)
+            return train(data, out)
+
+    refused(start, tmp_path, str(image_of(data)), "Permission denied")
     assert train(data, out).exit_code == 0
 
 
