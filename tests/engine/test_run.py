@@ -405,15 +405,15 @@ def test_a_full_disk_says_how_to_go_on(
     out, plain = tmp_path / "run", loop.write_checkpoint
 
     def full(path: Path, content: dict[str, Any]) -> None:
-        if content["step"] == 8:
+        if content["step"] == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
         plain(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "write_checkpoint", full)
         with pytest.raises(ValueError, match=r"No space left on device.*hasten train --resume --out"):
-            train(make(), out)
-    assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 4
+            train(make("train.checkpoint_every=2"), out)
+    assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 2
     assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
 
 
