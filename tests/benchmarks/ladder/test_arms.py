@@ -115,7 +115,7 @@ def test_rungs_as_programs(rung: Any, make_task: Callable[..., Task], tmp_path: 
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.ladder.arms.{rung.module}", "--task", str(tmp_path / "t.json"),
          "--out", str(out), "--threads", "1", *rung.flags, *epochs],
-        capture_output=True, text=True, timeout=240,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     seconds = json.loads(out.read_text())["seconds"]
