@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,14 +40,6 @@ class Machine:
         self.tried.append(count)
         if count > self.largest:
             raise self.error
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # these nets are too small for more
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
