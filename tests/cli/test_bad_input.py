@@ -424,3 +424,13 @@ def test_a_run_that_fits_no_plan(tmp_path: Path, data: Path, out: Path) -> None:
         plan.write_text(text)
         refused(lambda: run("train", data, "--plan", plan, *TINY, "--out", out), tmp_path, str(plan), message)
         assert not out.exists()
+
+
+def test_a_plan_that_was_edited_is_not_lost(tmp_path: Path, data: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("plan", data, "--out", plan).exit_code == 0
+    before = plan.read_text()
+    plan.write_text("edited")
+    refused(lambda: run("plan", data, "--out", plan), tmp_path, str(plan), "exists; add --overwrite")
+    assert run("plan", data, "--out", plan, "--overwrite").exit_code == 0
+    assert plan.read_text() == before

@@ -190,3 +190,11 @@ def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path
     assert output["diagnosis"]["sentence"] in (out / "doctor.html").read_text()
     assert [path.name for path in folder.iterdir()] == [RUN_YAML]
     assert (folder / RUN_YAML).read_bytes() == before
+
+
+def test_a_runs_folder_is_not_written_into(app, calls, phantoms, tmp_path: Path):
+    (tmp_path / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
+    completed = invoke(app, tmp_path, "--out", tmp_path)
+    assert completed.exit_code == 2
+    assert "holds a run" in completed.output
+    assert {path.name for path in tmp_path.iterdir()} == {RUN_YAML}

@@ -156,3 +156,25 @@ def test_what_monai_alone_cannot_do(name: str, dims: int, prepare: dict[str, Any
     content = {"labels": LABELS, "channels": CHANNELS, "spatial_dims": dims}
     with pytest.raises(ValueError, match=message):
         bundle_files(content, config, torch.nn.Identity(), where="best.pt")
+
+
+def test_a_folder_that_exists_is_replaced_only_by_overwrite(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    bundle = tmp_path / "bundle"
+    export_weights(run, bundle, "bundle")
+    (bundle / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="exists; choose another --out, or add --overwrite"):
+        export_weights(run, bundle, "bundle")
+    export_weights(run, bundle, "bundle", overwrite=True)
+    monkeypatch.setattr("hasten.engine.outputs.replacing", full)
+    with pytest.raises(ValueError, match=r"metadata.json: .*\(No space left on device\); free some"):
+        export_weights(run, tmp_path / "full", "bundle")
+    monkeypatch.undo()
+    assert (bundle / "notes.txt").read_text() == "mine"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"file: exists; choose another --out$"):
+        export_weights(run, tmp_path / "file", "bundle", overwrite=True)

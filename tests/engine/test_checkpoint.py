@@ -360,3 +360,33 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, va
     with pytest.raises(ValueError, match=r"last\.pt\.extra\.list\[1\]: .* read back.*save tensors"):
         write_checkpoint(saved, {"extra": {"list": [1, value]}})
     assert saved.read_bytes() == before
+
+
+def test_it_has_the_permissions_of_a_plain_file(saved: Path) -> None:
+    plain = saved.with_name("plain")
+    plain.touch()
+    assert saved.stat().st_mode == plain.stat().st_mode
+
+
+def test_something_else_with_a_right_checksum_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    body = b"not a zip file"
+    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
+    with pytest.raises(ValueError, match="not a checkpoint as Hasten writes it"):
+        read_checkpoint(path)
+
+
+def test_what_is_no_dict_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save([1, 2], buffer)
+    body, path = buffer.getvalue(), tmp_path / "last.pt"
+    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
+    with pytest.raises(ValueError, match="it holds a list"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("more", [b"\0", b"x" * TRAILER])
+def test_bytes_after_the_end_are_detected(saved: Path, more: bytes) -> None:
+    saved.write_bytes(saved.read_bytes() + more)
+    with pytest.raises(ValueError, match="damaged"):
+        read_checkpoint(saved)

@@ -146,3 +146,39 @@ def test_what_a_kill_left_half_written_is_swept_away(tmp_path: Path) -> None:
     assert made.newest() is None
     made.write(content(1))
     assert names(tmp_path) == [".best.pt.0a1b2c3d", "last.pt"]
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    others = ["best.pt", "last-good.pt", "last-00000001.pt.txt", ".best.pt.ab12", "notes"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    filled(tmp_path, 1, 2, 3, keep=1)
+    assert names(tmp_path) == sorted([*others, "last.pt"])
+
+
+def test_fewer_are_kept_from_now_on(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2, 3, 4)
+    filled(tmp_path, 5, keep=1)
+    assert names(tmp_path) == ["last.pt"]
+
+
+def test_those_of_a_course_that_was_given_up_go(tmp_path: Path) -> None:
+    """Taken back to step 10 by hand, the run writes step 15: 20 and 30 are not its past."""
+    filled(tmp_path, 10, 20, 30, 40)
+    (tmp_path / "last.pt").unlink()
+    (tmp_path / "last-00000030.pt").unlink()
+    write_checkpoint(tmp_path / "last.pt", content(10))
+    filled(tmp_path, 15)
+    assert names(tmp_path) == ["last-00000010.pt", "last.pt"]
+
+
+def test_a_failed_write_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = filled(tmp_path, 10, 20, 30)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_folder, "write_checkpoint", fail)
+            with pytest.raises(OSError, match="No space"):
+                made.write(content(40))
+        assert [read_checkpoint(path)["step"] for path in made.paths()] == [30, 30, 20, 10]
+    made.write(content(40))
+    assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]

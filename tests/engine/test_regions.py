@@ -213,3 +213,13 @@ def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path:
 def test_what_makes_no_sense_is_told_before_anything_is_trained(source: Path, override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan_run(config_of(source, override))
+
+
+def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path, tmp_path: Path) -> None:
+    image = source / "images" / "case0.nii.gz"
+    (tmp_path / "enhancing").mkdir()
+    (tmp_path / "enhancing" / "case0.nii.gz").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="exists; add --overwrite"):
+        predict(run, image, tmp_path, regions=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
+    assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]

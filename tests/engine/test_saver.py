@@ -124,3 +124,19 @@ def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> N
     assert other["network"]._metadata == network.state_dict()._metadata  # type: ignore[attr-defined]
     shared = other["network"]
     assert shared["again.weight"].data_ptr() == shared["0.weight"].data_ptr()
+
+
+def test_close_waits_for_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    with Saver() as saver:
+        saver.save({"step": 1, "tensor": torch.ones(100_000)}, partial(write_checkpoint, path))
+    assert read_checkpoint(path)["step"] == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_is_raised_on_closing() -> None:
+    saver = Saver()
+    saver.save({"step": 1}, fail)
+    with pytest.raises(OSError, match="No space"):
+        saver.close()
+    saver.close()

@@ -15,7 +15,8 @@ from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.engine.evaluation.evaluate import evaluate, read_evaluation
-from hasten.engine.postprocess import postprocessed, read_cleanings
+from hasten.engine.evaluation.settings import evaluate_run
+from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run_plan import read_cases
 from hasten.observe.rundir import RUN_YAML
@@ -128,3 +129,15 @@ def test_training_cases_among_those_that_are_scored_are_counted(
         (out / "prediction.json").unlink()
         assert evaluate(out, source_of_images, surfaces=False).trained_on == {}
         assert evaluate(out, source_of_images, run=run, surfaces=False).trained_on == trained_cases
+
+
+def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = run / "postprocessing.yaml"
+    try:
+        write_cleanings(run, {3: Cleaning(min_volume_mm3=3.0)})
+        path.write_text(path.read_text().replace("3.0", "4.0"))
+        evaluate_run(run, postprocessing=True, surfaces=False)
+        assert "was edited, and is kept" in caplog.text
+        assert read_cleanings(run, {"3": "a"})[3].min_volume_mm3 == 4.0
+    finally:
+        path.unlink()
