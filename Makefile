@@ -37,7 +37,7 @@ DRY_INTERPRETED := tests/sample/test_random_triton.py $(addprefix tests/augment/
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
-	@echo "make lint      style, types, layers, spelling, sizes"
+	@echo "make lint      style, types, layers, spelling, sizes, docstrings"
 	@echo "make docs      build the documentation into docs/_build/html; a broken link or name fails"
 	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
 	@echo "make test      lint, documentation and the fast tests"
@@ -77,6 +77,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/python tools/check_size.py
+	$(BIN)/python tools/check_docstrings.py
 
 docs: $(READY)
 	$(BIN)/python tools/benchmark_tables.py --check

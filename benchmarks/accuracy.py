@@ -3,10 +3,8 @@
 `folds`: `hasten train DATA --folds all train.budget=...` on the hippocampus, one fold after another, scored on the
 images' own voxels. `ensemble`: the same with several seeds, whose runs predict a fold's cases together. `learning`:
 each choice on its own against the same base, by steps, which no load of the machine changes, on another split
-(data.split.seed=1) than the folds (seed 0). `candidates`: the same for what is no setting of Hasten, or was not enough
-of a gain to become its default. `sampling`: for the order of cases, and their mirroring. `recipe`: steps and patch
-sizes of the recipe `hippocampus`, on that split too. `start`: seconds from the start of the process to the first step,
-of a second run of the same task.
+(data.split.seed=1) than the folds (seed 0). `recipe`: steps and patch sizes of the recipe `hippocampus`, on that split
+too. `start`: seconds from the start of the process to the first step, of a second run of the same task.
 """
 
 from __future__ import annotations
@@ -53,30 +51,6 @@ CHOICES = {
     "Dice and focal loss": "loss.name=dice_focal",
 }
 """Overrides by name; each is compared with the first."""
-CANDIDATES = {
-    "base": "",
-    "smaller patches at first": CHOICES["smaller patches at first"],
-    "smaller patches at first, in two stages": "sample.stages=[[0.3,0.5],[0.6,0.75]]",
-    "smaller patches at first, deep supervision": "sample.stages=[[0.4,0.5]] network.deep_supervision=2",
-    "label smoothing 0.1": "loss.name=hasten.nets.losses:DiceCELoss loss.args="
-    '{"include_background":false,"batch":true,"to_onehot_y":true,"softmax":true,"label_smoothing":0.1}',
-    "foreground counts twice": 'loss.name=benchmarks.ours.candidates:weighted_dice_ce loss.args={"weight":2.0}',
-    "dirac initialization": "",
-    "whitening first convolution": "",
-    "residual encoder, stochastic depth 0.1": "network.name=residualencoderunet",
-    "SOAP, half the learning rate": "train.learning_rate=0.004",
-    "SOAP, a quarter of it": "train.learning_rate=0.002",
-    "schedule-free AdamW, half the learning rate": "train.schedule=constant train.ema=0 train.learning_rate=0.004",
-    "schedule-free AdamW, a quarter of it": "train.schedule=constant train.ema=0 train.learning_rate=0.002",
-}
-"""Overrides by name, some of them for code of `benchmarks.ours.candidates` that Hasten does not have."""
-SAMPLING = {
-    "base": "",
-    "mirrored at random": "sample.flip_prob=[0.5,0.5,0.5]",
-    "mirrored in turn": "sample.flip_prob=[0.5,0.5,0.5]",
-    "hard cases more often": "",
-}
-"""The same for the order and the mirroring of cases."""
 _SLOW = "train.learning_rate=0.01"
 _TWO_STAGES = f"{_SLOW} sample.stages=[[0.3,0.5],[0.6,0.75]]"
 _WHOLE = "sample.patch=[40,56,40] sample.batch_size=2"
@@ -96,7 +70,7 @@ RECIPE = {
 }
 """Overrides by name of the recipe; the last one is the recipe itself. In float32, which every processor has."""
 FIXED = (f"train.precision={'bf16' if cpu_has_bf16() else 'fp32'}", "train.channels_last=true")
-"""Of `learning` and `candidates`, so that no measurement on a loaded machine decides them."""
+"""Of `learning`, so that no measurement on a loaded machine decides them."""
 TINY = ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]", "network.channels=[4,8]", "infer.patch=[16,16,16]",
         "sample.compile=false", "train.compile=false")  # fmt: skip
 
@@ -107,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts=part_arguments(PARTS),
         budget={"default": "5min", "help": "folds: time of each fold, 5min or 30min for the goals; default 5min"},
         folds={"default": "all", "help": "folds: all, or numbers such as 0,1"},
-        steps={"type": int, "default": 1500, "help": "learning, candidates, sampling: steps of each run; default 1500"},
-        choices={"nargs": "+", "choices": CHOICES | CANDIDATES | SAMPLING | RECIPE, "metavar": "NAME",
-                 "help": "learning, candidates, sampling, recipe: these get all seeds, the others the first one; "
+        steps={"type": int, "default": 1500, "help": "learning: steps of each run; default 1500"},
+        choices={"nargs": "+", "choices": CHOICES | RECIPE, "metavar": "NAME",
+                 "help": "learning, recipe: these get all seeds, the others the first one; "
                  "default all"},
-        seeds={"type": int, "help": "learning, candidates, sampling, recipe, ensemble: runs of each choice, or of a "
+        seeds={"type": int, "help": "learning, recipe, ensemble: runs of each choice, or of a "
                "fold; default 3, quick 1"},
         work={"type": Path, "help": "keep the runs here, and reuse those that are there"},
     )  # fmt: skip
@@ -211,14 +185,6 @@ def learning(given: argparse.Namespace) -> Part:
     return _choices(given, CHOICES)
 
 
-def candidates(given: argparse.Namespace) -> Part:
-    return _choices(given, CANDIDATES)
-
-
-def sampling(given: argparse.Namespace) -> Part:
-    return _choices(given, SAMPLING)
-
-
 def recipe(given: argparse.Namespace) -> Part:
     claims, results, settings = _choices(given, RECIPE, _recipe_config)
     del settings["steps"]  # each choice has its own
@@ -242,14 +208,11 @@ def _dice(
 ) -> float:
     """Of the last validation: no choice gains by being validated more often."""
     import hasten
-    from benchmarks.ours.candidates import contexts
 
     asked = [*SPLIT, *FIXED, f"train.steps={steps}", f"train.validate_every={steps}", f"train.seed={seed}"]
     out = given.work / f"{name.replace(' ', '_').replace(':', '').replace(chr(39), '')}_{steps}_{seed}"
     if not (out / "summary.json").is_file():
-        context = contexts(given.data).get(name, nullcontext)
-        with context():
-            hasten.train(config(given, *asked, *overrides), out)
+        hasten.train(config(given, *asked, *overrides), out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float([row["dice"] for row in rows if row["kind"] == "validation"][-1])
 
@@ -276,8 +239,7 @@ def _summary(run: Path) -> dict[str, Any]:
     return content
 
 
-PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "candidates": candidates, "sampling": sampling,
-         "recipe": recipe, "start": start}  # fmt: skip
+PARTS = {"folds": folds, "ensemble": ensemble, "learning": learning, "recipe": recipe, "start": start}
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,6 @@ from hasten.cases.public import data_home
 from hasten.config.load import load_run
 from hasten.config.schema import CacheConfig
 from hasten.files import expanded
-from hasten.nets.cpu import build
 
 
 @pytest.fixture
@@ -52,11 +51,3 @@ def test_without_a_home_folder_the_variables_are_named(tmp_path: Path, monkeypat
     assert cache_dir(CacheConfig(dir=str(tmp_path))) == tmp_path
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path))
     assert cache_dir(CacheConfig()) == tmp_path
-
-
-@pytest.mark.usefixtures("homeless")
-def test_without_a_home_folder_building_ahead_is_left_out() -> None:
-    build._built.cache_clear()
-    build._build_for_cpu()  # raises nothing: a run has torch's operations then
-    with pytest.raises(ValueError, match=r"\$HASTEN_CACHE"):
-        build.library()

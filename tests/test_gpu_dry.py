@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,22 +9,6 @@ from torch import Tensor, nn
 from tests.nets.examples import NETWORKS, image_of, network_of
 from tools.gpu_dry.backward import backward
 from tools.gpu_dry.own import Drifts
-from tools.gpu_dry.traffic import Traffic, over_budget, read_budget, write_budget
-
-
-def test_a_budget_is_passed_by_one() -> None:
-    result = Traffic(launches=3, volumes=2, batches=3.0)
-    assert over_budget(result, {"launches": 3, "volumes": 2, "batches": 3.0}) == []
-    assert over_budget(result, {"launches": 2, "batches": 2.9}) == ["launches: 3 above 2", "batches: 3.0 above 2.9"]
-
-
-def test_a_part_of_the_budget_is_written_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "budget.json"
-    file.write_text('{"builds": {"a": {"launches": 9}}, "fused": {"gone": {"launches": 1}}}')
-    monkeypatch.setattr("tools.gpu_dry.traffic._BUDGET", file)
-    write_budget("fused", {"b": Traffic(3, 2, 1.5)})
-    assert read_budget("fused") == {"b": {"launches": 3, "volumes": 2, "batches": 1.5}}
-    assert read_budget("builds") == {"a": {"launches": 9}}
 
 
 def gradients(network: nn.Module, image: Tensor, run: object) -> list[Tensor]:

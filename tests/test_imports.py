@@ -19,10 +19,15 @@ def file_of(module: str) -> Path | None:
 
 
 @cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def names_in(file: Path) -> set[str] | None:
     """What a module defines or imports outside of its functions; None if its attributes are made at run time."""
     names: set[str] = set()
-    pending: list[ast.AST] = list(ast.parse(file.read_text(encoding="utf-8")).body) if file.suffix else []
+    pending: list[ast.AST] = list(parsed(file).body) if file.suffix else []
     while pending:
         node = pending.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -36,7 +41,7 @@ def names_in(file: Path) -> set[str] | None:
 
 
 def missing(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         imported = [(alias.name, None) for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             imported = [(node.module, alias.name) for alias in node.names]

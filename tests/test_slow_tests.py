@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tools.slow_tests import lines, main, times
+from tools.slow_tests import lines, times
 
 REPORT = """<testsuites><testsuite name="pytest">
 <testcase classname="tests.engine.test_loop" name="test_a[1]" time="2.5"/>
@@ -30,9 +28,3 @@ def test_the_slowest_come_first_and_files_and_folders_add_up(tmp_path: Path) -> 
         "     1.0 s  tests/test_examples.py",
         "8 s in 3 tests",
     ]
-
-
-def test_a_missing_report_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["slow_tests.py", str(tmp_path / "none.xml")])
-    with pytest.raises(SystemExit, match="run `make test` first"):
-        main()

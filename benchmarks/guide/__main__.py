@@ -18,7 +18,7 @@ def measure(
         list[str] | None, typer.Option(metavar="NAME", help="Measure this claim only; may be given several times.")
     ] = None,
     seconds: Annotated[float, typer.Option(parser=duration_from(5), help="Bound on the whole of it.")] = 180.0,
-    out: Annotated[Path | None, typer.Option(help="Folder for guide.json and guide.html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for guide.json.")] = None,
 ) -> None:
     """Say which advice of the published tuning guides holds on this machine."""
     from rich.console import Console
@@ -38,8 +38,7 @@ def measure(
     console.print(terminal_table(results))
     console.print(summary(results))
     if out is not None:
-        for path in write(out, results, budget_s=seconds, environment=facts):
-            echo(f"wrote      {path}")
+        echo(f"wrote      {write(out, results, budget_s=seconds, environment=facts)}")
 
 
 if __name__ == "__main__":

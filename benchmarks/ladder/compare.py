@@ -25,7 +25,7 @@ def compare(
     source: Annotated[
         str, typer.Argument(metavar="RECIPE|DATASET", help="A recipe's name, a data set, or a run's YAML.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for ladder.json, ladder.svg and ladder.html.")],
+    out: Annotated[Path, typer.Option(help="Folder for ladder.json and ladder.svg.")],
     overrides: Overrides = None,
     phantom: Annotated[bool, typer.Option("--phantom", help="On phantoms of the recipe's size.")] = False,
     reduced: Annotated[bool, typer.Option("--reduced", help="On the recipe's small phantoms.")] = False,
@@ -33,9 +33,7 @@ def compare(
     rungs: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="These rungs only; several times, or with commas.")
     ] = None,
-    peer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Also nnunet, torchio or lightning; as --rungs.")
-    ] = None,
+    peer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also nnunet; as --rungs.")] = None,
     target: Annotated[
         float | None, typer.Option(min=0, max=1, help="Stop at this value of the metric; default: train.target.")
     ] = None,

@@ -52,8 +52,6 @@ RUNGS = (
 """From the bottom to the top."""
 PEERS = (
     Rung("nnunet", "nnU-Net", "nnU-Net v2 with its own plan and trainer, on the same cases.", "nnunet", "nnunetv2"),
-    Rung("torchio", "TorchIO", "TorchIO's queue of patches in a plain loop, on the same cases.", "torchio", "torchio"),
-    Rung("lightning", "Lightning", "MONAI's fast training under Lightning's Trainer.", "lightning", "lightning"),
 )
 """Other ways to train, which stand beside the ladder."""
 

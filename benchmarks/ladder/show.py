@@ -1,4 +1,4 @@
-"""A ladder's results as a table for the terminal, JSON, a chart and a page."""
+"""A ladder's results as a table for the terminal, JSON and a chart."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ from hasten.files import replacing
 from hasten.observe.rundir import write_json
 from hasten.report import words
 from hasten.report.figures import Line, color, line_chart
-from hasten.report.html import write_page as write_html
-from hasten.report.model import Chart, Key, Page, Section, Table
+from hasten.report.model import Key
 
-JSON, PAGE, CHART = "ladder.json", "ladder.html", "ladder.svg"
+JSON, CHART = "ladder.json", "ladder.svg"
 _MINUTES = (1, 2, 5, 10, 20, 50, 100)
-_PHASES = ("import", "cache", "tune", "compile", "wait", "train", "validate")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +150,7 @@ def _time(time: Time | None) -> dict[str, Any] | None:
 
 
 def chart(actual: Ladder) -> str:
-    """The <svg> of a page."""
+    """The <svg> of all bars, in colours that `alone` makes plain."""
     bars = []
     for rung in actual.rungs:
         time = actual.time(rung)
@@ -185,7 +183,7 @@ def standalone_curves(result: Ladder, published: float) -> str:
 
 
 def write(out: Path, result: Ladder) -> list[Path]:
-    """ladder.json, ladder.svg and ladder.html in the folder `out`, made if it is missing. Returns their paths.
+    """ladder.json and ladder.svg in the folder `out`, made if it is missing. Returns their paths.
 
     Raises ValueError where they can't be written.
     """
@@ -196,56 +194,7 @@ def write(out: Path, result: Ladder) -> list[Path]:
             file.write(standalone_chart(result).encode())
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
-    return [out / JSON, out / CHART, write_page(out / PAGE, result)]
-
-
-def write_page(path: Path, result: Ladder) -> Path:
-    sections = (_times(result), _curves(result), _phases(result), _adds(result))
-    page = Page(
-        title=f"Ladder: {result.task.name}",
-        verdict=verdict(result),
-        cards=_cards(result),
-        sections=sections,
-    )
-    return write_html(page, path)
-
-
-def _cards(result: Ladder) -> list[tuple[str, str, str]]:
-    shown = []
-    for rung in result.rungs:
-        time = result.time(rung)
-        if time is not None and rung.name in ("regular", "algorithms", "hasten"):
-            epoch = words.duration(epoch_seconds(result.results[rung.name]))
-            shown.append((rung.label.rpartition("= ")[2], str(time), f"{epoch} an epoch"))
-    return shown
-
-
-def _times(result: Ladder) -> Section:
-    return Section(
-        f"Time to {result.goal}",
-        text="From the start of each process, on a logarithmic axis: imports, filling the cache, measuring, compiling "
-        "and validating are inside. Each rung has what the rungs above it in the chart have, and one thing more.",
-        charts=(Chart(chart(result)),),
-        table=Table(COLUMNS, tuple(rows(result)), numeric=tuple(range(1, len(COLUMNS)))),
-        note="Bars are medians over the runs, dots single runs. An arrow, a hollow dot "
-        "and > mark runs that were stopped first: they take longer than that. An epoch is "
-        f"{result.task.patches_per_epoch} patches in every rung, without its validation. CPU is the share of all "
-        "cores, GPU the share of time with a kernel, from the first step to the end.",
-    )
-
-
-def _curves(actual: Ladder) -> Section:
-    lines, keys = _curve_lines(actual)
-    name = metric_word(actual.task)
-    svg = line_chart(
-        lines,
-        id_prefix="curves",
-        describe=f"Validation {name} over time, a line for each run",
-        level=actual.level,
-        bounds=(0, 1),
-    )
-    chart = Chart(svg, keys=keys, note="A line for each run; dashed is the target.")
-    return Section(f"{name} over time", charts=(chart,))
+    return [out / JSON, out / CHART]
 
 
 def _curve_lines(actual: Ladder, unit: float = 1.0) -> tuple[list[Line], tuple[Key, ...]]:
@@ -260,36 +209,3 @@ def _curve_lines(actual: Ladder, unit: float = 1.0) -> tuple[list[Line], tuple[K
             x, y = [point["seconds"] / unit for point in known], [point[metric] for point in known]
             lines.append(Line(x=x, y=y, color=hue, width=2.4 if rung.name == "hasten" else 1.2))
     return [line for line in lines if len(line.x)], tuple(keys)
-
-
-def _phases(actual: Ladder) -> Section:
-    lines = []
-    for rung in actual.rungs:
-        results = actual.results.get(rung.name, ())
-        for result in results:
-            seconds = result["seconds"]
-            spent = (words.duration(seconds[name]) if seconds.get(name) else "" for name in _PHASES)
-            lines.append((f"{rung.label}, seed {result['seed']}", *spent, words.duration(seconds["total"]),
-                          str(result["steps"]), _STOPPED.get(result["stopped"], str(result["stopped"]))))  # fmt: skip
-    columns = ("Run", *(name.capitalize() for name in _PHASES), "Whole run", "Steps", "Ended")
-    return Section(
-        "Where the seconds went",
-        table=Table(columns, tuple(lines), numeric=tuple(range(1, len(columns) - 1))),
-        note="Wait is the time in which the loop stood still for its next batch.",
-    )
-
-
-_STOPPED = {"target": "at the target", "max_seconds": "at its cap", "max_epochs": "after its epochs",
-            "schedule": "with its schedule"}  # fmt: skip
-
-
-def _adds(result: Ladder) -> Section:
-    task, peer = result.task, result.task.peer
-    size = " x ".join(str(side) for side in task.patch)
-    return Section(
-        "What each rung adds",
-        text=f"{len(task.train)} cases to train on, {len(task.validation)} to validate; one network, one preparation "
-        f"and one split in all rungs. Below Hasten's own: crops of {size} voxels (D, H, W), {peer.cases} cases x "
-        f"{peer.crops} crops a step.",
-        table=Table(("Rung", "Adds"), tuple((rung.label, rung.adds) for rung in result.rungs)),
-    )

@@ -78,6 +78,7 @@ def assert_the_same(own: Segment, wanted: Segment) -> None:
 
 each_chain = pytest.mark.parametrize("name", CHAINS)
 each_dims = pytest.mark.parametrize("dims", [2, 3])
+mostly_3d = pytest.mark.parametrize("dims", [pytest.param(2, marks=pytest.mark.slow), 3])
 
 
 @each_chain
@@ -121,7 +122,7 @@ def test_each_side_reads_its_own_cases_only(name: str, dims: int) -> None:
 
 
 @each_chain
-@each_dims
+@mostly_3d
 def test_a_batch_may_be_handed_over_after_any_stage(dims: int, name: str) -> None:
     own = segment(chain_of(name, dims), store_of_dims(dims))
     least = 4 if name == "sample by sample" else 1
@@ -130,7 +131,7 @@ def test_a_batch_may_be_handed_over_after_any_stage(dims: int, name: str) -> Non
 
 
 @each_chain
-@each_dims
+@mostly_3d
 def test_without_a_crop_whole_samples_are_handed_over(dims: int, name: str) -> None:
     """And values of each case go with them."""
     chain = replace(chain_of(name, dims), crop=None)
@@ -144,7 +145,7 @@ def test_without_a_crop_whole_samples_are_handed_over(dims: int, name: str) -> N
 
 
 @each_chain
-@each_dims
+@mostly_3d
 def test_samples_that_transforms_made_of_whole_cases_are_handed_over(dims: int, name: str) -> None:
     cases = store_of_dims(dims, 1, [(4, 5, 6)] * 4)
 

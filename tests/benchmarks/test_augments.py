@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import colorsys
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +12,8 @@ import psutil
 import pytest
 import torch
 
-from benchmarks.augments import batchgenerators_arm, colour_arm, monai_arm, torchio_arm
-from benchmarks.augments.pace import seconds_a_batch
-from benchmarks.augments.patches import Brats, Case, Nnunet, Spleen, Tiles, tiles, volumes
+from benchmarks.augments import batchgenerators_arm, monai_arm, torchio_arm
+from benchmarks.augments.patches import Case, Nnunet, volumes
 
 TINY = Nnunet(side=12, batch=2)
 STILL = replace(
@@ -83,13 +80,10 @@ def is_flip(result: torch.Tensor, wanted: torch.Tensor, atol: float, margin: int
     return any(torch.allclose(result[inside], turned[inside], rtol=0, atol=atol) for turned in flips(wanted))
 
 
-def test_nnunets_sizes() -> None:
-    assert Nnunet().source == 154  # nnU-Net: get_patch_size for 96^3, 30 degrees, 0.85..1.25
-    assert sum(Nnunet().spatial_probs()) == pytest.approx(1)
-    assert Nnunet().spatial_probs()[3] == pytest.approx(0.04)
-
-
-@pytest.mark.parametrize(("arm", "loader"), LOADERS)
+@pytest.mark.parametrize(
+    ("arm", "loader"),
+    [pytest.param(*each, marks=() if each[1] == "inline" else pytest.mark.slow) for each in LOADERS],
+)
 def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
     need(arm)
     programs = children()
@@ -106,6 +100,7 @@ def test_nnunet_batches(arm: ModuleType, loader: str) -> None:
     assert children() == programs  # workers end with the iterator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
 def test_as_often_as_nnunet(arm: ModuleType) -> None:
     """A patch stays as it is if no change but the mirror is drawn: the product of all the probabilities not to."""
@@ -152,116 +147,8 @@ def test_the_same_change_in_all_arms(change: str) -> None:
         assert is_flip(result, wanted, atol, margin)
 
 
-def test_labels_of_one_class_or_many() -> None:
-    need(batchgenerators_arm)
-    work = replace(STILL, scale_prob=1.0, batch=4)
-    cases = volumes(1, (work.source,) * 3, classes=4)
-    for mode in ("bilinear", "nearest"):
-        arm = partial(batchgenerators_arm.nnunet, loader="inline", mode_seg=mode)
-        ((_, label),) = taken(arm(cases, work), 1)
-        assert label.dtype == torch.int16
-        assert {0, 4} <= set(label.unique().tolist()) <= {0, 1, 2, 3, 4}
-
-
 @pytest.mark.parametrize("arm", [batchgenerators_arm, monai_arm, torchio_arm])
 def test_too_small_a_case(arm: ModuleType) -> None:
     need(arm)
     with pytest.raises(ValueError, match=r"case 0 of shape .* smaller than the 19 voxels"):
         arm.nnunet(volumes(1, (18, 30, 30)), TINY)
-
-
-@pytest.mark.parametrize(("loader", "indices", "track_meta"), [
-    ("processes", True, False), ("thread", True, False), ("inline", False, False), ("inline", True, True),
-])  # fmt: skip
-def test_spleen(loader: Any, indices: bool, track_meta: bool) -> None:
-    from monai.data import MetaTensor, get_track_meta
-
-    programs = children()
-    work = Spleen(side=10, samples=3)
-    cases = volumes(3, (20, 22, 24))
-    before = copies(cases)
-    arm = partial(monai_arm.spleen, loader=loader, workers=1, indices=indices, track_meta=track_meta)
-    for image, label in taken(arm(cases, work), 2):
-        assert image.shape == label.shape == (6, 1, 10, 10, 10)
-        assert label.dtype == torch.uint8
-        assert isinstance(image, MetaTensor) == track_meta
-    assert unchanged(cases, before)
-    assert get_track_meta()
-    assert children() == programs
-
-
-def test_brats() -> None:
-    work = Brats(side=10, batch=3)
-    cases = volumes(2, (20, 22, 24), channels=4)
-    before = copies(cases)
-    for image, label in taken(monai_arm.brats(cases, work, loader="inline"), 2):
-        assert image.shape == (3, 4, 10, 10, 10)
-        assert label.shape == (3, 1, 10, 10, 10)
-        for channel in image.flatten(0, 1):
-            # Only what is not 0 in the case is normalized; then everything is scaled (1 +- 0.1) and shifted (+-0.1).
-            assert 0.85 < float(channel[channel != channel.flatten().mode().values].std()) < 1.15
-    assert unchanged(cases, before)
-
-
-@pytest.mark.parametrize("loader", ["processes", "thread", "inline"])
-def test_tiles(loader: Any) -> None:
-    sources = tiles(3, 16)
-    before = [source.clone() for source in sources]
-    arm = partial(colour_arm.tiles, loader=loader, workers=1, jitter="stand_in")
-    result = taken(arm(sources, Tiles(side=16, batch=4)), 2)
-    assert all(batch.shape == (4, 3, 16, 16) and batch.dtype == torch.float32 for batch in result)
-    assert all(float(batch.min()) >= 0 and float(batch.max()) <= 1 for batch in result)
-    assert not torch.equal(result[0], result[1])
-    assert all(map(torch.equal, sources, before))
-
-
-def test_stand_in_for_the_colour_jitter() -> None:
-    (image,) = tiles(1, 12)
-    for change in (colour_arm.brightened, colour_arm.contrasted, colour_arm.saturated):
-        torch.testing.assert_close(change(image, 1.0), image)
-    torch.testing.assert_close(colour_arm.brightened(image, 1.5), (1.5 * image).clamp(max=1))
-    weights = torch.tensor(colour_arm.GREY).view(3, 1, 1)
-    shades = (weights * image).sum(0)
-    torch.testing.assert_close(colour_arm.saturated(image, 0.0), shades.expand(3, -1, -1))
-    torch.testing.assert_close(colour_arm.contrasted(image, 0.0), shades.mean().expand(3, 12, 12))
-    image[:, 0, 0] = 0.4  # grey has no hue
-    result = colour_arm.turned(image, -0.2)
-    for row, column in itertools.product(range(12), repeat=2):
-        hue, saturation, value = colorsys.rgb_to_hsv(*image[:, row, column].tolist())
-        wanted = torch.tensor(colorsys.hsv_to_rgb((hue - 0.2) % 1, saturation, value))
-        torch.testing.assert_close(result[:, row, column], wanted, atol=1e-5, rtol=0)
-
-
-def test_stand_in_agrees_with_torchvision() -> None:
-    if not colour_arm.has_torchvision():
-        with pytest.raises(ValueError, match="torchvision"):
-            colour_arm.tiles(tiles(1, 16), Tiles(side=16, batch=1), jitter="torchvision")
-        pytest.skip("no torchvision for this torch")
-    from torchvision.transforms import functional
-
-    (image,) = tiles(1, 16)
-    pairs: list[tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], float]] = [
-        (colour_arm.brightened, functional.adjust_brightness, 1.2),
-        (colour_arm.contrasted, functional.adjust_contrast, 0.3),
-        (colour_arm.saturated, functional.adjust_saturation, 1.2),
-        (colour_arm.turned, functional.adjust_hue, -0.04),
-    ]
-    for mine, theirs, amount in pairs:
-        torch.testing.assert_close(mine(image, amount), theirs(image, amount), atol=1e-5, rtol=0)
-    ((batch),) = taken(colour_arm.tiles([image], Tiles(side=16, batch=2), loader="inline", jitter="torchvision"), 1)
-    assert batch.shape == (2, 3, 16, 16)
-
-
-def test_pace_draws_and_closes() -> None:
-    seen: list[int | str] = []
-
-    def arm() -> Iterator[int]:
-        try:
-            for number in itertools.count():
-                seen.append(number)
-                yield number
-        finally:
-            seen.append("closed")
-
-    assert seconds_a_batch(arm, batches=3, warmup=2) >= 0
-    assert seen == [0, 1, 2, 3, 4, "closed"]

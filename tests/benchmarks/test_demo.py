@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import demo
-from benchmarks.demo import shares, shown_time, speed_up, table_rows, write_run
+from benchmarks.demo import shares, shown_time, speed_up, table_rows
 from benchmarks.ladder.outcome import Time
 
 
@@ -41,30 +39,3 @@ def test_a_stopped_run_is_reported_as_slower_than_that() -> None:
     assert rows["time to mean Dice 0.8"] == ("> 50 s", "40.0 s")
     assert rows["an epoch (24 patches)"] == ("15.0 s", "15.0 s")
     assert rows["train"] == ("10.0 s (24%)", "10.0 s (24%)")
-
-
-@pytest.mark.parametrize("reached", [True, False])
-def test_the_page_reads_the_regular_arm(reached: bool, tmp_path: Path) -> None:
-    from hasten.report.page import write_report
-    from hasten.report.read import read_run
-
-    for name in ("one", "two"):
-        write_run(result("regular", reached=reached), tmp_path / name, name)
-    run = read_run(tmp_path / "one")
-    assert (run.status, run.best_score) == ("target_reached" if reached else "time_up", 0.85 if reached else 0.5)
-    assert run.target_time_s == (40.0 if reached else None)
-    assert run.wait_share == 0.5
-    assert run.samples_per_s == pytest.approx(12 * 4 / 20)
-    assert [record.loss for record in run.train] == [0.7, 0.6]
-    html = write_report([tmp_path / "one", tmp_path / "two"], tmp_path / "report.html").read_text()
-    assert "one" in html
-
-
-def test_both_runs_do_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "PHANTOM", {"shape": (16, 32, 32), "spacing": (10.0, 8.0, 8.0)})
-    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
-    task = demo.make_task(tmp_path)
-    assert (len(task.train), len(task.validation)) == (12, 4)
-    assert task.spacing == (5.0, 3.0, 3.0)
-    assert (task.patch, task.roi, task.target) == ((32, 64, 64), (32, 64, 64), 0.8)
-    assert task.peer.cases * task.peer.crops == task.run["sample"]["batch_size"] == 4

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave, median_ratio, spread
+from benchmarks.harness import Claim, arguments, finish, median_ratio
 
 
 @pytest.fixture(autouse=True)
@@ -53,30 +52,6 @@ def test_claims_on_figures_that_are_no_numbers() -> None:
     assert Claim.at_most("x", 2.0, 2).holds
 
 
-def test_arms_take_turns_after_a_warm_up() -> None:
-    calls: list[str] = []
-    counter = iter(range(100))
-
-    def reports() -> float:
-        calls.append("a")
-        return float(next(counter))
-
-    figures = interleave({"a": reports, "b": lambda: calls.append("b")}, rounds=3)
-    assert "".join(calls) == "abababab"
-    assert figures["a"] == [1.0, 2.0, 3.0]
-    assert len(figures["b"]) == 3
-    assert all(value >= 0 for value in figures["b"])
-
-
-@pytest.mark.parametrize("values", [[1.0], [4.0, 1.0], [3.0, 9.0, 1.0, 2.0, 7.0]])
-def test_spread(values: list[float]) -> None:
-    result = spread(values)
-    assert result["raw"] == values
-    assert result["median"] == statistics.median(values)
-    assert result["min"] <= result["median"] <= result["max"]
-    assert 0 <= result["iqr"] <= result["max"] - result["min"]
-
-
 def test_ratio_of_an_arm_that_did_not_run() -> None:
     assert median_ratio([4.0, 6.0], [2.0, 3.0]) == 2.0
     assert median_ratio([4.0], None) is None
@@ -92,14 +67,3 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments("x", ["--data", str(tmp_path / "nothing")])
     assert "dataset.json" in capsys.readouterr().err
-
-
-def test_busy_machine_warns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from collections import namedtuple
-
-    times = namedtuple("times", "user idle")
-    looks = iter([times(0.0, 0.0), times(3.0, 1.0)])
-    monkeypatch.setattr("psutil.cpu_times", lambda percpu: [next(looks)] * 4)
-    monkeypatch.setattr("hasten.observe.cpu_load.allowed_cpus", lambda: {0, 1, 2, 3})
-    assert busy_machine(0.2) == pytest.approx(3.0, abs=0.5)
-    assert "busy machine" in capsys.readouterr().err

@@ -14,7 +14,6 @@ from benchmarks.nnunet import _apart
 from benchmarks.nnunets.likeness import (
     Setting,
     distances,
-    features,
     limit,
     nnunet_patches,
     own_patches,
@@ -35,18 +34,6 @@ def smooth_cases(shape: tuple[int, int, int] = (20, 22, 24)) -> Any:
         locations = {value: np.argwhere(seg == value) for value in (1, 2)}
         cases[name] = (image[None], seg, None, {"class_locations": locations})
     return SimpleNamespace(identifiers=list(cases), load_case=cases.__getitem__)
-
-
-def test_features_tell_what_they_name() -> None:
-    rng = np.random.default_rng(0)
-    image, label = rng.standard_normal((16, 16, 16)), np.zeros((16, 16, 16))
-    plain, blurred = features(image, label), features(gaussian_filter(image, 1.0), label)
-    # Of values scaled to one deviation, so that what high frequencies lose the low ones gain.
-    assert blurred["power_5"] < plain["power_5"] - 0.5
-    assert blurred["power_0"] > plain["power_0"] + 0.5
-    assert plain["overlap"] == plain["foreground"] == 0
-    assert features(image, image > 0)["overlap"] > 0.7
-    assert features(image + 3, label)["mean"] == pytest.approx(plain["mean"] + 3)
 
 
 def test_louder_patches_are_told_apart() -> None:

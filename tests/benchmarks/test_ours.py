@@ -12,7 +12,6 @@ from benchmarks.ladder.arms.hasten import hasten_config, train_and_record
 from benchmarks.ladder.record import Record, arm_arguments
 from benchmarks.ladder.task import write_task
 from benchmarks.ours.feed import hasten_feed
-from benchmarks.ours.fill import hasten_fill
 from benchmarks.rescore import rescored
 from benchmarks.tasks import NETWORK, bench_task, network, rows_of_all
 from hasten.config.load import load_run, to_dict
@@ -30,14 +29,6 @@ def test_tasks(boxes: Path, ct_boxes: Path) -> None:
     assert network(3)(torch.zeros(1, 1, 8, 16, 8)).shape == (1, 3, 8, 16, 8)
 
 
-def test_fill(boxes: Path, ct_boxes: Path, tmp_path: Path) -> None:
-    result = hasten_fill(boxes, "mr", None, tmp_path / "mr")
-    assert result["cases"] == 4
-    assert result["bytes"] >= 4 * 30 * 34 * 28 * 3  # fp16 image and uint8 label
-    result = hasten_fill(ct_boxes, "ct", (1.5, 1.5, 1.5), tmp_path / "ct")
-    assert result["seconds"] > 0
-
-
 def test_feed_goes_on_where_it_stopped(boxes: Path) -> None:
     ids = [case.id for case in bench_task(boxes).train]
 
@@ -51,6 +42,7 @@ def test_feed_goes_on_where_it_stopped(boxes: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(batches, made(), strict=True))
 
 
+@pytest.mark.slow
 def test_scores_in_the_files_own_voxels(boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which here are the prepared ones, so that a run's best validation comes out again."""
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trial.judge import Ended, judge, last_frame, message_lines
+from benchmarks.trial.judge import Ended, judge
 from benchmarks.trial.run import changes, snapshot
 from benchmarks.trials import PARTS, all_trials, claims_of, table
 
@@ -65,17 +65,6 @@ def test_exit_code_0(text: str, expect: str, expected: str) -> None:
 def test_a_sound_input_that_is_refused_is_handled_poorly() -> None:
     assert verdict(CLEAR, expect="accepted") == "poor"
     assert verdict(CLEAR, expect="warned") == "handled"
-
-
-def test_damage_hang_and_crash_come_before_the_message() -> None:
-    assert verdict(CLEAR, damage="altered: a") == "damage"
-    assert verdict(CLEAR, code=-9, hang=True) == "hang"
-    assert verdict(CLEAR, code=-11) == "crash"
-
-
-def test_message_starts_at_the_error() -> None:
-    assert message_lines("fetching\n\nerror: a\n  b\n") == ["error: a", "  b"]
-    assert last_frame(TRACE) == "cases/nifti.py:52 read_nifti"
 
 
 def test_files_of_the_user_are_compared(tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_two_processes_build_sets_that_overlap(tmp_path: Path) -> None:
         process("one", "two", str(tmp_path), program=OVERLAP) as one,
         process("two", "one", str(tmp_path), program=OVERLAP) as two,
     ):
-        outcomes = [each.communicate(timeout=120) for each in (one, two)]
+        outcomes = [each.communicate(timeout=600) for each in (one, two)]
     assert (one.returncode, two.returncode) == (0, 0), outcomes
     cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
     with prepared() as ids:

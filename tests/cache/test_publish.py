@@ -72,7 +72,7 @@ def test_a_second_process_waits_and_opens_what_the_first_filled(tmp_path: Path) 
             with pytest.raises(subprocess.TimeoutExpired):
                 two.communicate(timeout=3)
             (tmp_path / "go.ready").write_text("")
-            (out, err), (out2, err2) = one.communicate(timeout=120), two.communicate(timeout=120)
+            (out, err), (out2, err2) = one.communicate(timeout=600), two.communicate(timeout=600)
     assert (one.returncode, two.returncode) == (0, 0), err + err2
     assert err == err2 == ""
     assert out == out2 != ""

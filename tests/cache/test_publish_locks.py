@@ -135,7 +135,7 @@ def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
         counts = sorted(int(answer(process)) for process in processes)
         assert counts == [0] * 7 + [6]
         for process in processes:
-            process.communicate(timeout=60)
+            process.communicate(timeout=600)
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
@@ -146,7 +146,7 @@ def test_a_build_killed_anywhere_is_finished_by_the_next(tmp_path: Path, kills: 
     begin = time.monotonic()
     assert answer(whole, "go\n") == "16"
     seconds = time.monotonic() - begin
-    whole.communicate(timeout=60)
+    whole.communicate(timeout=600)
     draw, resumed = random.Random(0), 0
     for number in range(kills):
         process = started(tmp_path, f"cache{number}")
@@ -155,7 +155,7 @@ def test_a_build_killed_anywhere_is_finished_by_the_next(tmp_path: Path, kills: 
         process.stdin.flush()
         time.sleep(draw.uniform(0, seconds))
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         ticks: list[Any] = []
         cache = CacheConfig(dir=str(tmp_path / f"cache{number}"), home="ram")
         arena = get_arena(case_set, SPEC, cache, tick=lambda done, total: ticks.append(done))  # noqa: B023

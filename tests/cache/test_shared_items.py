@@ -106,7 +106,7 @@ def test_worker_processes_read_the_same_memory(method: str) -> None:
     answer = context.Queue()
     process = context.Process(target=read, args=(dataset, answer))
     process.start()
-    total = answer.get(timeout=60)
+    total = answer.get(timeout=600)
     process.join(60)
     assert total == 3 * SIDE**3
     assert (dataset[0]["image"] == 0).all()

@@ -277,7 +277,7 @@ print(fetch(sys.argv[1], Path(sys.argv[2]), limits=DownloadLimits(stall_s=60, wa
 
 def test_two_processes_end_with_one_file(server: Served, tmp_path: Path) -> None:
     both = [Program("-c", PROCESS, f"{server.url}/set/a.nii.gz", str(tmp_path)) for _ in range(2)]
-    said = sorted(process.communicate(timeout=60)[0].strip() for process in both)
+    said = sorted(process.communicate(timeout=600)[0].strip() for process in both)
     assert said == ["new", "unchanged"]
     assert complete_copy(tmp_path / local_name(f"{server.url}/set/a.nii.gz"), verify=True) is not None
 

@@ -37,30 +37,9 @@ def test_the_difference_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [(Path("run"), Path("model.onnx"), None, False, 1e-4, False)]
 
 
-def test_weights_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = stand_in(monkeypatch, format="safetensors", difference=0.0, scale=0.0)
-    result = invoke(
-        "run", "--out", "x.bin", "--format", "safetensors", "--overwrite", "--tolerance", "0.5", "--trust-changed-code"
-    )
-    assert result.stdout == "x.bin: the same weights, bit for bit\n"
-    assert calls == [(Path("run"), Path("x.bin"), "safetensors", True, 0.5, True)]
-
-
-def test_what_was_not_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, format="onnx", difference=None, scale=0.0)
-    result = invoke("run", "--out", "model.onnx")
-    assert result.stdout == "model.onnx: not checked, as onnxruntime is missing (pip install 'hasten[export]')\n"
-
-
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     result = invoke(tmp_path / "absent", "--out", tmp_path / "model.onnx")
     assert result.exit_code == 2
     assert result.stderr == (
         f"error: {tmp_path / 'absent'}: no such run; name the folder of a training run, or its best.pt\n"
     )
-
-
-def test_out_is_asked_for() -> None:
-    result = invoke("run")
-    assert result.exit_code == 2
-    assert "--out" in result.stderr

@@ -63,7 +63,7 @@ def series(folder: Path) -> None:
         sitk.WriteImage(image_of(label), str(folder / "labels" / f"ct{number}.nrrd"))
 
 
-@pytest.mark.parametrize("make", [stacks, series])
+@pytest.mark.parametrize("make", [stacks, pytest.param(series, marks=pytest.mark.slow)])
 def test_from_plan_to_label_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]) -> None:
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
     data, plan, out, labels = (tmp_path / name for name in ("data", "plan.json", "run", "labels"))

@@ -56,10 +56,6 @@ def test_what_is_wrong_is_told_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_to_train_on(tmp_path: Path) -> None:
-    assert run("--nproc", "2", "--out", str(tmp_path / "out")).startswith("name a data set or a run's YAML")
-
-
 @pytest.mark.parametrize(
     ("options", "stall_s"),
     [((), 20.0), (("--stall-seconds", "7"), 7.0), (("--nproc", "1"), None), (("--nproc", "1", "--nnodes", "2"), 20.0)],

@@ -145,24 +145,6 @@ def test_the_end_of_a_run_says_what_came_of_it(
     ]
 
 
-def test_options_may_stand_before_the_overrides(calls: Calls, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text("{}")
-    result = run(
-        "train", "--quiet", "--out", tmp_path / "o", data, "--plan", tmp_path / "plan.json", "train.weight_decay=0"
-    )
-    assert result.exit_code == 0, result.output
-    assert calls[0][3:] == (tmp_path / "plan.json", False, None)
-    assert calls[0][1].train.weight_decay == 0
-
-
-def test_train_on_a_yaml(calls: Calls, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text("data: {source: data}\ntrain: {steps: 7}\n")
-    result = run("train", tmp_path / "my.yaml", "train.seed=3", "--out", tmp_path / "o")
-    assert result.exit_code == 0, result.output
-    config = calls[0][1]
-    assert (config.data.source, config.train.steps, config.train.seed) == (str(data), 7, 3)
-
-
 def test_resume_takes_the_runs_own_settings(calls: Calls, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -227,18 +209,6 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
     assert message.format(tmp=tmp_path) in result.stderr
     assert result.stderr.count("\n") == 1
     assert calls == []
-
-
-def test_debug_shows_the_traceback(calls: Calls, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls.failure = ValueError("bad voxel")
-    assert run("train", data, "--out", tmp_path / "o").stderr == "error: bad voxel\n"
-    monkeypatch.setenv("HASTEN_DEBUG", "1")
-    assert run("train", data, "--out", tmp_path / "o").exception is calls.failure
-
-
-def test_a_bug_is_not_dressed_up_as_a_users_mistake(calls: Calls, data: Path, tmp_path: Path) -> None:
-    calls.failure = AssertionError("ours")
-    assert run("train", data, "--out", tmp_path / "o").exception is calls.failure
 
 
 def test_an_interruption_ends_with_130(calls: Calls, data: Path, tmp_path: Path) -> None:
@@ -317,16 +287,6 @@ def test_help_shows_whole_names_and_sentences_at_80_columns(words: list[str]) ->
     shown = " ".join(result.output.split())
     for verb in getattr(command, "commands", {}).values():
         assert " ".join(verb.help.partition("\n\n")[0].split()) in shown
-
-
-@pytest.mark.parametrize(
-    ("option", "field"),
-    [("--epochs", "train.steps"), ("--lr", "train.learning_rate"), ("--batch-size", "sample.batch_size")],
-)
-def test_an_option_of_other_tools_names_the_setting(option: str, field: str) -> None:
-    result = run("train", "data", option, 3)
-    assert result.exit_code == 2
-    assert f"{field}=VALUE" in result.output
 
 
 @pytest.mark.parametrize(("text", "code"), [("5m", 2), ("abc", 2), ("0.2", 2)])

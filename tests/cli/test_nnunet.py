@@ -10,13 +10,6 @@ from hasten.cli.main import app
 from hasten.cli.nnunet import trainer_folder
 
 
-def test_without_a_command_it_says_how_nnunet_finds_the_trainer() -> None:
-    output = CliRunner().invoke(app, ["nnunet"]).stdout
-    assert f'export nnUNet_extTrainer="{trainer_folder()}"' in output
-    assert "-tr nnUNetTrainerHasten" in output
-    assert (trainer_folder() / "nnUNetTrainerHasten.py").is_file()
-
-
 def test_a_command_finds_the_trainers_and_train_takes_hastens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,22 +49,3 @@ def test_plan(raw: Path) -> None:
     code, text = said("plan", str(raw / "Dataset007_Organ"), "train.device=cpu")
     assert code == 0, text
     assert "noNorm: nnU-Net's word for values that are kept" in Path("plan.json").read_text()
-
-
-def test_the_nearest_layout_is_named(raw: Path) -> None:
-    code, text = said("plan", str(raw))
-    assert code == 2
-    assert f"name one of them, {raw / 'Dataset007_Organ'}." in text
-    (raw / "Dataset007_Organ/labelsTr").rename(raw / "Dataset007_Organ/labelTr")
-    code, text = said("plan", str(raw / "Dataset007_Organ"))
-    assert code == 2
-    assert "has no labelsTr/" in text
-
-
-def test_a_missing_channel_is_named(raw: Path) -> None:
-    path = raw / "Dataset007_Organ/dataset.json"
-    path.write_text(json.dumps({**DESCRIBED, "channel_names": {"0": "T1", "1": "T2"}}))
-    code, text = said("plan", str(path.parent))
-    assert code == 2
-    assert "case_0_0001.nii.gz: does not exist" in text
-    assert "channels, 2 (T1, T2)" in text

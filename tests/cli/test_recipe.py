@@ -10,7 +10,6 @@ from hasten.cases.phantom import write_phantoms
 from hasten.cli.recipe import app
 from hasten.cli.source import config_from
 from hasten.recipes import load
-from hasten.recipes.load import recipe_names
 from hasten.recipes.recipe import Recipe
 
 
@@ -18,12 +17,6 @@ def run(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
-
-
-def test_list_tells_every_recipe() -> None:
-    lines = run("list").splitlines()
-    assert [line.split()[0] for line in lines] == list(recipe_names())
-    assert any("Dice 0.94" in line and "Spleen" in line for line in lines)
 
 
 def test_show_tells_data_licence_target_settings_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +32,6 @@ def test_show_tells_data_licence_target_settings_and_sources(tmp_path: Path, mon
     (tmp_path / "Task09_Spleen").mkdir()
     assert "(there)" in " ".join(run("show", "spleen").split())
     assert "none that is public" in run("show", "synthetic41")
-
-
-@pytest.mark.parametrize("name", recipe_names())
-def test_show_knows_every_recipe(name: str) -> None:
-    assert f"{name}: " in run("show", name)
 
 
 def test_phantom_writes_a_set_that_can_be_trained_on(tmp_path: Path) -> None:
@@ -84,21 +72,6 @@ def test_a_recipe_s_name_is_a_source_and_a_path_of_that_name_comes_first(tmp_pat
     data.rename(tmp_path / "spleen")
     config = config_from("spleen", [])
     assert (config.data.source, config.train.target) == (str(tmp_path / "spleen"), None)
-
-
-def test_a_recipe_s_file_is_a_source(tmp_path: Path) -> None:
-    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(8, 16, 16))
-    own = tmp_path / "own.yaml"
-    own.write_text("name: own\ntitle: Own\nlabels: {0: a, 1: b}\ntarget: 0.7\nrun: {data: {source: data}}\n")
-    config = config_from(str(own), ["train.steps=4"])
-    assert (config.data.source, config.train.target, config.train.steps) == (str(data), 0.7, 4)
-
-
-def test_what_is_no_source_tells_the_nearest_recipe() -> None:
-    with pytest.raises(ValueError, match=r"^splen: no such file or folder; .* the recipe spleen\?\)$"):
-        config_from("splen", [])
-    with pytest.raises(ValueError, match=r"^zzz: no such file or folder; name .*or a recipe$"):
-        config_from("zzz", [])
 
 
 def test_absent_data_end_a_command_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +47,6 @@ def test_analyse_prints_and_writes_where_it_is_told(logs: Path, tmp_path: Path) 
     assert "page       " in result.output
 
 
-def test_options_of_analyse(logs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = scale("analyse", logs, "--baseline", 2, "--epoch", "median", "--drop", 0.5, "--out", out)
-    assert result.exit_code == 0, result.output
-    output = json.loads((out / "scaling.json").read_text())
-    assert (output["baseline"], output["epoch"], output["drop"]) == (2, "median", 0.5)
-    assert "nowhere more than 0.5 below 2 workers" in result.output
-
-
-def test_mistakes_of_analyse(logs: Path, tmp_path: Path) -> None:
-    assert "--epoch: 'four' is no whole number" in error("analyse", logs, "--epoch", "four")
-    assert "--epoch 9: not in" in error("analyse", logs, "--epoch", 9)
-    assert "no such folder" in error("analyse", tmp_path / "absent")
-    assert "is a file; name a folder" in error("analyse", logs, "--out", logs / "log_1.csv")
-    (logs / "log_1.csv").unlink()
-    assert "use --baseline 2" in error("analyse", logs)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -110,15 +91,3 @@ def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "four: failed (no room), so it is left out." in result.output
     assert "To mean Dice 0.5" in (out / "scaling.html").read_text()
     assert (out / "scaling.csv").is_file()
-
-
-def test_options_come_before_the_run_too(tmp_path: Path) -> None:
-    assert "no such file" in error("--worlds", "1", tmp_path / "run.yaml")
-    assert "no such file" in error("run", tmp_path / "run.yaml", "--worlds", "1")
-
-
-def test_help() -> None:
-    result = scale("--help")
-    assert result.exit_code == 0
-    for name in ("run", "analyse", "predict"):
-        assert name in result.output

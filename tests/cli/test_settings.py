@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from hasten.cli.main import app
-from hasten.cli.settings import settings
 from hasten.config.describe import setting_sections
 
 
@@ -35,9 +34,3 @@ def test_all_settings_are_listed_within_the_terminal_s_width_and_no_word_is_brok
 )
 def test_a_pattern_is_part_of_a_name_or_of_a_description(pattern: str, names: list[str]) -> None:
     assert re.findall(r"^(\S+)$", listed(pattern), re.M) == names
-
-
-@pytest.mark.parametrize(("wrong", "near"), [("train.stepz", "train.steps"), ("optimiser", "train.optimizer")])
-def test_a_wrong_name_is_told_the_nearest(wrong: str, near: str) -> None:
-    with pytest.raises(ValueError, match=f"{wrong}: .*did you mean .*{near}"):
-        settings(wrong)

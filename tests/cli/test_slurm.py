@@ -105,15 +105,3 @@ def test_nothing_is_submitted_of_what_is_wrong(
         raise done.exception
     assert not calls(bin_, "sbatch")
     assert not (tmp_path / "out").exists()
-
-
-def test_data_that_only_the_nodes_see(bin_: Path, run_yaml: Path, tmp_path: Path) -> None:
-    done = hasten("submit", run_yaml, "--out", tmp_path / "out", "--gpus-per-node", 1, "data.source=/scratch/no/such")
-
-    assert done.exit_code == 0, done.exception
-    assert "/scratch/no/such is not seen from here" in done.output
-
-
-@pytest.mark.parametrize("verb", ["status", "collect"])
-def test_a_folder_without_a_submission(tmp_path: Path, verb: str) -> None:
-    assert "holds no submission" in str(hasten(verb, tmp_path).exception)

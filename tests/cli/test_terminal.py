@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import errno
-import io
 from pathlib import Path
 
 import pytest
 
-from hasten.cli.terminal import counted, fitted, mistake_text
+from hasten.cli.terminal import counted, mistake_text
 from hasten.files import printable
 from hasten.observe.progress import PLAIN_EVERY
 from tests.processes import Program
@@ -46,34 +45,11 @@ def test_what_the_file_system_refuses_is_one_line(number: int, remedy: str) -> N
     assert remedy in text
 
 
-def test_lack_of_memory_is_one_line() -> None:
-    import hasten.engine.out_of_memory  # noqa: F401
-
-    for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nmore")):
-        text = mistake_text(error)
-        assert text is not None
-        assert "sample.patch" in text
-        assert "more" not in text
-
-
 @pytest.mark.parametrize(
     "error", [KeyError("x"), RuntimeError("a bug"), OSError("no file is named"), BrokenPipeError(32, "pipe")]
 )
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     assert mistake_text(error) is None
-
-
-def test_lines_break_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("COLUMNS", "40")
-    text = "Threads\n  ok    threads     torch uses 2 threads of 2 cores"
-    assert fitted(text, Terminal()).splitlines() == [
-        "Threads", "  ok    threads     torch uses 2", "    threads of 2 cores",
-    ]  # fmt: skip
-    assert fitted(text, io.StringIO()) == text
 
 
 def test_of_many_cases_the_first_the_last_and_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,12 +50,6 @@ def test_a_run_to_come_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "step 118/400" in done.output
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [str(tmp_path / "none"), "--once"])
-    assert isinstance(done.exception, ValueError)
-    assert "does not exist" in str(done.exception)
-
-
 def test_on_a_terminal_it_is_drawn_until_the_run_is_over(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,12 +34,6 @@ def test_a_file_is_shown_by_module(tmp_path: Path) -> None:
     assert [row.split()[:2] for row in rows] == [["encoder", "7"], ["head", "2"]]
 
 
-def test_every_tensor_is_listed(tmp_path: Path) -> None:
-    rows = invoke(written(tmp_path), "--all").stdout.splitlines()[1:]
-    assert len(rows) == 9
-    assert rows[0].split() == ["encoder.0.weight", "[4,", "1,", "3,", "3]", "float32"]
-
-
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for words in ((tmp_path / "absent.pt",), (tmp_path,), (written(tmp_path), "--run", tmp_path / "absent")):
         result = invoke(*words)

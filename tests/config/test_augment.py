@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from hasten.config.augment import OF_DEFAULT, override_items
+from hasten.config.augment import OF_DEFAULT
 from hasten.config.load import load_run
 from hasten.config.schema import SampleConfig
 
@@ -51,11 +51,3 @@ def test_every_field_of_sample_is_a_strength_or_goes_on_for_all() -> None:
     names = {field.name for field in dataclasses.fields(SampleConfig)}
     rest = {"patch", "batch_size", "fit_batch", "foreground_prob", "stages", "compile"}
     assert names == rest | set(OF_DEFAULT)
-
-
-def test_both_ways_to_write_an_override() -> None:
-    config = load_run(None, ["augment.override={Gamma.prob: 0.1}", "augment.override.Spatial.scale=[0.9, 1.1]"])
-    assert override_items(config.augment.override) == {"Gamma.prob": 0.1, "Spatial.scale": [0.9, 1.1]}
-    load_run(
-        None, ["augment.preset=pathology", "prepare.intensity=none", "augment.override.ColorJitter.value_range=255"]
-    )

@@ -43,11 +43,6 @@ def test_equal_values_are_one_and_mean_the_same(kinds: list[Any], same: bool) ->
     assert canonical(merged) == merged
 
 
-def test_single_values_stay_as_they_are() -> None:
-    for config in (prepare(None), prepare("zscore"), prepare("window", (0.0, 1.0)), prepare("none", (0, 1))):
-        assert canonical(config) == config
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

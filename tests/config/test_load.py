@@ -3,14 +3,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.config.check import check_run
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import (
     AugmentConfig,
@@ -25,7 +23,6 @@ from hasten.config.schema import (
     SplitConfig,
     TrainConfig,
 )
-from hasten.config.words import _WORDS
 
 NAME = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
 PATCH = st.none() | st.tuples(*[st.integers(1, 512)] * 3)
@@ -165,25 +162,6 @@ def test_a_window_that_was_the_training_patch_follows_it(
     assert load_run(path, overrides).infer.patch == window
 
 
-def test_a_window_of_its_own_stays(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("sample: {patch: [16, 16, 16]}\ninfer: {patch: [32, 16, 16]}\n")
-    assert load_run(path, ["sample.patch=[8, 8, 8]"]).infer.patch == (32, 16, 16)
-
-
-def test_ranges_are_checked_beside_mistakes_of_type(tmp_path: Path) -> None:
-    path = write(tmp_path, "train: {stps: 3}\ndata: {split: {num_folds: many, fold: 7}}\nsample: {patch: [0, 1, x]}\n")
-    with pytest.raises(ValueError) as raised:
-        load_run(path, ["train.ema=2"])
-    lines = [line.strip() for line in str(raised.value).splitlines()[1:]]
-    assert lines == [
-        f"{path}:1: train.stps: no such field (given 3); did you mean train.steps?",
-        f"{path}:2: data.split.num_folds: must be a valid integer (given 'many')",
-        f"{path}:3: sample.patch[2]: must be a valid integer (given 'x')",
-        "override 'train.ema=2': train.ema: must lie in 0 <= ema < 1 (given 2.0)",
-    ]
-
-
 def test_a_relative_chain_file_is_taken_from_the_yaml_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "configs"
     folder.mkdir()
@@ -251,16 +229,6 @@ loss: 3
     )
 
 
-def test_of_many_mistakes_the_first_are_listed(tmp_path: Path) -> None:
-    path = write(tmp_path, "\n".join(f"x{number}: 1" for number in range(30)))
-    with pytest.raises(ValueError, match="30 mistakes") as raised:
-        load_run(path)
-    lines = str(raised.value).splitlines()
-    assert len(lines) == 12
-    assert "x9: no such field" in lines[-2]
-    assert lines[-1].strip() == "and 20 more"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -318,23 +286,6 @@ def test_the_field_that_another_tools_word_means_is_named(name: str, field: str)
         load_run(None, [f"{name}=1"])
 
 
-def test_all_words_of_other_tools_stand_for_fields() -> None:
-    for field in _WORDS:
-        tree = to_dict(RunConfig())
-        for name in field.split("."):
-            tree = tree[name]
-
-
-def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
-    path = write(tmp_path, "train:\n  steps: 5\n  ema: 1.0\n")
-    with pytest.raises(ValueError) as raised:
-        load_run(path)
-    assert str(raised.value) == f"{path}:3: train.ema: must lie in 0 <= ema < 1 (given 1.0)"
-    with pytest.raises(ValueError) as raised:
-        load_run(path, ["train.ema=-1"])
-    assert str(raised.value) == "override 'train.ema=-1': train.ema: must lie in 0 <= ema < 1 (given -1.0)"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -374,14 +325,6 @@ def test_aliases_that_stand_for_a_billion_values(tmp_path: Path, merge: str) -> 
         load_run(write(tmp_path, "\n".join(rows)))
 
 
-def test_what_yaml_means_by_a_number(tmp_path: Path) -> None:
-    text = "train: {steps: 010, learning_rate: 1.0e-3, target: .5}\ndata: {split: {by: list, validation: [007, 1:2]}}"
-    config = load_run(write(tmp_path, text), ["sample.batch_size=1_000", "train.seed=0x10", "train.weight_decay=1e-2"])
-    assert (config.train.steps, config.train.learning_rate, config.train.target) == (10, 0.001, 0.5)
-    assert config.data.split.validation == ("007", "1:2")
-    assert (config.sample.batch_size, config.train.seed, config.train.weight_decay) == (1000, 16, 0.01)
-
-
 def test_overrides_that_no_parser_takes() -> None:
     for value, message in (("[" * 3000, "nested too deeply"), ("9" * 5000, "Exceeds"), ("9" * 400, "must be 1 to 10")):
         with pytest.raises(ValueError, match=message) as refusal:
@@ -401,11 +344,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_run(tmp_path / "run.yaml")
 
 
-def test_an_override_that_is_not_yaml_is_named() -> None:
-    with pytest.raises(ValueError, match=r"override 'train.steps=\[1': the value is not valid YAML"):
-        load_run(None, ["train.steps=[1"])
-
-
 def test_overrides_may_be_a_dict_of_values() -> None:
     values = {"data.source": Path("cases"), "sample.patch": (8, 16, 24), "train.learning_rate": np.float32(0.5)}
     values |= {"network.channels": np.array([8, 16]), "train.budget": "2min", "train.compile": False}
@@ -415,17 +353,6 @@ def test_overrides_may_be_a_dict_of_values() -> None:
     assert (config.train.learning_rate, config.network.channels) == (0.5, (8, 16))
     assert (config.train.budget, config.train.compile) == ("2min", False)
     assert load_run(overrides="train.steps=5").train.steps == 5
-
-
-@pytest.mark.parametrize("overrides", [[5], [("train.steps", 5)], {"train.steps": object()}])
-def test_overrides_that_are_no_values_are_refused(overrides: Any) -> None:
-    with pytest.raises(ValueError, match=r"no plain value|must be texts such as"):
-        load_run(overrides=overrides)
-
-
-def test_arguments_of_code_that_follows_are_no_mistake_yet() -> None:
-    config = load_run(overrides=["network.args={width: 8}", "loss.args={weight: 2}"])
-    assert len(check_run(config)) == 2
 
 
 def test_fields_of_earlier_versions_are_left_out_at_their_default(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import dump_run, load_run
 from hasten.config.networks import NETWORKS, network_mistake
 from hasten.config.plan import decide_settings
-from hasten.config.schema import AugmentConfig, NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
+from hasten.config.schema import NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.config.settled import PlannedRun, planned_run
 
 Shape = tuple[int, int, int]
@@ -210,14 +210,6 @@ def test_small_cases_are_held_whole_and_not_resampled() -> None:
     assert config.sample.flip_prob == (0, 0, 0)
 
 
-def test_other_chains_have_their_own_flips() -> None:
-    microscopy = dataclasses.replace(HIPPOCAMPUS, spatial_dims=2)
-    assert plan(microscopy)[0].sample.flip_prob == (0, 0.5, 0.5)
-    config, decisions = plan(microscopy, RunConfig(augment=AugmentConfig(preset="nnunet")))
-    assert decisions["sample.flip_prob"].reason == "not used: augment.preset=nnunet has its own flips"
-    assert planned_run(load_run_back(config)) == config
-
-
 def test_ct_is_windowed_cropped_resampled_and_not_mirrored() -> None:
     config, decisions = plan(CT)
     assert config.prepare.spacing == (5.0, 0.78125, 0.78125)
@@ -250,18 +242,6 @@ def test_each_channel_is_scaled_as_its_name_asks() -> None:
     assert plan(PETCT, config)[0] == config
 
 
-def test_windowed_channels_of_different_ranges_have_a_window_each() -> None:
-    names = ("CT", "CT bone", "T2")
-    data = dataclasses.replace(
-        fingerprint((100, 200, 200), modality="CT", channels=names),
-        foreground_intensity={**CT.foreground_intensity, "p0_5": (-51.0, 100.0, 0.0), "p99_5": (181.0, 900.0, 1.0)},
-    )
-    prepare = plan(data)[0].prepare
-    assert (prepare.intensity, prepare.window) == (
-        ("window", "window", "zscore"), ((-109.0, 239.0), (-100.0, 1100.0), None),
-    )  # fmt: skip
-
-
 def test_one_value_for_all_channels_is_as_before_and_equal_values_are_one() -> None:
     for window in ("window", ("window", "window")):
         prepare = plan(PETCT, RunConfig(prepare=PrepareConfig(intensity=window)))[0].prepare
@@ -271,41 +251,6 @@ def test_one_value_for_all_channels_is_as_before_and_equal_values_are_one() -> N
     given = PrepareConfig(intensity=("zscore", "zscore"), window=(None, None))
     prepare = plan(PETCT, RunConfig(prepare=given))[0].prepare
     assert (prepare.intensity, prepare.window) == ("zscore", (0.0, 1.0))
-
-
-def test_phases_of_ct_share_a_window() -> None:
-    phases = fingerprint((100, 200, 200), modality="CT", channels=("CT arterial", "CT venous"))
-    assert plan(phases)[0].prepare.intensity == "window"
-
-
-@pytest.mark.parametrize(
-    ("names", "intensity", "window"),
-    [
-        (("noNorm",), "none", (0.0, 1.0)),
-        (("rgb_to_0_1",) * 3, "window", (0.0, 255.0)),
-        (("rescale_to_0_1",), "zscore", (0.0, 1.0)),
-        (("zscore",), "zscore", (0.0, 1.0)),
-        (("noNorm", "T2"), ("none", "zscore"), (0.0, 1.0)),
-    ],
-)
-def test_channels_named_after_a_way_to_scale(
-    names: tuple[str, ...], intensity: str, window: tuple[float, float]
-) -> None:
-    result = plan(fingerprint((60, 60, 60), modality=names[0], channels=names))[0].prepare
-    assert (result.intensity, result.window) == (intensity, window)
-
-
-def test_a_resampled_size_just_above_a_multiple_is_not_rounded_up() -> None:
-    # 64 * 0.700001 / 0.7 is 64.0001 voxels: that is 64, not 72.
-    data = fingerprint((64, 40, 32), spacings=((0.700001,) * 3,))
-    config, _ = plan(data, RunConfig(prepare=PrepareConfig(spacing=(0.7, 0.7, 0.7))))
-    assert config.sample.patch == (64, 40, 32)
-
-
-def test_microscopic_spacing_survives() -> None:
-    data = fingerprint((64, 64, 64), (64, 64, 64), spacings=((0.0003, 0.00012, 0.00012), (0.0002, 0.0001, 0.0001)))
-    spacing = plan(data)[0].prepare.spacing
-    assert spacing == pytest.approx((0.00025, 0.00011, 0.00011))
 
 
 def test_thick_slices_wait_until_the_plane_has_caught_up() -> None:
@@ -393,12 +338,6 @@ def test_a_plan_follows_what_is_given() -> None:
     assert config.network.strides == ((2, 2, 2),) * (CPU.levels - 1)
 
 
-def test_crops_of_larger_cases_come_four_in_a_step_at_least() -> None:
-    config, decisions = plan(CT)
-    assert config.sample.batch_size == 4
-    assert "no fewer than 4 crops" in decisions["sample.batch_size"].reason
-
-
 @pytest.mark.parametrize("cuda", [False, True])
 @pytest.mark.parametrize("data", [HIPPOCAMPUS, CT, FLAT], ids=["hippocampus", "ct", "flat"])
 @pytest.mark.parametrize("name", NETWORKS)
@@ -449,13 +388,3 @@ def test_kernels_are_those_of_nnunet(name: str, spacing: Spacing, strides: list[
     config, _ = plan(data, network(name=name, strides=tuple(strides)))
     wanted = kernels_of_nnunet(list(config.prepare.spacing if any(config.prepare.spacing or ()) else spacing), strides)
     assert [list(kernel) for kernel in config.network.kernel_size or ()] == wanted
-
-
-def test_kernels_of_2d_images_and_those_given() -> None:
-    config, decisions = plan(FLAT, network(name="plainconvunet"))
-    assert set(config.network.kernel_size or ()) == {(1, 3, 3)}
-    assert "as nnU-Net does" in decisions["network.kernel_size"].reason
-    given_kernels = ((1, 3, 3), (3, 3, 3), (5, 3, 3))
-    config, decisions = plan(CT, network(name="dynunet", channels=(4, 8, 16), kernel_size=given_kernels))
-    assert config.network.kernel_size == given_kernels
-    assert decisions["network.kernel_size"] == Decision(given_kernels, GIVEN, "user")

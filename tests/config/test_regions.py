@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.config.load import dump_run, load_run
+from hasten.config.load import load_run
 from hasten.config.regions import painted_values, region_mistakes
 
 BRAIN = {"whole": (1, 2, 4), "core": (1, 4), "enhancing": (4,)}
@@ -33,13 +33,6 @@ def test_a_region_is_painted_with_what_tells_it(
 ) -> None:
     assert not list(region_mistakes(regions, values))
     assert painted_values(regions, values) == wanted
-
-
-@given(st.permutations(range(1, 7)), st.integers(1, 6))
-def test_nested_regions_are_told_apart_by_one_value_each(values: list[int], depth: int) -> None:
-    regions = {f"from {start}": tuple(values[start:depth]) for start in range(depth)}
-    assert not list(region_mistakes(regions, {}))
-    assert list(painted_values(regions, {}).values()) == list(values[:depth])
 
 
 @given(
@@ -92,25 +85,3 @@ def test_regions_that_make_no_sense_are_told(given: str, message: str) -> None:
 def test_values_that_paint_nothing_are_told(values: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_run(None, ["data.regions={a: [1, 2], b: [2, 3]}", f"data.region_values={values}"])
-
-
-def test_values_for_no_region_are_told() -> None:
-    with pytest.raises(ValueError, match=r"data\.region_values: has no effect"):
-        load_run(None, ["data.regions={}", "data.region_values={a: 1}"])
-
-
-def test_they_come_back_from_yaml_in_their_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    config = load_run(None, ["data.regions={whole: [1, 2, 4], core: [1, 4]}", "data.region_values={core: 4}"])
-    (tmp_path / "run.yaml").write_text(dump_run(config))
-    again = load_run(tmp_path / "run.yaml")
-    assert again == config
-    assert list(again.data.regions or {}) == ["whole", "core"]
-    assert again.data.regions == {"whole": (1, 2, 4), "core": (1, 4)}
-
-
-def test_the_metric_names_what_a_target_is() -> None:
-    assert load_run(None, ["train.metric=iou"]).train.metric == "iou"
-    with pytest.raises(ValueError, match=r"train\.target: must be above 0"):
-        load_run(None, ["train.metric=iou", "train.target=1.5"])
-    with pytest.raises(ValueError, match=r"train\.metric: must be 'dice' or 'iou'"):
-        load_run(None, ["train.metric=jaccard"])

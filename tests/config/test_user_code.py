@@ -95,13 +95,6 @@ def test_a_file_that_does_not_serve(tmp_path: Path, text: str, message: str) -> 
         assert not [name for name in set(sys.modules) - before if name.startswith("_hasten_user_")]
 
 
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"gone.py: .*No such file or directory.*write FILE.py:NAME"):
-        load(f"{tmp_path / 'gone.py'}:mine")
-    with pytest.raises(ValueError, match=r"can't be read \(Is a directory\)"):
-        load(f"{tmp_path}/:mine")
-
-
 def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert name_of(TextWrapper) == "textwrap:TextWrapper"
     write(tmp_path, "def make(): ...\ndef outer():\n    def inner(): ...\n    return inner\n", "module_for_a_test.py")

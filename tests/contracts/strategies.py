@@ -321,7 +321,7 @@ def run_all(row: Row, world: World, folder: Path) -> dict[str, Any]:
 
 
 def _strategy(row: Row, world: World, case: Case) -> Strategy:
-    return build_strategy(DistributeConfig(strategy=row.name, timeout_s=60, **(case.settings | row.settings)), world)
+    return build_strategy(DistributeConfig(strategy=row.name, timeout_s=300, **(case.settings | row.settings)), world)
 
 
 def row_of(name: str) -> Row:
@@ -333,7 +333,7 @@ def main() -> None:
     name, folder, *others = sys.argv[1 + only_moved :]
     torch.set_num_threads(1)
     world, row = detect_world(), row_of(name)
-    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=300), torch.device("cpu")):
         if not only_moved:
             tell(run_all(row, world, Path(folder)))
         # A folder of its own: the files of others are not written again.

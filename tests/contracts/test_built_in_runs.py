@@ -36,6 +36,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "mednext": ("network.channels=[4,8,16]", "network.deep_supervision=2", "network.blocks=[1,1,2]"),
     "swinunetr": ("network.channels=[12,12,24,48,96,192]", "network.dropout=0.1"),
 }  # fmt: skip
+SLOW = ("plainconvunet", "segresnet", "mednext", "swinunetr")
+"""Those whose outputs are of the same kind as another's, or large."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def settings_of(name: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in ("mednext", "swinunetr") else []) for name in NETWORKS],
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in NETWORKS],
 )
 def test_it_trains_resumes_bit_for_bit_predicts_and_exports(name: str, source: Path, tmp_path: Path) -> None:
     config = config_of(source, source.parent / "cache", *settings_of(name))

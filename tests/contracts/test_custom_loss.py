@@ -36,7 +36,7 @@ def from_python(scores: Tensor, labels: Tensor) -> Tensor:
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     folder = tmp_path_factory.mktemp("loss")
-    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
     quiet = ("observe.trackers=[]", "observe.monitor_every=0")
     return lambda *overrides: config_of(source, folder / "cache", *quiet, *overrides)
 

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import torch
 from monai.data import Dataset as MonaiDataset
-from monai.transforms import Compose, Lambdad, RandFlipd, RandGaussianNoised
-from torch.utils.data import DataLoader, Subset
+from monai.transforms import Compose, Lambdad, RandFlipd
+from torch.utils.data import DataLoader
 
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.lmdb import LMDBDataset
 from hasten.cache.persistent import PersistentDataset
 from hasten.cache.smart import SmartCacheDataset
 from hasten.config.schema import PrepareConfig
-from hasten.feed.loader import ThreadDataLoader
 from hasten.prepare.transform import Prepare
 from tests.cache.items import Counted, assert_items_equal, chain, write_items
 
@@ -83,19 +82,6 @@ def test_changing_an_item_changes_nothing_kept(make: Make, rows: list[dict[str, 
     assert "new" not in dataset[0]
 
 
-def test_random_transforms_draw_every_time(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    dataset = make(rows, chain(RandGaussianNoised("image", prob=1.0)), tmp_path / "cache")
-    assert not torch.equal(dataset[0]["image"], dataset[0]["image"])
-
-
-def test_slices_and_lists_are_subsets(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    dataset = make(rows, chain(), tmp_path / "cache")
-    part = dataset[1:3]
-    assert isinstance(part, Subset)
-    assert [item["id"] for item in part] == [1, 2]
-    assert [item["id"] for item in dataset[[3, 0]]] == [3, 0]
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_collates_them(make: Make, rows: list[dict[str, Any]], tmp_path: Path, workers: int) -> None:
     dataset = make(rows, chain(), tmp_path / "cache")
@@ -110,11 +96,6 @@ def test_a_spawned_process_reads_them(make: Make, rows: list[dict[str, Any]], tm
     dataset = make(rows, chain(), tmp_path / "cache")
     again = pickle.loads(pickle.dumps(dataset))
     assert_items_equal(again[1], dataset[1])
-
-
-def test_a_thread_loader_gives_the_same(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    dataset = make(rows, chain(), tmp_path / "cache")
-    assert [batch["id"].tolist() for batch in ThreadDataLoader(dataset, batch_size=3)] == [[0, 1, 2], [3]]
 
 
 def test_a_failing_item_is_named_with_its_files(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -149,8 +130,3 @@ def test_a_callable_of_ones_own_runs_every_time(make: Make, rows: list[dict[str,
     dataset[1]
     dataset[1]
     assert calls == [1, 1]
-
-
-def test_no_transform_gives_the_rows(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    dataset = make(rows, None, tmp_path / "cache")
-    assert dataset[2] == rows[2]

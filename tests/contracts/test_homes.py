@@ -52,10 +52,6 @@ def test_every_home_is_the_same_to_what_reads_it(phantoms: CaseSet, cache: Cache
     assert all(tensor.is_contiguous() for tensor in tensors_of(arena))
 
 
-def test_on_a_cpu_the_device_home_is_memory(phantoms: CaseSet, cache: CacheConfig) -> None:
-    assert at("device", phantoms, cache).home == "ram"
-
-
 @pytest.mark.parametrize("start", ["file", "ram"])
 def test_moving_is_a_change_of_home_only(phantoms: CaseSet, cache: CacheConfig, start: str) -> None:
     arena = at(start, phantoms, cache)
@@ -78,15 +74,6 @@ def test_auto_keeps_what_half_of_the_free_memory_holds(
     assert_same(chosen, arena)
 
 
-def test_a_budget_is_for_the_cases_that_are_trained_on(phantoms: CaseSet, cache: CacheConfig) -> None:
-    one = max(at("ram", phantoms, cache).case_bytes)
-    names = tuple(case.id for case in phantoms.cases)
-    arena = get_arena(phantoms, SPEC, replace(cache, ram=f"{one}B"), first=names[2:])
-    assert arena.pages is not None
-    assert names.index(names[2]) not in arena.pages.cases
-    assert arena.pages.cases >= {0, 1}
-
-
 SIZES = [4, 3, 2, 1]
 
 
@@ -102,10 +89,6 @@ SIZES = [4, 3, 2, 1]
 )
 def test_cases_fill_one_home_after_the_other(device: int, ram: int, result: tuple[tuple[int, ...], ...]) -> None:
     assert tuple(homes.place(SIZES, range(4), device=device, ram=ram)) == result
-
-
-def test_the_first_in_order_get_the_fastest_home() -> None:
-    assert homes.place(SIZES, [3, 2, 1, 0], device=3, ram=3) == ((2, 3), (1,), (0,))
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ def each(make: Any) -> pytest.MarkDecorator:
 each_drawn_by_prob = each(drawn_by_prob)
 each_operation = each(lambda dims: [*drawn_by_prob(dims), *fixed(dims), *crops(dims)])
 each_renderer = pytest.mark.parametrize("renderer", RENDERERS)
+one_renderer = pytest.mark.parametrize("renderer", list(RENDERERS)[:1])
+"""That the others agree with it is seen above, and in `tests/augment/test_program.py`."""
 
 
 @cache
@@ -147,7 +149,7 @@ def test_a_batch_is_its_samples_one_at_a_time(op: Any, dims: int, renderer: str)
     if isinstance(op, BatchOp):
         pytest.skip("it mixes the samples of a batch")
     batch = batch_of(renderer, op, dims, step=2)
-    for row in range(COUNT):
+    for row in (0, COUNT - 1):
         alone = batch_of(renderer, op, dims, step=2 * COUNT + row, batch_size=1)
         assert (batch["image"][row] - alone["image"][0]).abs().max() <= 1e-6
         assert torch.equal(batch["label"][row], alone["label"][0])
@@ -163,7 +165,7 @@ def test_seed_and_step_give_its_bits_and_no_others(op: Any, dims: int) -> None:
     assert not equal(other, again(3)) or isinstance(op, CentreCrop)
 
 
-@each_renderer
+@one_renderer
 @each_operation
 def test_labels_keep_their_set(op: Any, dims: int, renderer: str) -> None:
     given = (op, dims, channels_of(op))
@@ -174,12 +176,12 @@ def test_labels_keep_their_set(op: Any, dims: int, renderer: str) -> None:
     assert set(label.unique().tolist()) == {0, 100, 200}
 
 
-@each_renderer
+@one_renderer
 @each_operation
 def test_constant_images_stay_finite(op: Any, dims: int, renderer: str) -> None:
     given = (op, dims, channels_of(op))
     own = segment(*given)
-    for value in (0.0, 1.0, -3.0, 1e4):
+    for value in (0.0, 1e4):
         held = {**own.store.values, "image": torch.full_like(own.store.values["image"], value)}
         image = RENDERERS[renderer](replace(own, store=replace(own.store, values=held)), drawn(*given, 0))["image"]
         assert image.isfinite().all()

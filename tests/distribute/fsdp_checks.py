@@ -235,7 +235,7 @@ def refused(world: World) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with process_group(world, DistributeConfig(timeout_s=60), CPU):
+    with process_group(world, DistributeConfig(timeout_s=300), CPU):
         results = {
             "networks": {name: of_network(world, name) for name in NETWORKS},
             "channels_last": of_network(world, "unet", last=True),

@@ -18,7 +18,7 @@ from hasten.distribute.world import World, detect_world
 from tests.contracts.strategies import CASES, Trainee, compare, reference
 from tests.distribute.ranks import tell
 
-CONFIG = DistributeConfig(strategy="horovod", timeout_s=60)
+CONFIG = DistributeConfig(strategy="horovod", timeout_s=300)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tests.distribute.ranks import tell
 
 def main() -> None:
     torch.set_num_threads(1)
-    world, config, device = detect_world(), DistributeConfig(timeout_s=60), torch.device("cpu")
+    world, config, device = detect_world(), DistributeConfig(timeout_s=300), torch.device("cpu")
     with process_group(world, config, device):
         # Joined already: it is this group, and stays.
         with process_group(world, config, device):

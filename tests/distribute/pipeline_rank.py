@@ -127,7 +127,7 @@ def left_out(world: World) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=300), torch.device("cpu")):
         results: dict[str, Any] = {name: differences(world, name=name, net=net) for name, net in NETS.items()}
         # A second form of batch has a schedule of its own; one of a single patch a piece among them.
         results["sides"] = differences(world, sides=(16, 24, 16))

@@ -28,7 +28,7 @@ _GRACE_S = 5.0
 
 
 def run_ranks(
-    module: str, world: int, *args: object, timeout_s: float = 120, env: Mapping[str, str] | None = None
+    module: str, world: int, *args: object, timeout_s: float = 600, env: Mapping[str, str] | None = None
 ) -> list[Any]:
     """Of each rank, what the last line that it printed says in JSON.
 

@@ -69,15 +69,15 @@ def nested() -> None:
 which = sys.argv[1:]
 results: dict = {}
 if "add" in which:
-    answer = spawn_ddp(add, 1.0, factor=2.0, nprocs=2, timeout_s=100)
+    answer = spawn_ddp(add, 1.0, factor=2.0, nprocs=2, timeout_s=300)
     results["add"] = [answer.total, answer.places, isinstance(answer, Answer)]
 if "fail" in which:
-    results["fail"] = error_of(lambda: spawn_ddp(fail, nprocs=2, timeout_s=100))
+    results["fail"] = error_of(lambda: spawn_ddp(fail, nprocs=2, timeout_s=300))
     assert issubclass(RankFailed, RuntimeError)
 if "nested" in which:
-    results["nested"] = error_of(lambda: spawn_ddp(nested, nprocs=1, timeout_s=100))
+    results["nested"] = error_of(lambda: spawn_ddp(nested, nprocs=1, timeout_s=300))
 if "vanish" in which:
-    results["vanish"] = error_of(lambda: spawn_ddp(vanish, nprocs=2, timeout_s=100))
+    results["vanish"] = error_of(lambda: spawn_ddp(vanish, nprocs=2, timeout_s=300))
 if "late" in which:
     results["late"] = error_of(lambda: spawn_ddp(time.sleep, 60, nprocs=1, timeout_s=0.5))
 print(json.dumps(results))

@@ -21,7 +21,7 @@ NETWORKS = ["unet", "dynunet", "segresnet", "plainconvunet"]
 
 @pytest.fixture(scope="module")
 def ranks() -> list[Any]:
-    return run_ranks("tests.distribute.fsdp_checks", 2, timeout_s=240)
+    return run_ranks("tests.distribute.fsdp_checks", 2, timeout_s=600)
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, "tied", "views"])

@@ -86,7 +86,7 @@ def test_horovodrun_starts_it_and_the_process_group_too() -> None:
         "launched",
     ]
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=120, env=environment, check=False,
+        list(map(str, command)), capture_output=True, text=True, timeout=600, env=environment, check=False,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     for rank in (0, 1):

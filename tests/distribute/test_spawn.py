@@ -22,7 +22,7 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 def ran(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     output = os.environ | LOOPBACK | {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run(
-        [sys.executable, *command], env=output, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *command], env=output, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -15,7 +15,7 @@ RUNS = [*OPTIMIZERS, "lookahead muon", "lookahead sgd", "fp16", "by hand", "few 
 
 @pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world} ranks")
 def ranks(request: pytest.FixtureRequest) -> list[Any]:
-    return run_ranks("tests.distribute.zero1_checks", request.param, timeout_s=240)
+    return run_ranks("tests.distribute.zero1_checks", request.param, timeout_s=600)
 
 
 @pytest.mark.parametrize("run", RUNS)

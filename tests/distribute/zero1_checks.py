@@ -171,7 +171,7 @@ def refused(world: World) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     world = detect_world()
-    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=300), torch.device("cpu")):
         results: dict[str, Any] = {name: against_ddp(world, configured(name)) for name in OPTIMIZERS}
         for name in ("muon", "sgd"):
             results[f"lookahead {name}"] = against_ddp(world, configured(name, lookahead=2))

@@ -69,7 +69,3 @@ def test_blocks_that_are_not_run_are_counted_and_say_why() -> None:
     marked = [block for page in pages() for block in python_blocks(page) if "notest" in block.words]
     assert Counter(name(block.page) for block in marked) == NOT_RUN
     assert [block.words for block in marked if not block.words.partition("notest:")[2].strip()] == []
-
-
-def test_most_pages_for_users_of_python_have_code() -> None:
-    assert {"README.md", "docs/how-to/own-loop.md", "docs/how-to/monai-script.md"} <= {name(page) for page in WITH_CODE}

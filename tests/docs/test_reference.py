@@ -54,9 +54,3 @@ def test_every_example_is_shown_and_run() -> None:
     assert shown == there
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name in there if name not in tests] == []
-
-
-def test_a_notebook_becomes_a_page() -> None:
-    page = made.notebook_markdown(DOCS / "start.ipynb")
-    assert page.startswith("From synthetic data")
-    assert "summary = hasten.train(config" in page

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import benchmark_tables
 import pytest
@@ -58,25 +57,6 @@ def test_a_changed_result_makes_the_pages_stale_until_they_are_written(copy: Pat
     assert f"| {claim} | **missed** |" in (copy / "docs/results.md").read_text()
 
 
-def test_the_chart_and_the_table_of_readme_show_the_same_seconds(copy: Path) -> None:
-    seconds = {"algorithms": 40.0, "hasten": 10.0}
-    results = {f"{arm}/to_{level}_s": {"raw": [value, value + 2, value + 4]}
-               for arm, value in seconds.items() for level in ("0.80", "0.85", "0.87", "0.88")}  # fmt: skip
-    results["algorithms/to_0.85_at_least_s"] = results.pop("algorithms/to_0.85_s")
-    results["hasten/best"] = {"raw": [0.87]}
-    record = json.loads(next((ROOT / "benchmarks/results").glob("step_*.json")).read_text())
-    record |= {"bench": "ladder_hippocampus_algorithms_hasten", "date": "2030-01-01", "results": results}
-    record["claims"] = [{"name": "hippocampus, Dice 0.87: x", "value": 4.0, "goal": ">= 5", "holds": False}]
-    record["settings"] = {"rungs": {name: {"label": name} for name in seconds}}
-    path = copy / "benchmarks/results/ladder_hippocampus_algorithms_hasten_amd-epyc_2030-01-01.json"
-    path.write_text(json.dumps(record))
-    assert tool(copy).returncode == 0
-    drawn = (copy / "docs/ladder.svg").read_text()
-    assert "over 42 s, stopped" in drawn
-    assert ">12 s<" in drawn
-    assert "| seconds to Dice 0.85 on the hippocampus | 12.0 | more than 42.0 |" in (copy / "README.md").read_text()
-
-
 def test_what_another_machine_measured_changes_no_figure_but_is_listed(copy: Path) -> None:
     record = json.loads(next((copy / "benchmarks/results").glob("step_amd-*.json")).read_text())
     record |= {"date": "2030-01-01", "hardware": record["hardware"] | {"card": "Some GPU"}}
@@ -89,42 +69,6 @@ def test_what_another_machine_measured_changes_no_figure_but_is_listed(copy: Pat
     results = (copy / "docs/results.md").read_text()
     assert "`step_some-gpu_2030-01-01.json`: Some GPU" in results
     assert "measured again in step_some-gpu" not in results
-
-
-def test_the_chart_is_svg_that_can_be_read() -> None:
-    drawn = ElementTree.fromstring((ROOT / "docs/ladder.svg").read_text())
-    words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert any("Hasten" in str(word) for word in words)
-    assert any("MONAI" in str(word) for word in words)
-
-
-def test_an_edited_figure_is_stale(copy: Path) -> None:
-    page = copy / "docs/benchmarks.md"
-    page.write_text(page.read_text().replace("1.27 times faster", "1.72 times faster"))
-    done = tool(copy, "--check")
-    assert done.returncode == 1
-    assert done.stdout.startswith("docs/benchmarks.md: ")
-
-
-def test_every_claim_is_listed_and_what_missed_is_marked() -> None:
-    results = benchmark_tables.load(ROOT / "benchmarks/results")
-    page = (ROOT / "docs/results.md").read_text()
-    for result in results:
-        for claim in result.content["claims"]:
-            if "goal" in claim:
-                assert f"| {claim['name']} |" in page
-    missed = [c for r in results for c in r.content["claims"] if "goal" in c and not c["holds"]]
-    assert missed
-    assert page.count("| **missed**") == len(missed)
-
-
-def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"other\.json: not a result"):
-        benchmark_tables.load(tmp_path)
-    (tmp_path / "other.json").write_text(json.dumps({"bench": "x", "date": "2026-01-01", "quick": True, "claims": []}))
-    with pytest.raises(ValueError, match=r"other\.json: a quick run"):
-        benchmark_tables.load(tmp_path)
 
 
 def test_a_series_that_is_not_there_names_the_file_and_what_is() -> None:

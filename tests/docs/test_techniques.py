@@ -109,11 +109,6 @@ def test_the_page_lists_them_all() -> None:
     assert missing == []
 
 
-def test_a_wrong_name_is_seen() -> None:
-    wrong = "train.exactness|hasten.TrainSteps|tests/none.py|hasten fit DATA --out X|no-such-finding|make none"
-    assert [token for token in wrong.split("|") if not unknown(token)] == []
-
-
 def test_the_bottleneck_guide_has_every_finding_and_no_other() -> None:
     given = set(re.findall(r"^\| (`[^|]+) \|", (DOCS / "bottlenecks.md").read_text(), flags=re.M))
     results = {span for cell in given for span in spans(cell)}

@@ -19,11 +19,11 @@ from hasten.engine.stop import Stopped
 from tests.distribute.ranks import tell
 from tests.engine.runs import at_step, config_of
 
-PLAIN = ("sample.batch_size=4", "network.dropout=0", "observe.trackers=[]", "distribute.timeout_s=60")
+PLAIN = ("sample.batch_size=4", "network.dropout=0", "observe.trackers=[]", "distribute.timeout_s=300", "train.steps=8")
 PARTS = (*PLAIN, "distribute.parts=2", "distribute.exchange_every=2")
 STAGED = (*PLAIN, "sample.stages=[[0.5, 0.5]]", "train.accumulate=2")
 TUNED = (*PLAIN, "train.freeze=[model.0.*]", "train.lr_scale={model.1.*: 0.1}")
-DROPOUT = ("sample.batch_size=4", "observe.trackers=[]", "distribute.timeout_s=60")
+DROPOUT = ("sample.batch_size=4", "observe.trackers=[]", "distribute.timeout_s=300")
 
 
 def configs(source: Path, cache: Path) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def interrupted(folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     world = detect_world()
-    with process_group(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+    with process_group(world, DistributeConfig(timeout_s=300), torch.device("cpu")):
         results: dict[str, Any] = {}
         for name, config in configs(folder / "data", folder / "cache").items():
             results[name] = train(config, folder / name)["steps"]

@@ -28,7 +28,7 @@ print(faults() - before)
 def test_a_large_block_is_faulted_in_once() -> None:
     def faults(mode: str) -> int:
         command = [sys.executable, "-c", PROGRAM, mode]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout)
 
     # One more block may be touched, wherever the heap had room for it; after that nothing is.
     plain, kept = faults("plain"), faults("keep")

@@ -62,20 +62,6 @@ def test_a_result_belongs_to_the_weights_of_its_step_and_comes_later() -> None:
     assert results(got) == [(10, 1.0), (20, 2.0)]
 
 
-def test_poll_delivers_in_the_thread_that_asks() -> None:
-    threads: list[Any] = []
-    validation = AsyncValidation(
-        lambda network: threads.append(threading.current_thread()),
-        lambda validated: threads.append(threading.current_thread()),
-        like=network(),
-    )
-    validation.request(network(), 1)
-    while validation.busy:
-        validation.poll()
-    assert threads[0] is not threading.main_thread()
-    assert threads[1] is threading.main_thread()
-
-
 def test_a_request_while_busy_is_skipped() -> None:
     gate, got = Gate(), []
     with AsyncValidation(gate, got.append, like=network()) as validation:
@@ -117,23 +103,6 @@ def test_an_error_is_raised_where_the_training_is() -> None:
     validation.finish()
 
 
-def test_an_error_of_the_training_is_not_hidden_and_leaves_no_thread() -> None:
-    gate, got = Gate(), []
-    gate.error = RuntimeError("of the validation")
-    before = set(threading.enumerate())
-
-    def train() -> None:
-        with AsyncValidation(gate, got.append, like=network()) as validation:
-            validation.request(network(), 1)
-            gate.open.set()
-            raise ValueError("of the training")
-
-    with pytest.raises(ValueError, match="of the training"):
-        train()
-    assert got == []
-    assert set(threading.enumerate()) <= before
-
-
 def test_buffers_are_copied_and_the_copy_is_apart() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     net(torch.randn(4, 1, 3, 3) + 5)
@@ -149,58 +118,9 @@ def test_buffers_are_copied_and_the_copy_is_apart() -> None:
     assert net.training
 
 
-def test_threads_are_set_for_the_validation_alone() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        got: list[Any] = []
-        with AsyncValidation(lambda one: torch.get_num_threads(), got.append, like=network(), threads=1) as validation:
-            validation.request(network(), 1)
-            later: list[int] = []
-            thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
-            thread.start()
-            thread.join()
-        assert got[0].result == 1
-        assert torch.get_num_threads() == 2
-        assert later == [2]
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_another_callable_for_one_request() -> None:
-    got: list[Any] = []
-    with AsyncValidation(lambda one: "usual", got.append, like=network(), when_busy="wait") as validation:
-        validation.request(network(), 1, validate=lambda one: "other")
-        validation.request(network(), 2)
-    assert [one.result for one in got] == ["other", "usual"]
-
-
 @pytest.mark.parametrize(
     ("settings", "words"), [({"when_busy": "drop"}, "when_busy='drop'"), ({"threads": 0}, "threads=0")]
 )
 def test_wrong_arguments_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         AsyncValidation(lambda one: None, lambda validated: None, like=network(), **settings)
-
-
-def test_all_validations_run_in_one_thread() -> None:
-    """cuDNN's plans and handles belong to a thread, and would be made anew in each."""
-    got: list[Any] = []
-    net = network()
-    with AsyncValidation(lambda one: threading.get_ident(), got.append, like=net, when_busy="wait") as validation:
-        for step in range(3):
-            validation.request(net, step)
-    assert len({validated.result for validated in got}) == 1
-    assert got[0].result != threading.get_ident()
-
-
-def test_waiting_leaves_the_result_for_later() -> None:
-    got: list[Any] = []
-    net = network()
-    validation = AsyncValidation(lambda one: "result", got.append, like=net)
-    validation.wait()
-    validation.request(net, 1)
-    validation.wait()
-    assert got == []
-    validation.poll()
-    assert [validated.result for validated in got] == ["result"]

@@ -26,7 +26,7 @@ from hasten.engine.budget import (
     with_scale,
 )
 from hasten.engine.run_plan import RunPlan, plan_run
-from tests.engine.test_autotune import limited_to, unlimited
+from tests.engine.test_autotune import limited_to
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +86,6 @@ def test_a_limit_in_seconds_plans_as_a_budget_does(source: Path, monkeypatch: py
     second = with_scale(planned, choose_scale(planned, limited_to(100.0)))
     assert (second.config.network, second.config.sample) == (first.config.network, first.config.sample)
     assert (second.config.train.steps, second.config.train.max_seconds) == (first.config.train.steps, 100)
-
-
-def test_steps_that_are_set_are_kept_with_the_planned_network(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_step_seconds", None)
-    planned = plan_run(config_of(source, "train.budget=100s", "train.steps=24"))
-    assert choose_scale(planned, limited_to(100.0)) is None
 
 
 def test_the_planned_network_where_wider_ones_get_too_few_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,17 +164,6 @@ def test_short_runs_begin_with_small_patches(source: Path, monkeypatch: pytest.M
     brief, scale = scaled(monkeypatch, source, seconds=8 * few)
     assert scale.steps < STAGED_STEPS
     assert brief.config.sample.stages == ()
-
-
-def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "network_mistake", lambda network, dims: "not these")
-    planned, _ = scaled(monkeypatch, source)
-    assert planned.config.network == plan_run(config_of(source)).config.network
-
-
-def test_without_a_budget_nothing_is_timed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_step_seconds", None)
-    assert choose_scale(plan_run(config_of(source)), unlimited()) is None
 
 
 def test_a_step_is_timed_on_the_network_itself(source: Path) -> None:

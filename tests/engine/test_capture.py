@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -202,26 +201,6 @@ def test_a_lack_of_memory_leaves_the_training_as_it_was(
     assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
 
 
-def test_what_a_failed_capture_held_is_free_before_the_next_step(
-    stand_in: type[FakeStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[weakref.ref[Tensor]] = []
-
-    def short(self: FakeStream, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
-        activations = torch.zeros(8)
-        held.append(weakref.ref(activations))
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    def without(self: CapturedStep, index: int) -> Tensor:
-        assert held[0]() is None
-        return torch.zeros(())
-
-    monkeypatch.setattr(stand_in, "capture", short)
-    monkeypatch.setattr(CapturedStep, "_plain", without)
-    captured()
-    assert held
-
-
 def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[FakeStream]) -> None:
     stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
     step, losses, weights = captured()
@@ -259,23 +238,6 @@ def test_a_graph_that_leaves_other_weights_is_refused(
     assert "other weights" in step.reason
     update = step.step.update
     assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
-
-
-def test_a_closed_graph_goes_on_without_itself(stand_in: type[FakeStream]) -> None:
-    step = captured_run(step_of(network_of(3)), segment())
-    losses = []
-    for index in range(STEPS):
-        if index == 6:
-            assert step.on
-            step.close()
-            assert not step.on
-        losses.append(step(index))
-    assert_close(losses, plain()[0])
-
-
-def test_losses_are_in_memory_of_their_own(stand_in: type[FakeStream]) -> None:
-    _, losses, _ = captured()
-    assert len({loss.data_ptr() for loss in losses}) == STEPS
 
 
 def test_learning_rates_that_others_set_reach_the_graph(stand_in: type[FakeStream]) -> None:

@@ -35,12 +35,6 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_an_empty_or_absent_folder_holds_none(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path).newest() is None
-    assert Checkpoints(tmp_path / "absent").newest() is None
-    assert Checkpoints(tmp_path / "absent").paths() == []
-
-
 def test_one_is_kept_under_one_name(tmp_path: Path) -> None:
     made = filled(tmp_path, 10, 20, 30, keep=1)
     assert names(tmp_path) == ["last.pt"]
@@ -59,38 +53,6 @@ def test_older_ones_have_their_step_in_their_name(tmp_path: Path, again: bool) -
         made.write(content(step))
     assert names(tmp_path) == ["last-00000009.pt", "last-00000010.pt", "last.pt"]
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [110, 10, 9]
-
-
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    others = ["best.pt", "last-good.pt", "last-00000001.pt.txt", ".best.pt.ab12", "notes"]
-    for name in others:
-        (tmp_path / name).write_text("mine")
-    filled(tmp_path, 1, 2, 3, keep=1)
-    assert names(tmp_path) == sorted([*others, "last.pt"])
-
-
-def test_fewer_are_kept_from_now_on(tmp_path: Path) -> None:
-    filled(tmp_path, 1, 2, 3, 4)
-    filled(tmp_path, 5, keep=1)
-    assert names(tmp_path) == ["last.pt"]
-
-
-def test_a_name_of_its_own(tmp_path: Path) -> None:
-    filled(tmp_path, 1, 2)
-    other = Checkpoints(tmp_path, name="other", keep=2)
-    other.write(content(7))
-    other.write(content(8))
-    assert names(tmp_path) == ["last-00000001.pt", "last.pt", "other-00000007.pt", "other.pt"]
-
-
-def test_those_of_a_course_that_was_given_up_go(tmp_path: Path) -> None:
-    """Taken back to step 10 by hand, the run writes step 15: 20 and 30 are not its past."""
-    filled(tmp_path, 10, 20, 30, 40)
-    (tmp_path / "last.pt").unlink()
-    (tmp_path / "last-00000030.pt").unlink()
-    write_checkpoint(tmp_path / "last.pt", content(10))
-    filled(tmp_path, 15)
-    assert names(tmp_path) == ["last-00000010.pt", "last.pt"]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -132,28 +94,8 @@ def test_if_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
         made.newest()
 
 
-def test_what_has_no_step_is_passed_over(tmp_path: Path) -> None:
-    made = filled(tmp_path, 10, 20)
-    write_checkpoint(tmp_path / "last.pt", {"weights": torch.zeros(2)})
-    result = made.newest()
-    assert result is not None
-    assert result.step == 10
-
-
 def fail(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_failed_write_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = filled(tmp_path, 10, 20, 30)
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint_folder, "write_checkpoint", fail)
-            with pytest.raises(OSError, match="No space"):
-                made.write(content(40))
-        assert [read_checkpoint(path)["step"] for path in made.paths()] == [30, 30, 20, 10]
-    made.write(content(40))
-    assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]
 
 
 def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,11 +139,6 @@ def test_without_links_the_newest_is_renamed(tmp_path: Path, monkeypatch: pytest
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]
 
 
-def test_the_same_step_again(tmp_path: Path) -> None:
-    made = filled(tmp_path, 10, 20, 20)
-    assert [read_checkpoint(path)["step"] for path in made.paths()] == [20, 10]
-
-
 def test_what_a_kill_left_half_written_is_swept_away(tmp_path: Path) -> None:
     for name in (".last.pt.0a1b2c3d", ".last-00000010.pt.0a1b2c3d", ".best.pt.0a1b2c3d"):
         (tmp_path / name).write_bytes(b"half")
@@ -211,6 +148,37 @@ def test_what_a_kill_left_half_written_is_swept_away(tmp_path: Path) -> None:
     assert names(tmp_path) == [".best.pt.0a1b2c3d", "last.pt"]
 
 
-def test_none_to_keep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep=0: must be 1 or more"):
-        Checkpoints(tmp_path, keep=0)
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    others = ["best.pt", "last-good.pt", "last-00000001.pt.txt", ".best.pt.ab12", "notes"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    filled(tmp_path, 1, 2, 3, keep=1)
+    assert names(tmp_path) == sorted([*others, "last.pt"])
+
+
+def test_fewer_are_kept_from_now_on(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2, 3, 4)
+    filled(tmp_path, 5, keep=1)
+    assert names(tmp_path) == ["last.pt"]
+
+
+def test_those_of_a_course_that_was_given_up_go(tmp_path: Path) -> None:
+    """Taken back to step 10 by hand, the run writes step 15: 20 and 30 are not its past."""
+    filled(tmp_path, 10, 20, 30, 40)
+    (tmp_path / "last.pt").unlink()
+    (tmp_path / "last-00000030.pt").unlink()
+    write_checkpoint(tmp_path / "last.pt", content(10))
+    filled(tmp_path, 15)
+    assert names(tmp_path) == ["last-00000010.pt", "last.pt"]
+
+
+def test_a_failed_write_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = filled(tmp_path, 10, 20, 30)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_folder, "write_checkpoint", fail)
+            with pytest.raises(OSError, match="No space"):
+                made.write(content(40))
+        assert [read_checkpoint(path)["step"] for path in made.paths()] == [30, 30, 20, 10]
+    made.write(content(40))
+    assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]

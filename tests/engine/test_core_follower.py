@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -75,24 +74,6 @@ def test_threads_follow_the_cores_that_others_leave(
 ) -> None:
     torch.set_num_threads(cores)
     assert Machine(monkeypatch, cores, others).followed() == expected
-
-
-def test_the_load_is_not_read_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, 2, [0.0])
-    for _ in range(20):
-        machine.now += 0.04
-        machine.follower.look()
-    assert next(machine.readings, None) is None
-
-
-def test_an_unbounded_spin_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    torch.set_num_threads(2)
-    for chosen, lines in ((True, 0), (False, 1)):
-        caplog.clear()
-        monkeypatch.setattr(core_follower, "spin_is_chosen", lambda chosen=chosen: chosen)
-        with caplog.at_level(logging.WARNING):
-            assert Machine(monkeypatch, 2, [0.0, 1.0, 1.0], least=2).followed() == [2, 2, 2]
-        assert ["GOMP_SPINCOUNT" in record.message for record in caplog.records] == [True] * lines
 
 
 def following(device: torch.device = CPU) -> bool:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from typer.testing import CliRunner
 
 from hasten.cases.nifti import read_nifti
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
-from hasten.cli.main import app
 from hasten.config.load import load_run
-from hasten.engine import predict as prediction
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.ensemble import Ensemble, joined, read_members
+from hasten.engine.ensemble import Ensemble, read_members
 from hasten.engine.infer import Inference, infer_labels, sliding_window
 from hasten.engine.model import load_model
 from hasten.engine.postprocess import Cleaning, postprocessed, write_cleanings
@@ -66,13 +62,6 @@ def test_is_the_average_by_hand(
         assert torch.equal(result[clear], mean.argmax(0)[clear].to(torch.uint8))
 
 
-def test_windows_are_those_that_every_network_takes() -> None:
-    one, other = how(0, overlapping=False), replace(how(0, overlapping=False), divisor=(4, 1, 8))
-    assert joined([one, other], Path("best.pt")).divisor == (4, 1, 8)
-    with pytest.raises(ValueError, match=r"best.pt: .*\[8, 8, 8\] .*multiple of \[16, 1, 8\]"):
-        joined([other, replace(one, divisor=(16, 1, 1))], Path("best.pt"))
-
-
 @pytest.fixture(scope="module")
 def folds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folder of two folds as a cross-validation leaves it, and the data."""
@@ -113,25 +102,6 @@ def test_all_folds_of_a_cross_validation_decide(folds: tuple[Path, Path], tmp_pa
     label = scores.argmax(0).to(torch.uint8).numpy()
     assert np.array_equal(read_nifti(written).array[0], restore_label(label, prepared.geometry, (0, 1)))
     assert [member.where.parent.parent.name for member in read_members(cv)] == ["fold0", "fold1"]
-
-
-def test_each_image_is_read_once(folds: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cv, data = folds
-    reads = []
-    plain = prediction.read_image
-    monkeypatch.setattr(prediction, "read_image", lambda case: [reads.append(case.id), plain(case)][1])
-    predict(cv, data / "imagesTr", tmp_path / "out")
-    assert len(reads) == 6
-
-
-def test_runs_by_the_verb(folds: tuple[Path, Path], tmp_path: Path) -> None:
-    cv, data = folds
-    words = ["predict", cv / "fold0", image_of(data), "--ensemble", cv / "fold1", "--out", tmp_path / "two"]
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    [expected] = predict(cv, image_of(data), tmp_path / "cv")
-    [actual] = (tmp_path / "two").glob("*.nii.gz")
-    assert np.array_equal(read_nifti(actual).array, read_nifti(expected).array)
 
 
 def test_runs_of_folds_have_the_post_processing_of_all_folds(folds: tuple[Path, Path], tmp_path: Path) -> None:
@@ -188,16 +158,3 @@ def test_runs_of_other_training_may_be_averaged_but_not_of_other_preparation(
     wrong = edited(cv, tmp_path / "wrong", "prepare", intensity="none") / "fold1"
     with pytest.raises(ValueError, match=r"prepare\.intensity=none instead of"):
         predict([cv / "fold0", wrong], image_of(data), tmp_path / "out2")
-
-
-def test_folds_that_are_not_finished(
-    folds: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cv, data = folds
-    shutil.copytree(cv, tmp_path / "cv")
-    (tmp_path / "cv/fold1/summary.json").unlink()
-    predict(tmp_path / "cv", image_of(data), tmp_path / "out")
-    assert "fold1 is not finished and left out" in caplog.text
-    (tmp_path / "cv/fold0/summary.json").unlink()
-    with pytest.raises(ValueError, match="no fold is finished yet"):
-        predict(tmp_path / "cv", image_of(data), tmp_path / "out2")

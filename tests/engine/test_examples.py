@@ -81,14 +81,3 @@ def test_slices_of_a_prepared_case_are_counted_as_its_file_has_them() -> None:
     shown = example_of(NIFTI, image, label, prediction, geometry, which="", dice=0.1)
     assert shown.where == "sagittal slice 12 of 40"
     assert shown.pixel == (1.0, 1.0)
-
-
-def test_a_picture_keeps_its_colours_and_has_no_slice() -> None:
-    image = np.zeros((3, 1, 4, 6), np.float32)
-    image[0, 0, :2] = 1
-    label = np.ones((1, 4, 6), np.uint8)
-    shown = example_of(PICTURE, image, label, label, Geometry.of_file((1, 4, 6), np.eye(4)), which="best", dice=1.0)
-    assert shown.where == ""
-    assert shown.image.shape == (4, 6, 3)
-    assert shown.image[0, 0].tolist() == [1, 0, 0]
-    assert shown.image[3, 0].tolist() == [0, 0, 0]

@@ -157,21 +157,6 @@ def test_a_network_that_was_operated_on_is_exported_plain(tmp_path: Path) -> Non
     assert np.abs(actual - expected.numpy()).max() < 1e-4
 
 
-def test_a_best_pt_may_be_named_and_another_ending_given(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "weights.bin"
-    done = export_weights(run / "checkpoints" / "best.pt", str(out), "safetensors")
-    assert done.format == "safetensors"
-    assert load_file(out)
-
-
-@pytest.mark.parametrize("format", ["safetensors", "onnx"])
-def test_the_callers_random_numbers_are_left_alone(run: Path, tmp_path: Path, format: export.Format) -> None:
-    torch.manual_seed(99)
-    before = torch.get_rng_state()
-    export_weights(run, tmp_path / "out", format)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_difference_above_the_tolerance_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,23 +178,6 @@ def test_a_difference_above_the_tolerance_is_refused(
         with pytest.raises(ValueError, match="not written"):
             export_weights(run, out)
     assert not out.exists()
-
-
-def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    config = config_of()
-    network = network_of(config)
-    with torch.no_grad():
-        next(network.parameters()).fill_(3e38)
-    with pytest.raises(ValueError, match="differ from PyTorch's by up to nan"):
-        export_weights(run_of(tmp_path / "run", config, network), tmp_path / "model.onnx")
-
-
-def test_without_onnxruntime_nothing_is_claimed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    out = tmp_path / "model.onnx"
-    done = export_weights(run, out)
-    assert done.difference is None
-    onnx.checker.check_model(onnx.load(out))
 
 
 @pytest.mark.parametrize(("ending", "package"), [("onnx", "onnx"), ("safetensors", "safetensors.torch")])
@@ -235,6 +203,23 @@ def test_a_file_that_exists_is_replaced_only_by_overwrite(run: Path, tmp_path: P
     folder.mkdir()
     with pytest.raises(ValueError, match=r"exists; choose another --out$"):
         export_weights(run, folder, overwrite=True)
+
+
+def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    config = config_of()
+    network = network_of(config)
+    with torch.no_grad():
+        next(network.parameters()).fill_(3e38)
+    with pytest.raises(ValueError, match="differ from PyTorch's by up to nan"):
+        export_weights(run_of(tmp_path / "run", config, network), tmp_path / "model.onnx")
+
+
+def test_without_onnxruntime_nothing_is_claimed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    out = tmp_path / "model.onnx"
+    done = export_weights(run, out)
+    assert done.difference is None
+    onnx.checker.check_model(onnx.load(out))
 
 
 def test_a_failed_write_keeps_the_file_before(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

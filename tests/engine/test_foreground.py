@@ -12,10 +12,8 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.engine.foreground import (
     check_labelled,
-    foreground_size,
     sampled_warnings,
     size_warning,
-    training_range,
 )
 from hasten.prepare.types import Geometry
 
@@ -45,11 +43,6 @@ def check(case_set: CaseSet, arena: Arena, num_train: int) -> tuple[str, ...]:
     return check_labelled(case_set, arena, case_set.cases[:num_train], case_set.cases[num_train:])
 
 
-def test_a_set_with_voxels_of_every_class_passes() -> None:
-    one_empty = {"u": (500, 20), "v": (0, 0), "w": (300, 10)}
-    assert check(*cases_of(one_empty), 2) == ()
-
-
 def test_no_labelled_training_case_is_an_error() -> None:
     with pytest.raises(ValueError) as error:
         check(*cases_of({"u": (0, 0), "v": (0, 0), "w": (5, 3)}), 2)
@@ -58,11 +51,6 @@ def test_no_labelled_training_case_is_an_error() -> None:
         "of the declared classes (a (value 10), b (value 20)), so nothing can be learned; check that labels and images "
         "are not mixed up"
     )
-
-
-def test_no_labelled_validation_case_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"1 validation cases \(w\) .*no Dice .*; change data.split"):
-        check(*cases_of({"u": (4, 4), "v": (5, 3), "w": (0, 0)}), 2)
 
 
 @pytest.mark.parametrize(
@@ -125,15 +113,6 @@ def test_what_a_plan_knows_of_rare_classes(
     assert message is None or re.search(message, warnings[0])
 
 
-def test_sizes_are_of_the_anatomy_and_not_of_the_grid() -> None:
-    assert foreground_size(250, PLACE.shape, PLACE, 3) == pytest.approx(250 * 2**3 / 1000)
-    assert foreground_size(250, PLACE.shape, PLACE, 2) == pytest.approx(0.25)
-    case_set, arena = cases_of({"u": (400, 100), "v": (0, 250), "w": (900, 0), "x": (1000, 0)})
-    result = training_range(arena, case_set.cases[:3], 3)
-    assert result == pytest.approx({"smallest": 2.0, "median": 4.0, "largest": 7.2})
-    assert training_range(replace(arena, num_voxels=()), case_set.cases, 3) == {}
-
-
 @pytest.mark.parametrize(
     ("size", "trained", "wrong"),
     [
@@ -155,16 +134,6 @@ def test_sizes_far_outside_of_the_training_cases_are_told(
     assert size_warning(size, {}, 3) is None
 
 
-def test_a_size_warning_has_both_figures() -> None:
-    trained = {"smallest": 2.1, "median": 3.0, "largest": 4.52}
-    volume = size_warning(356.2, trained, 3)
-    assert volume is not None
-    assert re.match(r"356 ml of foreground .* 2\.1 ml to 4\.52 ml \(median 3 ml\); ", volume)
-    share = size_warning(0.5, {"smallest": 0.01, "median": 0.02, "largest": 0.1}, 2)
-    assert share is not None
-    assert re.match(r"50\.000% of the pixels .* 1\.000% to 10\.000% \(", share)
-
-
 def ignoring(maps: dict[str, list[int]], num_train: int = 2) -> tuple[str, ...]:
     """What is told of cases with these voxels, one class (value 10, index 1), where 255 is ignored."""
     case_set, arena = cases_of({name: (voxels.count(1),) for name, voxels in maps.items()}, "a")
@@ -183,13 +152,3 @@ def test_cases_that_are_ignored_as_a_whole_are_named() -> None:
         "set: 1 case has only ignored voxels (value 4), from which nothing is learned: v; annotate a part of them, or "
         "remove them"
     )
-
-
-def test_a_value_to_ignore_that_is_nowhere_is_a_warning() -> None:
-    (warning,) = ignoring({"u": [1, 0, 0], "v": [1, 1, 0], "w": [0, 1, 1]})
-    assert re.match(r"set: no label map holds the value 4, .*check data\.ignore", warning)
-
-
-def test_training_cases_that_are_all_ignored_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"all 2 training cases \(u, v\) .*ignored \(value 4\)"):
-        ignoring({"u": [255, 255], "v": [255, 0], "w": [1, 0]})

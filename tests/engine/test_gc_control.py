@@ -46,11 +46,3 @@ def test_the_collector_is_given_back_after_an_error_and_stays_off_where_it_was()
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-@pytest.mark.usefixtures("unfrozen")
-def test_what_the_caller_had_frozen_stays_frozen() -> None:
-    gc.freeze()
-    with collected_between_steps():
-        pass
-    assert gc.get_freeze_count() > 0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,17 +79,6 @@ def test_the_sliding_window_equals_monais(drawn: Any) -> None:
     torch.testing.assert_close(actual.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
 
 
-def test_a_constant_network_gives_that_constant_everywhere() -> None:
-    class Constant(nn.Module):
-        def forward(self, image: Tensor) -> Tensor:
-            return torch.tensor([2.0, 5.0]).view(1, 2, 1, 1, 1).expand(len(image), 2, *image.shape[2:])
-
-    (volume,) = volumes_of((9, 5, 11))
-    result = sliding_window(Constant(), volume, make())
-    torch.testing.assert_close(result[0], torch.full((9, 5, 11), 2.0))
-    torch.testing.assert_close(result[1], torch.full((9, 5, 11), 5.0))
-
-
 SHAPES = [(5, 6, 7), (4, 4, 4), (9, 3, 4), (5, 5, 8), (2, 2, 2), (6, 6, 8), (4, 4, 3)]
 
 
@@ -136,35 +124,6 @@ def test_whole_volumes_are_padded_to_the_divisor_and_at_least_to_a_patch() -> No
     assert sorted(shape[2:] for shape in network.shapes) == [(4, 8, 8), (4, 8, 24), (6, 12, 16)]
 
 
-def test_padding_is_zero_on_both_sides() -> None:
-    seen = []
-
-    class Looks(nn.Module):
-        def forward(self, image: Tensor) -> Tensor:
-            seen.append(image.clone())
-            return image.repeat(1, 2, 1, 1, 1)
-
-    volume = torch.ones(1, 3, 4, 1)
-    list(infer_labels(Looks(), [volume], make()))
-    expected = torch.zeros(1, 1, 4, 4, 4)
-    expected[:, :, :3, :, 1:2] = 1
-    assert torch.equal(seen[0], expected)
-
-
-def test_only_equal_sizes_share_a_batch_and_no_batch_is_too_large() -> None:
-    network = Recorder()
-    shapes = [(4, 4, 4), (6, 4, 4), (3, 4, 4), (5, 4, 4), (2, 2, 2)]
-    list(infer_labels(network, volumes_of(*shapes), make(batch_size=2)))
-    assert sorted(shape[0] for shape in network.shapes) == [1, 2, 2]
-
-
-def test_a_volume_above_the_limit_goes_by_windows() -> None:
-    network = Recorder()
-    list(infer_labels(network, volumes_of((4, 4, 8)), make(whole_up_to=4 * 4 * 8)))
-    list(infer_labels(network, volumes_of((4, 4, 8)), make(whole_up_to=4 * 4 * 8 - 1)))
-    assert [shape[2:] for shape in network.shapes] == [(4, 4, 8), (4, 4, 4)]
-
-
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])
 def test_two_dimensions(whole_up_to: int) -> None:
     network, volumes = conv_net(2, 2, 3), volumes_of((1, 9, 6), (1, 5, 12))
@@ -174,37 +133,6 @@ def test_two_dimensions(whole_up_to: int) -> None:
         if not whole_up_to:
             window = sliding_window(network, volumes[position], how)
             assert torch.equal(label, window.argmax(0).to(torch.uint8))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_any_float_dtype(dtype: torch.dtype) -> None:
-    (volume,) = volumes_of((6, 6, 9), dtype=dtype)
-    for whole_up_to in (0, 10**9):
-        ((_, result),) = infer_labels(Recorder(), [volume], make(whole_up_to=whole_up_to))
-        assert torch.equal(result, (volume[0] > 0.5).to(torch.uint8))
-
-
-def test_channels_last_and_bf16_give_nearly_the_same_scores() -> None:
-    network, (volume,) = conv_net(3, 2, 3), volumes_of((9, 8, 7))
-    with torch.inference_mode():
-        plain = sliding_window(network, volume, make())
-        last = make(channels_last=True)
-        torch.testing.assert_close(sliding_window(network, volume, last), plain, atol=1e-5, rtol=1e-4)
-        half = dataclasses.replace(last, precision="bf16")
-        torch.testing.assert_close(sliding_window(network, volume, half), plain, atol=2e-2, rtol=2e-2)
-
-
-def test_the_windows_cover_every_voxel_whatever_the_overlap() -> None:
-    (volume,) = volumes_of((5, 11, 7))
-    for overlap in (0.0, 0.3, 0.99):
-        scores = sliding_window(Recorder(), volume, make(overlap=overlap))
-        torch.testing.assert_close(scores[1], volume[0] - 0.5, atol=1e-5, rtol=0)
-        assert all(map(math.isfinite, scores.flatten().tolist()))
-
-
-def test_no_gradient_is_kept() -> None:
-    ((_, label),) = infer_labels(conv_net(3, 2, 3), volumes_of((4, 4, 4)), make())
-    assert label.is_inference()
 
 
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])
@@ -265,12 +193,6 @@ class Against(nn.Module):
         return torch.cat([torch.zeros_like(score), score], 1)
 
 
-def test_large_volumes_share_batches() -> None:
-    network = Recorder()
-    list(infer_labels(network, volumes_of((4, 4, 6), (4, 4, 8), (6, 4, 4)), make(whole_up_to=0, batch_size=7)))
-    assert [shape[0] for shape in network.shapes] == [7]
-
-
 @pytest.mark.parametrize("sums", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("mode", ["gaussian", "constant"])
 @pytest.mark.parametrize("on_host", [False, True])
@@ -297,15 +219,6 @@ def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCa
     for position, volume in enumerate(volumes):
         assert torch.equal(results[position], (volume[0] > 0.5).to(torch.uint8))
     assert "in one piece; going on with windows of (4, 4, 4)" in caplog.text
-
-
-def test_other_errors_of_a_whole_volume_pass() -> None:
-    class Broken(nn.Module):
-        def forward(self, image: Tensor) -> Tensor:
-            raise RuntimeError("expected 3 channels")
-
-    with pytest.raises(RuntimeError, match="expected 3 channels"):
-        list(infer_labels(Broken(), volumes_of((4, 4, 4)), make()))
 
 
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])

@@ -9,13 +9,7 @@ from typer.testing import CliRunner
 from hasten.cli.main import app
 from hasten.engine.predict import predict
 from hasten.engine.predictor import load_predictor
-from tests.engine.phantom_runs import IN_3D, SPACING, anatomy, array_of, save, source, trained
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one")
-    return trained(folder, source(folder / "data"), *IN_3D, "train.steps=8")
+from tests.engine.phantom_runs import SPACING, anatomy, array_of, save
 
 
 @pytest.fixture

@@ -68,11 +68,6 @@ def test_scores_are_monais_and_labels_their_argmax(drawn: Any) -> None:
     assert torch.equal(masks[sure], actual[sure] > 0)
 
 
-def test_masks_of_a_soft_max_are_refused() -> None:
-    with pytest.raises(ValueError, match="have no soft-max"):
-        SlidingWindowInferer(4, average="softmax").masks(images(1, 2, 9, 8), net(2, 3))
-
-
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "replicate", "circular"])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_padding_modes(padding_mode: str, dims: int) -> None:
@@ -90,12 +85,6 @@ def test_the_result_has_the_inputs_type(dtype: torch.dtype) -> None:
     torch.testing.assert_close(actual, expected, atol=close, rtol=close)
 
 
-def test_under_autocast_scores_are_monais_to_its_rounding() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        actual, expected = both(images(1, 2, 9, 8, 7), net(3, 3), roi_size=5, overlap=0.5, mode="gaussian")
-    torch.testing.assert_close(actual, expected, atol=2e-2, rtol=2e-2)
-
-
 def test_meta_data_are_monais() -> None:
     affine = torch.diag(torch.tensor([1.0, 2.0, 3.0, 1.0], dtype=torch.float64))
     inputs = MetaTensor(images(1, 2, 9, 8, 7), affine=affine, meta={"filename_or_obj": "a.nii"})
@@ -109,17 +98,6 @@ def test_meta_data_are_monais() -> None:
         assert one.meta["filename_or_obj"] == expected.meta["filename_or_obj"]
         assert one.is_batch == expected.is_batch
     assert labels.dtype == torch.uint8
-
-
-def test_the_network_gets_plain_tensors_and_what_else_is_given() -> None:
-    seen: list[Any] = []
-
-    def network(batch: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        seen.append((type(batch), args, kwargs))
-        return batch
-
-    SlidingWindowInferer(roi_size=9)(MetaTensor(images(1, 2, 9, 9)), network, 7, scale=3)
-    assert seen == [(Tensor, (7,), {"scale": 3})]
 
 
 def test_coordinates_are_monais() -> None:
@@ -175,13 +153,6 @@ def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
         SlidingWindowInferer(4, flip_axes=(0,), sums="fp16")(inputs, lambda batch: (batch, batch))
 
 
-def test_of_stacked_heads_the_first_counts() -> None:
-    network, inputs = net(3, 3), images(1, 2, 9, 8, 7)
-    inferer = SlidingWindowInferer(roi_size=5)
-    result = inferer(inputs, lambda batch: torch.stack([network(batch), network(batch) * 0], 1))
-    assert torch.equal(result, inferer(inputs, network))
-
-
 @pytest.mark.parametrize("of", ["inputs", "weights"])
 def test_gradients_are_monais(of: str) -> None:
     results = []
@@ -192,19 +163,6 @@ def test_gradients_are_monais(of: str) -> None:
         results.append([inputs.grad] if of == "inputs" else [weight.grad for weight in network.parameters()])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_images_of_more_axes_are_monais() -> None:
-    result, wanted = both(images(1, 2, 5, 6, 4, 3), lambda batch: batch + 1, roi_size=3, overlap=0.5)
-    torch.testing.assert_close(result, wanted)
-
-
-def test_the_result_may_be_changed_and_has_no_gradient() -> None:
-    inferer, network = SlidingWindowInferer(roi_size=5), net(2, 3)
-    for result in (inferer(images(1, 2, 9, 8), network), inferer.labels(images(1, 2, 9, 8), network)):
-        assert not result.is_inference()
-        assert not result.requires_grad
-        result += 1
 
 
 @pytest.mark.parametrize("average", ["scores", "softmax"])
@@ -224,15 +182,6 @@ def test_mirroring_windows_is_mirroring_the_network(average: str) -> None:
     with torch.no_grad():
         expected = Theirs(**given)(inputs, mirrored)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_half_sums_give_the_inputs_type() -> None:
-    network, inputs = net(3, 3), images(1, 2, 9, 8, 7)
-    exact = SlidingWindowInferer(roi_size=5, overlap=0.5)(inputs, network)
-    half = SlidingWindowInferer(roi_size=5, overlap=0.5, sums="fp16")(inputs, network)
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half, exact, atol=5e-3, rtol=0)
-    assert not torch.equal(half, exact)
 
 
 def operated_net() -> nn.Module:
@@ -258,34 +207,6 @@ def test_surgery_leaves_the_network_as_it_is_and_follows_its_weights() -> None:
     assert not any(module.training for module in inferer._copy.modules())
 
 
-def test_surgery_of_a_network_that_cannot_be_tried_out() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = operated_net()
-
-        def forward(self, image: Tensor, scale: float) -> Tensor:
-            result: Tensor = self.inner(image) * scale
-            return result
-
-    network, inputs = Scaled().eval(), images(1, 1, 20, 16, 24)
-    result = SlidingWindowInferer(roi_size=16, surgery=True)(inputs, network, 2.0)
-    torch.testing.assert_close(result, SlidingWindowInferer(roi_size=16)(inputs, network, 2.0), atol=1e-4, rtol=0)
-
-
-def test_a_result_that_is_too_large_for_the_threshold_goes_to_the_host() -> None:
-    """On a machine without a card, both are the host; the argument must not disturb."""
-    given = {"roi_size": 5, "cpu_thresh": 10, "buffer_steps": 2, "cache_roi_weight_map": True}
-    result = SlidingWindowInferer(**given)(images(1, 2, 9, 8), net(2, 3), device="cpu", buffer_steps=1)
-    torch.testing.assert_close(result, SlidingWindowInferer(roi_size=5)(images(1, 2, 9, 8), net(2, 3)))
-
-
-def test_progress_counts_windows(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
-    SlidingWindowInferer(roi_size=4, overlap=0.5, progress=True)(images(2, 2, 8, 4), net(2, 3))
-    assert "6/6" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -305,18 +226,3 @@ def test_mistakes(given: dict[str, Any], words: str) -> None:
         SlidingWindowInferer(**{"roi_size": 4, **given})(images(1, 2, 8, 8), net(2, 3))
     with pytest.raises(ValueError, match="give \\(batch, channel\\) and 1 to 3 spatial axes"):
         SlidingWindowInferer(roi_size=4)(images(2, 8), net(2, 3))
-
-
-def test_monais_evaluator_takes_it() -> None:
-    from monai.data import DataLoader, Dataset
-    from monai.engines import SupervisedEvaluator
-
-    network = net(3, 3)
-    rows = [{"image": images(2, 9, 8, 7), "label": torch.zeros(1, 9, 8, 7)} for _ in range(2)]
-    results = []
-    for inferer in (SlidingWindowInferer(roi_size=5, overlap=0.5, mode="gaussian"), Theirs(5, 1, 0.5, "gaussian")):
-        loader = DataLoader(Dataset(rows), batch_size=2)
-        evaluator = SupervisedEvaluator(torch.device("cpu"), loader, network, inferer=inferer, decollate=False)
-        evaluator.run()
-        results.append(evaluator.state.output["pred"])
-    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from hasten.config.load import load_run
-from hasten.engine.budget import make_plan
 from hasten.engine.compose import prepare_run
 from hasten.engine.model import load_model
 from hasten.engine.predict import predict
@@ -80,13 +79,6 @@ def test_a_run_predicts_and_exports_with_the_same_scaling(petct: Path, tmp_path:
         prepare = json.loads(exported.metadata()["config"])["prepare"]
     assert prepare["intensity"] == ["window", "zscore"]
     assert torch.is_tensor(next(iter(content["weights"].values())))
-
-
-def test_a_plans_file_may_be_gone_on_with(petct: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(make_plan(config_of(petct)), default=list))
-    planned = plan_run(config_of(petct), tmp_path / "plan.json")
-    assert planned.config.prepare.intensity == ("window", "zscore")
-    assert planned.config.prepare == plan_run(config_of(petct)).config.prepare
 
 
 @pytest.mark.parametrize(

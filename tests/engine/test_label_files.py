@@ -15,7 +15,7 @@ from hasten.cases.types import Case, Volume
 from hasten.cli.main import app
 from hasten.config.load import load_run, to_dict
 from hasten.engine.checkpoint import write_checkpoint
-from hasten.engine.label_files import LABEL_ENDINGS, label_names, write_label
+from hasten.engine.label_files import LABEL_ENDINGS, write_label
 from hasten.nets.build import build_network
 
 AFFINE = np.array([[-0.8, 0.1, 0.0, 30.0], [0.1, 0.8, 0.0, -12.0], [0.0, 0.0, 2.5, 7.0], [0.0, 0.0, 0.0, 1.0]])
@@ -46,27 +46,6 @@ def test_what_is_written_is_read_again(tmp_path: Path, kind: str, highest: int) 
     if kind not in (".png", ".bmp", ".tif"):
         assert np.allclose(text.affine, AFFINE, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [target.name]
-
-
-def test_names(tmp_path: Path) -> None:
-    volume, picture = case(tmp_path / "set/v.nii"), case(tmp_path / "set/p.png")
-    assert label_names([volume, picture]) == ["v.nii.gz", "p.png"]
-    assert label_names([volume, picture], ".tif") == ["v.tif", "p.tif"]
-    assert label_names([volume], ".mha") == ["v.mha"]
-    with pytest.raises(ValueError, match=r"--ending .jpg: is not written; use one of .nii.gz"):
-        label_names([picture], ".jpg")
-    with pytest.raises(ValueError, match=r"--ending .png: .*v.nii is a volume; write it as .nii.gz"):
-        label_names([picture, volume], ".png")
-
-
-def test_an_nnunet_set_gets_its_own_ending(tmp_path: Path) -> None:
-    described = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "a": 1}, "file_ending": ".nrrd"}
-    cases = [case(tmp_path / "imagesTs/v.nii.gz"), case(tmp_path / "other/w.nii.gz")]
-    (tmp_path / "dataset.json").write_text(json.dumps(described))
-    assert label_names(cases) == ["v.nrrd", "w.nii.gz"]
-    assert label_names(cases, ".nii") == ["v.nii", "w.nii"]
-    (tmp_path / "dataset.json").write_text("{")
-    assert label_names(cases) == ["v.nii.gz", "w.nii.gz"]
 
 
 def model(path: Path, num_channels: int, spatial_dims: int) -> Path:
@@ -119,12 +98,3 @@ def test_predict_an_nnunet_folder_of_test_images(tmp_path: Path) -> None:
     assert label.array.shape == (1, 4, 6, 8)
     assert np.allclose(label.affine, AFFINE, atol=1e-5)
     assert np.array_equal(label.array, read_file(tmp_path / "nifti/p_01.nii.gz").array)
-
-
-def test_predict_colour_pictures_of_one_file_each(tmp_path: Path) -> None:
-    best, folder = model(tmp_path / "best.pt", 3, 2), tmp_path / "Dataset120_Road"
-    (folder / "imagesTs").mkdir(parents=True)
-    for name in ("img-1", "img-2"):
-        colour = np.random.default_rng(0).integers(0, 255, (12, 16, 3), np.uint8)
-        Image.fromarray(colour).save(folder / f"imagesTs/{name}_0000.png")
-    assert predicted(best, folder, tmp_path / "out") == ["img-1.png", "img-2.png"]

@@ -28,7 +28,7 @@ from tests.engine.runs import assert_equal, assert_same_run, checkpoint, config_
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
     folder = tmp_path_factory.mktemp("data")
-    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
     return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
@@ -169,6 +169,7 @@ def test_other_ways_to_train_resume_too(
     assert_same_run(out, whole)
 
 
+@pytest.mark.slow  # in one step: tests/nets/recompute
 def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
     train(make("network.dropout=0"), whole)

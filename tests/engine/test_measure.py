@@ -167,12 +167,6 @@ def test_what_a_busy_machine_measured_decides_nothing(
     assert (first.variant, first.others, clock.passes) == (BOTH, 1.5, passes)
 
 
-def test_one_pass_is_timed_where_there_is_no_time_for_more(clock: Clock, tmp_path: Path) -> None:
-    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=0.1, is_short=lambda _: True)
-    assert (result.variant, clock.passes) == (BOTH, 4)
-    assert result.pass_s == 0.125
-
-
 def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_path: Path) -> None:
     result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=3.0)
     assert (result.variant, clock.passes) == (PLAIN, 1)
@@ -199,16 +193,6 @@ def test_a_variant_with_another_gradient_is_out_even_if_its_loss_is_sound(
 def test_a_gradient_that_is_wrong_only_now_and_then_is_found(clock: Clock, tmp_path: Path) -> None:
     result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1, 1, 1, 1e9]}), probe(), ALL, tmp_path)
     assert result.variant == SHORT
-
-
-def test_a_slightly_other_gradient_is_allowed(clock: Clock, tmp_path: Path) -> None:
-    result = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1.1]}), probe(), ALL, tmp_path)
-    assert result.variant == BOTH
-
-
-def test_without_a_sound_reference_the_reference_is_taken(clock: Clock, tmp_path: Path) -> None:
-    broken = fake(clock, EVEN, output=dict.fromkeys(ALL, float("nan")))
-    assert fastest_variant(broken, probe(), ALL, tmp_path).variant == PLAIN
 
 
 def test_a_second_run_measures_nothing(clock: Clock, tmp_path: Path) -> None:
@@ -282,15 +266,6 @@ def test_a_damaged_memory_is_measured_again_with_a_warning(
     assert json.loads(kept.read_text()) == json.loads(content)
 
 
-def test_a_memory_that_cannot_be_written_costs_a_warning_only(
-    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    result = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path / "file" / "measured")
-    assert result.variant == BOTH
-    assert "cache.dir" in caplog.text
-
-
 def real_network(dropout: float = 0.0) -> nn.Module:
     config = NetworkConfig(name="unet", channels=(4, 8), strides=((2, 2, 2),), norm="batch", dropout=dropout)
     torch.manual_seed(0)
@@ -318,30 +293,6 @@ def test_the_network_and_the_random_state_are_left_as_they_were(
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name]), name
         assert value.stride() == strides[name]
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("dims", [2, 3])
-def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: float, dims: int) -> None:
-    stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
-    config = NetworkConfig(name="unet", channels=(4, 8), strides=(stride,), dropout=dropout)
-    network = build_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
-    on = other_probe(shape=(2, 2, 8, 8, 8) if dims == 3 else (2, 2, 1, 16, 16), spatial_dims=dims)
-    result = fastest_variant(network, on, ALL, tmp_path)
-    assert set(result.seconds) == {str(variant) for variant in ALL}
-    assert result.excluded == ()
-    assert all(seconds > 0 for seconds in result.seconds.values())
-    assert result.variant in ALL
-
-
-def test_the_evidence_names_times_and_what_is_out() -> None:
-    output = explain(VariantTimes({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
-    assert output.startswith("bf16 was fastest; ")
-    assert "bf16 12 ms, fp32 30 ms" in output
-    assert output.endswith("fp32 channels-last")
-    unclear = explain(VariantTimes({"bf16": 0.012, "fp32": 0.03}, PLAIN))
-    assert unclear.startswith("nothing was certainly faster than fp32; ")
-    assert "out" not in explain(VariantTimes({"fp32": 0.03}, PLAIN))
 
 
 @pytest.mark.parametrize("fails", ["at once", "at the first call"])

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.data import MetaTensor
 from monai.networks import one_hot
-from monai.utils import MetricReduction
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
@@ -93,42 +92,6 @@ def test_the_confusion_matrix_metrics_are_monais(
         same(result, wanted)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    classes=st.integers(1, 4),
-    sides=st.lists(st.integers(0, 5), max_size=3),
-    seed=st.integers(0, 99),
-    kind=st.sampled_from([torch.uint8, torch.int16, torch.float32]),
-)
-def test_the_counts_by_the_definition_in_every_form(
-    classes: int, sides: list[int], seed: int, kind: torch.dtype
-) -> None:
-    if 0 in sides:
-        sides = [max(side, 1) for side in sides]
-    generator = torch.Generator().manual_seed(seed)
-    highest = max(classes, 2)  # with one class, 0 is what does not hold it
-    pair = tuple(torch.randint(0, highest, (2, 1, *sides), generator=generator).to(kind) for _ in range(2))
-    held = [1] if classes == 1 else list(range(classes))
-    wide = tuple(torch.cat([side == number for number in held], dim=1) for side in pair)
-    wanted = torch.zeros(2, classes, 4, dtype=torch.int64)
-    for case in range(2):
-        for place in range(classes):
-            mine, theirs = (side[case, place].reshape(-1).tolist() for side in wide)
-            for predicted, labelled in zip(mine, theirs, strict=True):
-                wanted[case, place, [[2, 3], [1, 0]][predicted][labelled]] += 1
-    forms = [pair, (pair[0], wide[1]), (wide[0], pair[1]), wide, (wide[0].float(), wide[1].to(torch.uint8))]
-    for predicted, labelled in forms:
-        assert torch.equal(confusion_counts(predicted, labelled, classes), wanted)
-
-
-def test_a_label_that_is_no_class_is_of_none() -> None:
-    predicted, labelled = torch.tensor([[[0, 1, 1, 9]]]), torch.tensor([[[0, 255, 1, -1]]])
-    wanted = torch.tensor([[[1, 0, 3, 0], [1, 1, 2, 0]]])
-    assert torch.equal(confusion_counts(predicted, labelled, 2), wanted)
-    wide = torch.cat([predicted == 0, predicted == 1], dim=1)
-    assert torch.equal(confusion_counts(wide, labelled), wanted)
-
-
 def test_more_voxels_than_float32_can_count() -> None:
     size = 2**24 + 3
     predicted = torch.ones(1, 1, size, dtype=torch.uint8)
@@ -153,55 +116,6 @@ def test_cases_of_several_sizes_label_maps_and_monais_tensors() -> None:
         assert type(ours.aggregate()) is Tensor
         same(ours.get_buffer(), theirs.get_buffer())
     assert by_maps.compute() == pytest.approx(float(theirs.aggregate()), abs=1e-6)
-
-
-def test_one_channel_is_one_class() -> None:
-    pair = maps(1, 3, 2, [5, 4], 2, 2)
-    for include in (False, True):
-        for ours, theirs in [
-            (DiceMetric(include), monai.metrics.DiceMetric(include)),
-            (MeanIoU(include), monai.metrics.MeanIoU(include)),
-            (ConfusionMatrixMetric(include, "precision"), monai.metrics.ConfusionMatrixMetric(include, "precision")),
-        ]:
-            same(ours(*pair), theirs(*pair))
-
-
-def test_classification_has_no_space() -> None:
-    pair = tuple(side[..., 0] for side in hot(maps(1, 6, 3, [1], 3, 3), 3))
-    options = {"metric_name": ["accuracy", "recall"], "compute_sample": True}
-    ours, theirs = ConfusionMatrixMetric(**options), monai.metrics.ConfusionMatrixMetric(**options)
-    same(ours(*pair), quiet(theirs, *pair))
-    for result, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
-        same(result, wanted)
-    assert set(ours.compute()) == {"accuracy", "recall"}
-
-
-def test_named_classes_and_monais_enum() -> None:
-    pair = hot(maps(1, 2, 3, [5, 4], 3, 3), 3)
-    ours = DiceMetric(False, MetricReduction.MEAN_BATCH, return_with_label=True)
-    theirs = monai.metrics.DiceMetric(False, MetricReduction.MEAN_BATCH, return_with_label=True)
-    ours(*pair), theirs(*pair)
-    # MONAI rounds these to four digits.
-    assert ours.aggregate() == pytest.approx(theirs.aggregate(), abs=6e-5)
-    assert list(ours.compute()) == ["label_1", "label_2"]
-    named = DiceMetric(True, "mean_batch", return_with_label=["air", "liver", "lesion"])
-    named(*pair)
-    assert list(named.compute()) == ["air", "liver", "lesion"]
-    wrong = DiceMetric(True, "mean_batch", return_with_label=["liver"])
-    wrong(*pair)
-    with pytest.raises(ValueError, match="1 names for 3 classes"):
-        wrong.compute()
-
-
-def test_a_reset_forgets_and_nothing_is_told() -> None:
-    metric = MeanIoU()
-    metric(*hot(maps(1, 2, 3, [4, 4], 3, 3), 3))
-    metric.aggregate()
-    metric.reset()
-    with pytest.raises(ValueError, match=r"MeanIoU: no case was counted since reset\(\)"):
-        metric.aggregate()
-    pair = hot(maps(2, 1, 3, [4, 4], 3, 3), 3)
-    assert torch.equal(metric(*pair), metric.get_buffer())
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -15,7 +15,7 @@ def test_two_ranks_find_what_one_does(tmp_path: Path) -> None:
     meet = str(tmp_path / "meet")
     ranks = [Program("-m", "tests.engine.metric_rank", str(rank), "2", meet, env=environment) for rank in range(2)]
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in ranks]
+        outputs = [process.communicate(timeout=600)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()

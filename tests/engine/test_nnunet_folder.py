@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from hasten.cli.main import app
 from hasten.config.load import from_dict, to_dict
 from hasten.config.schema import NetworkConfig
 from hasten.config.settled import planned_run
@@ -103,27 +100,6 @@ def test_its_own_predictor_gives_the_same_label_map(
     assert len(np.unique(ours)) > 1
     assert ours.shape == result.shape
     assert (ours == result).mean() >= least
-
-
-def test_regions_and_what_the_files_say(run: Path, tmp_path: Path) -> None:
-    regions = {"whole": [1, 2], "core": [2]}
-    other = rewritten(run, tmp_path / "run", NETWORKS["plain"], {"intensity": "zscore"}, regions=regions)
-    words = ["export", str(other), "--format", "nnunet", "--out", str(tmp_path / "model")]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    assert "nnUNetv2_predict_from_modelfolder" in result.output
-    dataset = json.loads((tmp_path / "model/dataset.json").read_text())
-    assert dataset["labels"] == {"background": 0, "whole": [1, 2], "core": [2]}
-    assert dataset["regions_class_order"] == [1, 2]
-    plans = json.loads((tmp_path / "model/plans.json").read_text())
-    configuration = plans["configurations"]["3d_fullres"]
-    assert configuration["spacing"] == [1.5, 1.2, 1.0]
-    assert plans["image_reader_writer"] == "NibabelIOWithReorient"
-    checkpoint = torch.load(tmp_path / "model/fold_0/checkpoint_final.pth", weights_only=False)
-    assert checkpoint["network_weights"].keys() == read_checkpoint(other / "checkpoints/best.pt")["weights"].keys()
-    assert checkpoint["inference_allowed_mirroring_axes"] is None
-    with pytest.raises(ValueError, match="exists; choose another --out, or add --overwrite"):
-        export_weights(other, tmp_path / "model", "nnunet")
 
 
 @pytest.mark.parametrize(

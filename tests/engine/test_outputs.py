@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
 from hasten.engine.model import probability_writer
-from hasten.engine.outputs import scratch, write_probabilities
+from hasten.engine.outputs import write_probabilities
 from hasten.engine.regrid import RegridSink
 from hasten.prepare.types import Geometry
 
@@ -65,20 +65,6 @@ def test_all_scores_at_once_are_the_reference(
         assert (turned[:, outside] == np.array([[1], [0], [0]])).all()
     dense = interpolate(scores[None], size=new_shape, mode="trilinear", align_corners=False)[0]
     np.testing.assert_allclose(box, activation(dense).numpy(), atol=2e-3)
-
-
-def test_a_file_holds_what_was_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasten.engine.outputs._SLAB", 100)
-    array = scratch(tmp_path, (3, 4, 5, 6))
-    assert not list(tmp_path.iterdir())
-    assert not array.any()
-    array[:] = np.random.default_rng(0).random(array.shape)
-    write_probabilities(tmp_path / "a.npz", array, ("background", "größer", "b"))
-    with np.load(tmp_path / "a.npz") as result:
-        assert np.array_equal(result["probabilities"], array)
-        assert result["probabilities"].dtype == np.float16
-        assert result["classes"].tolist() == ["background", "größer", "b"]
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
 def test_a_disk_that_fills_up_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

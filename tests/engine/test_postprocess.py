@@ -66,13 +66,6 @@ def test_holes_are_filled_but_not_over_other_classes() -> None:
     assert postprocessed(flat, {1: Cleaning(fill_holes=True)}, (1.0, 1.0, 1.0))[0, 2, 2] == 1
 
 
-def test_written_and_read(tmp_path: Path) -> None:
-    cleanings = {3: Cleaning(name="a", keep_largest=True), 7: Cleaning(name="b", min_volume_mm3=12.5, fill_holes=True)}
-    write_cleanings(tmp_path, cleanings)
-    assert read_cleanings(tmp_path, {"0": "background", "3": "a", "7": "b"}) == cleanings
-    assert read_cleanings(tmp_path / "elsewhere", {}) == {}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -101,18 +94,6 @@ def test_runs_that_differ_are_not_cleaned(tmp_path: Path, caplog: pytest.LogCapt
     assert "differ in their post-processing" in caplog.text
     write_cleanings(two, {1: Cleaning(keep_largest=True)})
     assert read_cleanings([one, two / "checkpoints/best.pt"], labels) == {1: Cleaning(keep_largest=True)}
-
-
-def test_a_fold_has_the_cleaning_of_its_cross_validation(tmp_path: Path) -> None:
-    labels = {"0": "background", "1": "a"}
-    for fold in ("fold0", "fold1"):
-        (tmp_path / fold).mkdir()
-    write_cleanings(tmp_path, {1: Cleaning(keep_largest=True)})
-    assert read_cleanings(tmp_path / "fold0", labels) == {}
-    (tmp_path / "cv.yaml").write_text("")
-    assert read_cleanings([tmp_path / "fold0", tmp_path / "fold1"], labels) == {1: Cleaning(keep_largest=True)}
-    write_cleanings(tmp_path / "fold1", {})
-    assert read_cleanings(tmp_path / "fold1", labels) == {}
 
 
 def test_masks_follow_what_changed() -> None:

@@ -8,23 +8,18 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import hasten
-from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.predict import predict
 from hasten.engine.predictor import Predictor, load_predictor
 from tests.engine.phantom_runs import (
     AFFINES,
-    IN_3D,
     SPACING,
     anatomy,
     array_of,
     picture,
     save,
-    source,
-    trained,
     variant,
 )
 
@@ -36,25 +31,7 @@ PREPARE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one")
-    return trained(folder, source(folder / "data"), *IN_3D, "train.steps=30")
-
-
-@pytest.fixture(scope="module")
-def run_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("flat")
-    for name in ("images", "labels"):
-        (folder / "data" / name).mkdir(parents=True)
-    for number in range(4):
-        picture(folder / "data", number)
-    (folder / "data/labels.json").write_text('{"0": "background", "3": "a", "7": "b"}')
-    return trained(folder, folder / "data", "sample.patch=[1, 16, 16]", "network.strides=[[1, 2, 2]]", "train.steps=60")
-
-
-@pytest.mark.parametrize("orientation", AFFINES)
-@pytest.mark.parametrize("prepare", PREPARE)
+@pytest.mark.parametrize(("orientation", "prepare"), zip(AFFINES, PREPARE, strict=True))
 def test_an_array_gets_the_label_map_of_its_file(run: Path, tmp_path: Path, orientation: str, prepare: str) -> None:
     image = anatomy(5)[0]
     image[:2] = image.min()  # air, for the crop to find
@@ -99,27 +76,6 @@ def test_pictures(run_of_pictures: Path, tmp_path: Path) -> None:
     assert chances.shape == (3, *pixels.shape)
     with np.load(tmp_path / "out/p9.npz") as kept:
         assert np.array_equal(kept["probabilities"][:, 0].argmax(0), chances.argmax(0))
-
-
-def test_overlapping_classes_hold_above_a_half(run: Path, tmp_path: Path) -> None:
-    content = read_checkpoint(run / "checkpoints/best.pt")
-    content["labels"]["9"] = "c"
-    content["regions"] = {"whole": [3, 7, 9], "core": [7, 9], "rim": [9]}
-    write_checkpoint(tmp_path / "best.pt", content)
-    path = save(tmp_path / "new.nii.gz", anatomy(5)[0], AFFINES["oblique"])
-    predict(variant_of(tmp_path / "best.pt", spacing=[2.0, 1.0, 0.7]), path, tmp_path / "out", regions=True,
-            probabilities=True)  # fmt: skip
-    with np.load(tmp_path / "out/new.npz") as kept:
-        assert kept["classes"].tolist() == ["whole", "core", "rim"]
-        for name, chances in zip(kept["classes"], kept["probabilities"], strict=True):
-            assert np.array_equal(chances > 0.5, array_of(tmp_path / "out" / name / "new.nii.gz").T)
-
-
-def variant_of(file: Path, **prepare: Any) -> Path:
-    content = read_checkpoint(file)
-    content["config"]["prepare"].update(prepare)
-    write_checkpoint(file, content)
-    return file
 
 
 NAN = np.full((4, 4, 4), 1.0)
@@ -171,13 +127,3 @@ def test_going_on_wants_probabilities_too(run: Path, tmp_path: Path) -> None:
     predict(run, path, out, probabilities=True, resume=True)
     assert (out / "new.npz").stat().st_mtime_ns == before
     assert nib.load(out / "new.nii.gz").shape == anatomy(5)[0].shape
-
-
-def test_the_callers_random_numbers_are_left_alone(run: Path, tmp_path: Path) -> None:
-    path = save(tmp_path / "new.nii.gz", anatomy(5)[0], AFFINES["RAS"])
-    torch.manual_seed(99)
-    before = torch.get_rng_state()
-    load_predictor(run)(anatomy(5)[0].T, spacing=SPACING[::-1])
-    assert torch.equal(torch.get_rng_state(), before)
-    predict(run, path, tmp_path / "out")
-    assert torch.equal(torch.get_rng_state(), before)

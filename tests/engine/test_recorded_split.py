@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.types import Case
-from hasten.engine import recorded_split
 from hasten.engine.folds import train_folds
 from hasten.engine.recorded_split import require_same_cases, split_record, trained_on
 from hasten.engine.run import train
@@ -59,23 +57,6 @@ def test_other_cases_are_refused(begun: Path, train: str, validation: str, messa
         require_same_cases(begun, *parts(begun, train, validation))
 
 
-def test_the_same_cases_may_lie_elsewhere(begun: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    require_same_cases(begun, *parts(tmp_path_factory.mktemp("moved"), "fedcba", "yx"))
-
-
-def test_a_file_of_another_size_is_a_warning(begun: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (begun / "c.label").write_bytes(b"123")
-    with caplog.at_level(logging.WARNING):
-        require_same_cases(begun, *parts(begun, "abcdef", "xy"))
-    assert "files of c have another size" in caplog.text
-
-
-@pytest.fixture
-def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data set is small enough to be hashed."""
-    monkeypatch.setattr(recorded_split, "_HASHED_BYTES", 0)
-
-
 def warnings_of(caplog: pytest.LogCaptureFixture, begun: Path, cases: Path | None = None) -> list[str]:
     caplog.clear()
     require_same_cases(begun, *parts(cases or begun, "abcdef", "xy"))
@@ -93,36 +74,6 @@ def test_other_content_of_the_same_size_is_a_warning(
     [message] = warnings_of(caplog, begun)
     assert f"files of {name[0]} have another content" in message
     assert ("cache.hash_content" in message) == same_time
-
-
-def test_the_same_content_is_no_warning_whatever_its_time_and_place(
-    begun: Path, caplog: pytest.LogCaptureFixture, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    os.utime(begun / "c.label", ns=(0, 0))
-    assert warnings_of(caplog, begun) == []
-    assert warnings_of(caplog, begun, tmp_path_factory.mktemp("moved")) == []
-
-
-@pytest.mark.usefixtures("too_large")
-def test_a_data_set_that_is_too_large_to_be_hashed_is_compared_by_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": split_record(*parts(tmp_path, "abcdef", "xy"))}))
-    assert warnings_of(caplog, tmp_path) == []
-    os.utime(tmp_path / "c.label", ns=(0, 0))
-    [message] = warnings_of(caplog, tmp_path)
-    assert "files of c were written since it was begun" in message
-    assert warnings_of(caplog, tmp_path, tmp_path_factory.mktemp("moved")) == []
-
-
-def test_the_other_half_of_a_pair_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("a.mhd", "a.raw", "b.mhd", "b.raw"):
-        (tmp_path / name).write_bytes(b"12345")
-    cases = [Case(id=name, image=(tmp_path / f"{name}.mhd",)) for name in "ab"]
-    (tmp_path / PLAN_JSON).write_text(json.dumps({"cases": split_record(cases, [])}))
-    (tmp_path / "b.raw").write_bytes(b"54321")
-    require_same_cases(tmp_path, cases, [])
-    assert "files of b have another content" in caplog.text
 
 
 def record_in(run: Path, cases: tuple[list[Case], list[Case]]) -> Path:
@@ -150,23 +101,6 @@ def test_training_cases_are_known_by_content_and_not_by_name(tmp_path: Path, kin
     assert found == {"a": [str(one)], "x": [str(two)], **renamed}
 
 
-@pytest.mark.usefixtures("too_large")
-def test_training_cases_without_a_hash_are_known_by_path(tmp_path: Path) -> None:
-    run = record_in(tmp_path / "run", parts(tmp_path, "ab", "x"))
-    (tmp_path / "b.image").write_bytes(b"changed")
-    files = {name: [tmp_path / f"{name}.image"] for name in "abx"}
-    assert trained_on([run], files, "image") == {"a": [str(run)]}
-
-
-def test_the_record_of_an_earlier_version_tells_the_cases(begun: Path, caplog: pytest.LogCaptureFixture) -> None:
-    record = {"train": dict.fromkeys("abcdef", 10), "validation": {"x": 10, "y": 10}}
-    (begun / PLAN_JSON).write_text(json.dumps({"cases": record}))
-    assert warnings_of(caplog, begun) == []
-    with pytest.raises(ValueError, match="g added"):
-        require_same_cases(begun, *parts(begun, "abcdefg", "xy"))
-    assert trained_on([begun], {"a": [begun / "a.image"]}, "image") == {}
-
-
 @pytest.mark.parametrize("content", [None, "", "[]", '{"cases": 3}', '{"cases": {"train": {}}}'])
 def test_a_run_without_a_record_is_not_checked(tmp_path: Path, content: str | None) -> None:
     if content is not None:
@@ -175,14 +109,14 @@ def test_a_run_without_a_record_is_not_checked(tmp_path: Path, content: str | No
 
 
 def test_neither_a_run_nor_a_fold_goes_on_with_more_cases(tmp_path: Path) -> None:
-    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(24, 40, 40))
+    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(16, 24, 24))
     config = config_of(source, tmp_path / "cache", "train.steps=4", "data.split.by=fold", "data.split.num_folds=2")
     run, folds = tmp_path / "run", tmp_path / "folds"
     with at_step(2, "interrupt"), pytest.raises(KeyboardInterrupt):
         train(config, run)
     train_folds(config, folds, [0])
     shutil.rmtree(source if source.is_dir() else source.parent)
-    write_phantoms(tmp_path / "set", num_cases=8, shape=(24, 40, 40))
+    write_phantoms(tmp_path / "set", num_cases=8, shape=(16, 24, 24))
     with pytest.raises(ValueError, match=r"run: the cases are not those .* phantom_006, phantom_007 added"):
         train(resumed(run), run, resume=True)
     with pytest.raises(ValueError, match=r"fold0: the cases are not those .* phantom_006, phantom_007 added"):

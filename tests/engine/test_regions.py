@@ -10,21 +10,17 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from hasten.cli.main import app
 from hasten.config.load import load_run
-from hasten.engine.checkpoint import write_checkpoint
-from hasten.engine.components import Best, best_on_disk
 from hasten.engine.export import export_weights
 from hasten.engine.postprocess import Cleaning, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run import train
-from hasten.engine.run_plan import build_net, plan_run
+from hasten.engine.run_plan import plan_run
 from hasten.observe.rundir import SUMMARY_JSON
 from hasten.report.page import write_report
-from hasten.report.read import read_run
 from tests.engine.runs import Killed, assert_same_run, at_step, checkpoint, metrics, resumed
 
 REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing": (4,)}
@@ -99,17 +95,6 @@ def test_three_nested_regions_are_learned_and_named(run: Path) -> None:
     assert summary["best"]["value"] == max(line["dice"] for line in metrics(run, "validation"))
 
 
-def test_the_network_has_one_output_a_region(source: Path) -> None:
-    planned = plan_run(config_of(source))
-    assert planned.class_names == list(REGIONS)
-    assert planned.members == ((1, 2, 3), (1, 3), (3,))
-    assert planned.num_outputs == 3
-    assert build_net(planned)(torch.zeros(1, 1, SIDE, SIDE, SIDE)).shape == (1, 3, SIDE, SIDE, SIDE)
-    plain = plan_run(config_of(source, "data.regions={}"))
-    assert (plain.class_names, plain.num_outputs) == (["necrosis", "oedema", "enhancing"], 4)
-    assert plain.members == ()
-
-
 def test_the_report_names_the_regions_and_paints_the_examples(run: Path) -> None:
     page = write_report([run], run / "report.html").read_text()
     for name in REGIONS:
@@ -177,31 +162,6 @@ def test_post_processing_cleans_the_masks_as_it_does_the_label_map(
     assert (before == 2).any()
 
 
-def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path, tmp_path: Path) -> None:
-    image = source / "images" / "case0.nii.gz"
-    (tmp_path / "enhancing").mkdir()
-    (tmp_path / "enhancing" / "case0.nii.gz").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="exists; add --overwrite"):
-        predict(run, image, tmp_path, regions=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
-    assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]
-
-
-def test_masks_of_a_run_without_regions_are_refused(run: Path, source: Path, tmp_path: Path) -> None:
-    content = checkpoint(run, "best") | {"regions": {}}
-    write_checkpoint(tmp_path / "best.pt", content)
-    with pytest.raises(ValueError, match=r"was trained without regions.* leave out --regions"):
-        predict(tmp_path / "best.pt", source / "images", tmp_path / "out", regions=True)
-
-
-def test_names_that_share_a_folder_are_refused(run: Path, source: Path, tmp_path: Path) -> None:
-    content = checkpoint(run, "best") | {"regions": {"a/b": [1, 2, 4], "a:b": [1, 4], "c": [4]}}
-    write_checkpoint(tmp_path / "best.pt", content)
-    with pytest.raises(ValueError, match="regions a/b and a:b would be written to one folder"):
-        predict(tmp_path / "best.pt", source / "images", tmp_path / "out", regions=True)
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, tmp_path: Path) -> None:
     words = ["predict", str(run), str(source / "images" / "case0.nii.gz"), "--out", str(tmp_path / "out"), "--regions"]
     output = CliRunner().invoke(app, words)
@@ -230,27 +190,6 @@ def test_an_exported_network_names_its_regions(run: Path, tmp_path: Path, format
 # What a run goes by
 
 
-def test_by_iou_the_target_the_best_and_the_words_are_others(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    settings = ("train.metric=iou", "train.target=0.6", "train.validate_every=10", "train.steps=60")
-    summary = train(config_of(source, *settings), out)
-    lines = metrics(out, "validation")
-    assert summary["target"]["metric"] == summary["best"]["metric"] == "mean_iou"
-    assert summary["status"] == "target_reached"
-    assert lines[-1]["iou"] >= 0.6 > max(line["iou"] for line in lines[:-1])
-    assert summary["best"]["value"] == max(line["iou"] for line in lines)
-    assert best_on_disk(out / "checkpoints" / "best.pt", "iou") == Best(value=lines[-1]["iou"], step=lines[-1]["step"])
-    result = read_run(out)
-    assert (result.metric, result.best_score) == ("mean_iou", summary["best"]["value"])
-    assert result.validations[-1].per_class == lines[-1]["iou_per_class"]
-    page = write_report([out], out / "report.html").read_text()
-    assert "Mean IoU" in page
-    assert "Validation IoU" in page
-    assert "Loss and IoU" in page
-    # A run that had reached its target goes no further, by the metric it goes by.
-    assert train(resumed(out), out, resume=True)["status"] == "target_reached"
-
-
 def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path: Path) -> None:
     settings = ("train.steps=8", "train.checkpoint_every=4", "train.validate_every=4")
     train(config_of(source, *settings), tmp_path / "whole")
@@ -274,3 +213,13 @@ def test_a_run_with_regions_goes_on_where_it_was_stopped(source: Path, tmp_path:
 def test_what_makes_no_sense_is_told_before_anything_is_trained(source: Path, override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan_run(config_of(source, override))
+
+
+def test_files_that_exist_are_not_lost(predicted: Path, run: Path, source: Path, tmp_path: Path) -> None:
+    image = source / "images" / "case0.nii.gz"
+    (tmp_path / "enhancing").mkdir()
+    (tmp_path / "enhancing" / "case0.nii.gz").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="exists; add --overwrite"):
+        predict(run, image, tmp_path, regions=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["enhancing"]
+    assert [path.name for path in predict(run, image, tmp_path)] == ["case0.nii.gz"]

@@ -20,13 +20,10 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
-from hasten.engine import compose, loop, run, run_plan
-from hasten.engine.budget import make_plan
-from hasten.engine.compose import prepare_run
+from hasten.engine import loop, run
 from hasten.engine.run import train
 from hasten.engine.time_limit import TimeLimit
 from hasten.engine.validate import CaseEvaluator, validate
-from hasten.observe.clock import Clock
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
@@ -45,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def make(folder: Path) -> Callable[..., RunConfig]:
-    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    source = write_phantoms(folder / "set", num_cases=6, shape=(16, 24, 24))
     return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
@@ -157,17 +154,6 @@ def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[
             assert 0 <= arrays[f"image_{number}"].min() <= arrays[f"image_{number}"].max() <= 1
 
 
-def test_the_dice_beside_an_example_is_of_its_prediction(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    """The best weights predict the examples. Here the last ones are far worse: the rate is far too high."""
-    train(make("train.learning_rate=3", "train.steps=8", "train.validate_every=1", "train.ema=0"), tmp_path / "run")
-    records = metrics(tmp_path / "run", "validation")
-    best = max(record["dice"] for record in records)
-    with np.load(tmp_path / "run" / "examples.npz") as arrays:
-        shown = [float(arrays[f"dice_{number}"]) for number in range(2)]
-    assert sum(shown) / 2 == pytest.approx(best, abs=1e-9)
-    assert records[-1]["dice"] < best
-
-
 def test_the_target_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     summary = train(make("train.target=1e-9"), tmp_path / "run")
     assert summary["status"] == "target_reached"
@@ -176,13 +162,6 @@ def test_the_target_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path
     assert summary["target"] == {"metric": "mean_dice", "value": 1e-9, "reached": True, "time_s": record["time_s"]}
     assert checkpoint(tmp_path / "run", "last")["step"] == 4
     assert checkpoint(tmp_path / "run", "best")["step"] == 4
-
-
-def test_a_target_that_is_not_reached(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    summary = train(make("train.target=1.0", "train.steps=4"), tmp_path / "run")
-    assert summary["status"] == "finished"
-    assert summary["target"]["reached"] is False
-    assert summary["target"]["time_s"] is None
 
 
 def a_second_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,25 +215,6 @@ def test_a_validation_that_takes_too_long_is_shortened_and_says_so(
     if shorter is not None:
         assert shorter["reason"].startswith("1 of 3 cases, no mirror images, windows that overlap by 0: ")
     assert 0 <= summary["best"]["value"] <= 1
-
-
-def test_a_shorter_validation_is_told_again_where_it_changes(
-    make: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    components = prepare_run(make("data.split.fraction=0.5"), None, Clock())
-    evaluator = CaseEvaluator(components)
-    for seconds_a_voxel, told in ((1.0, "shortened to 1 of 3 cases"), (1.0, ""), (1e-12, "not shortened after all")):
-        caplog.clear()
-        monkeypatch.setattr(CaseEvaluator, "_voxel_seconds", lambda self, network, each=seconds_a_voxel: each)
-        evaluator.fit(components.step.network, 10.0)
-        assert told in caplog.text
-        assert bool(told) == bool(caplog.text)
-        assert ("shorter validation" in evaluator.accelerators) == (seconds_a_voxel == 1.0)
-
-
-def test_a_run_of_few_steps_says_so(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    summary = train(make("train.steps=2"), tmp_path / "run")
-    assert summary["doubts"][0].startswith("2 steps are too few to learn from: give the run more steps (train.steps)")
 
 
 def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
@@ -332,16 +292,9 @@ def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunCo
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", CHECKPOINTS}
 
 
-def test_a_run_is_not_begun_twice(make: Callable[..., RunConfig], finished: tuple[Path, dict[str, Any]]) -> None:
-    out, summary = finished
-    with pytest.raises(ValueError, match="is not empty"):
-        train(make(), out)
-    assert json.loads((out / SUMMARY_JSON).read_text()) == summary
-
-
 @pytest.mark.parametrize("existed", [False, True])
 def test_a_failed_start_can_be_repeated(tmp_path: Path, existed: bool) -> None:
-    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(24, 40, 40), seed=3)
+    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(16, 24, 24), seed=3)
     image = source / "imagesTr" / "phantom_001.nii.gz"
     good = image.read_bytes()
     image.write_bytes(good[:100])
@@ -371,12 +324,6 @@ def test_a_start_that_fails_late_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_killed_start_left_does_not_stand_in_the_way(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    (out / CHECKPOINTS).mkdir(parents=True)
-    assert train(make("train.steps=2"), out)["status"] == "finished"
-
-
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     make: Callable[..., RunConfig], finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -386,45 +333,6 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     train(make("train.seed=1"), tmp_path / "other")
     losses = [[record["loss"] for record in metrics(out, "train")] for out in (finished[0], tmp_path / "other")]
     assert all(one != other for one, other in zip(*losses, strict=True))
-
-
-def test_the_callers_random_numbers_are_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    torch.manual_seed(99)
-    before = torch.get_rng_state()
-    train(make("train.steps=2"), tmp_path / "run")
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_what_measuring_draws_does_not_reach_the_training(
-    make: Callable[..., RunConfig],
-    finished: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = compose.choose_variant_on_all
-
-    def draws(*arguments: Any, **named: Any) -> Any:
-        torch.rand(3)
-        return plain(*arguments, **named)
-
-    monkeypatch.setattr(compose, "choose_variant_on_all", draws)
-    train(make(), tmp_path / "run")
-    assert_same_run(tmp_path / "run", finished[0])
-
-
-def test_the_device_is_picked_once(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    picked = []
-
-    def pick(name: str, *others: Any) -> torch.device:
-        picked.append(name)
-        return torch.device(name)
-
-    for module in (run, run_plan):
-        monkeypatch.setattr(module, "pick_device", pick)
-    train(make("train.steps=2"), tmp_path / "run")
-    assert picked == ["cpu"]
 
 
 def test_validation_uses_the_average(
@@ -491,38 +399,22 @@ def test_weights_of_nan_are_never_saved(
     assert not any((tmp_path / "run" / CHECKPOINTS).iterdir())
 
 
-def test_nan_before_the_first_checkpoint_promises_none(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    with at_step(1, "nan"), pytest.raises(ValueError, match="nan at step 1") as error:
-        train(make(), tmp_path / "run")
-    assert "last good state" not in str(error.value)
-    assert not any((tmp_path / "run" / CHECKPOINTS).iterdir())
-
-
 def test_a_full_disk_says_how_to_go_on(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, plain = tmp_path / "run", loop.write_checkpoint
 
     def full(path: Path, content: dict[str, Any]) -> None:
-        if content["step"] == 8:
+        if content["step"] == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
         plain(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "write_checkpoint", full)
         with pytest.raises(ValueError, match=r"No space left on device.*hasten train --resume --out"):
-            train(make(), out)
-    assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 4
+            train(make("train.checkpoint_every=2"), out)
+    assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 2
     assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
-
-
-def test_an_edited_plan_is_followed(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    config = make("train.steps=2")
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=None))
-    plan = make_plan(config)
-    plan["decisions"]["train.steps"]["value"] = 3
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    assert train(config, tmp_path / "run", plan=tmp_path / "plan.json")["steps"] == 3
 
 
 class Watch:
@@ -560,33 +452,6 @@ def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> Non
         ("update", 2, "score"),
         ("stop",),
     ]
-
-
-@pytest.mark.slow  # in 2-D: below
-def test_it_learns(folder: Path, tmp_path: Path) -> None:
-    source = write_phantoms(tmp_path / "set", num_cases=8, shape=(24, 40, 40), seed=1)
-    summary = train(
-        config_of(
-            source,
-            folder / "cache",
-            "data.split.fraction=0.25",
-            "sample.patch=[24,40,40]",
-            "sample.batch_size=2",
-            "sample.affine_prob=0",
-            "network.channels=[8,16]",
-            "network.dropout=0",
-            "train.steps=120",
-            "train.validate_every=20",
-            "train.learning_rate=0.02",
-            "train.target=0.6",
-        ),
-        tmp_path / "run",
-    )
-    records = metrics(tmp_path / "run", "validation")
-    assert records[0]["dice"] < 0.5 < summary["best"]["value"]
-    assert summary["time_to"]["0.50"] <= summary["target"]["time_s"]
-    losses = [record["loss"] for record in metrics(tmp_path / "run", "train")]
-    assert sum(losses[-5:]) < sum(losses[:5])
 
 
 def write_membranes(folder: Path, count: int) -> Path:

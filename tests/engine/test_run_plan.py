@@ -15,7 +15,6 @@ from hasten.config.decision import GIVEN
 from hasten.config.load import load_run
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
-from hasten.engine.out_of_memory import memory_mistakes
 from hasten.engine.run_plan import build_net, inference_of, pick_device, plan_run, plan_to_dict
 from hasten.observe.rundir import write_json
 
@@ -86,8 +85,6 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
 
 
 # Plan files
-
-
 def write_plan(path: Path, config: RunConfig, **values: Any) -> Path:
     """The plan of a configuration as `hasten plan` writes it, with decisions changed or added."""
     content = plan_to_dict(plan_run(config))
@@ -95,13 +92,6 @@ def write_plan(path: Path, config: RunConfig, **values: Any) -> Path:
         content["decisions"].setdefault(name.replace("__", "."), {"reason": "mine"})["value"] = value
     write_json(path, content)
     return path
-
-
-def test_a_plan_files_network_is_left_out_where_another_is_named(source: Path, tmp_path: Path) -> None:
-    path = write_plan(tmp_path / "plan.json", config_of(source), train__steps=7)
-    planned = plan_run(config_of(source, "network.name=segresnet"), path)
-    assert planned.config.train.steps == 7
-    assert planned.config.network == plan_run(config_of(source, "network.name=segresnet")).config.network
 
 
 def test_a_plan_file_repeats_the_plan(source: Path, tmp_path: Path) -> None:
@@ -132,13 +122,6 @@ def test_an_edited_plan_is_taken_unless_the_configuration_says_otherwise(source:
     assert edited.network == plan_run(config_of(source)).config.network
     said = plan_run(config_of(source, "train.steps=9", "sample.patch=[16, 16, 16]"), path).config
     assert (said.train.steps, said.sample.patch) == (9, (16, 16, 16))
-
-
-def test_a_planned_window_follows_the_training_patch(source: Path, tmp_path: Path) -> None:
-    path = write_plan(tmp_path / "plan.json", config_of(source))
-    assert plan_run(config_of(source, "sample.patch=[16, 16, 16]"), path).config.infer.patch == (16, 16, 16)
-    own = config_of(source, "sample.patch=[16, 16, 16]", "infer.patch=[8, 32, 16]")
-    assert plan_run(own, path).config.infer.patch == (8, 32, 16)
 
 
 def test_a_decision_that_is_taken_out_is_made_anew(source: Path, tmp_path: Path) -> None:
@@ -204,8 +187,6 @@ def test_a_file_that_is_no_plan_is_named(source: Path, tmp_path: Path, text: str
 
 
 # Mistakes in a configuration
-
-
 def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path, tmp_path: Path) -> None:
     strides = "network.strides=[[1, 2, 2], [2, 2, 2]]"
     message = message_of(config_of(source, strides, "sample.patch=[9, 16, 30]"))
@@ -216,22 +197,6 @@ def test_a_patch_that_is_no_multiple_is_answered_with_the_next_one(source: Path,
     assert message.endswith("use [8, 20, 16]")
     path = write_plan(tmp_path / "plan.json", config_of(source, strides), sample__patch=[8, 16, 18])
     assert message_of(config_of(source), path).endswith("use [8, 16, 20]")
-
-
-def test_a_patch_larger_than_every_case_will_do(source: Path) -> None:
-    assert plan_run(config_of(source, "sample.patch=[64, 64, 64]")).config.sample.patch == (64, 64, 64)
-
-
-def test_a_single_voxel_at_the_coarsest_level_is_refused(source: Path) -> None:
-    deep = ["network.strides=[[2, 2, 2], [2, 2, 2]]", "sample.patch=[4, 4, 4]"]
-    message = message_of(config_of(source, *deep))
-    assert "sample.patch" in message
-    assert "[8, 8, 8]" in message
-    plan_run(config_of(source, *deep, "network.norm=batch", "sample.batch_size=2"))
-    for alone in (["sample.batch_size=1"], ["sample.batch_size=3", "train.accumulate=2"]):
-        message = message_of(config_of(source, *deep, "network.norm=batch", *alone))
-        assert "batch norm cannot scale; use [8, 8, 8] or more" in message
-    plan_run(config_of(source, deep[0], "sample.patch=[4, 4, 8]"))
 
 
 @pytest.mark.parametrize(
@@ -261,37 +226,7 @@ def test_2d_images_take_2d_patches_and_strides(flat: Path) -> None:
     assert build_net(planned)(torch.zeros(2, 1, 16, 16)).shape == (2, 2, 16, 16)
 
 
-def test_a_run_without_a_source_says_what_to_name() -> None:
-    assert message_of(RunConfig()).startswith("data.source: name a data set")
-
-
-def test_a_value_out_of_range_is_refused_before_the_data_is_read() -> None:
-    config = load_run(None, ["data.source=nowhere"])
-    sample = dataclasses.replace(config.sample, patch=(0, 8, 8))
-    assert message_of(dataclasses.replace(config, sample=sample)).startswith("sample.patch: must be 1 or more")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["data.split.by=list", "data.split.validation=[nobody]"], ["data.split.validation", "nobody"]),
-        (["data.split.by=fold", "data.split.num_folds=9"], ["data.split.num_folds", "5"]),
-        (["data.spatial_dims=2", "sample.patch=[1, 8, 8]"], ["data.spatial_dims", "3"]),
-    ],
-)
-def test_a_split_that_cannot_be_made_is_refused(source: Path, overrides: list[str], words: list[str]) -> None:
-    message = message_of(config_of(source, *overrides))
-    assert all(word in message for word in words), message
-
-
-def test_too_few_cases_for_a_validation_are_refused(tmp_path: Path) -> None:
-    write_phantoms(tmp_path, num_cases=1, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0))
-    assert "cannot be split" in message_of(config_of(tmp_path))
-
-
 # Devices
-
-
 def test_auto_takes_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, wanted in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
@@ -321,13 +256,6 @@ def test_a_device_that_is_not_there_is_answered_with_those_that_are(
     assert str(raised.value).endswith(remedy)
 
 
-def test_a_device_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick_device("cuda:1") == torch.device("cuda", 1)
-    assert pick_device("cuda") == torch.device("cuda")
-
-
 def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = dataclasses.replace(config_of(source), train=TrainConfig(device="cuda:0"))
@@ -337,26 +265,6 @@ def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, mo
 
     monkeypatch.setattr("hasten.engine.run_plan.get_fingerprint", never)
     assert message_of(config).startswith("train.device=cuda:0: this machine has 0 CUDA devices")
-
-
-def test_inference_follows_the_configuration() -> None:
-    config = load_run(
-        None,
-        (
-            "sample.patch=[16,16,16]",
-            "infer.patch=[16,32,32]",
-            "infer.flip_axes=[1,2]",
-            "infer.sums_on_host=true",
-            "infer.overlap=0.25",
-            "network.strides=[[2,2,2]]",
-            "network.channels=[4,8]",
-            "train.precision=fp32",
-            "train.channels_last=false",
-        ),
-    )
-    how = inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=2)
-    assert (how.patch, how.divisor, how.overlap) == ((16, 32, 32), (2, 2, 2), 0.25)
-    assert (how.flip_axes, how.sums_on_host) == ((1, 2), True)
 
 
 @pytest.mark.parametrize(
@@ -375,16 +283,6 @@ def test_sizes_that_no_memory_holds(source: Path, override: str, message: str) -
     kept = [text for text in others if text.partition("=")[0] != override.partition("=")[0]]
     with pytest.raises(ValueError, match=message):
         plan_run(config_of(source, *kept, override))
-
-
-def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = dataclasses.replace(plan_run(config_of(source)).fingerprint, shapes=((1, 1, 1),), spacings=((1.0,) * 3,))
-    config = load_run(None, ["sample.patch=[10,10,10]", "infer.patch=[10,10,10]", "sample.batch_size=8",
-                             "network.channels=[2,2]"])  # fmt: skip
-    for total, ranks, refused in ((8 * 5000, 1, False), (8 * 5000 - 1, 1, True), (4 * 5000, 2, False)):
-        monkeypatch.setattr("hasten.engine.out_of_memory._total_memory", lambda device, total=total: total)
-        result = memory_mistakes(config, small, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
-        assert bool(result) == refused
 
 
 def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:

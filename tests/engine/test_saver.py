@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from concurrent.futures import wait
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.saver import Saver
 from tests.engine.runs import assert_equal
 
@@ -88,27 +86,6 @@ def test_a_save_that_waits_behind_a_failed_one_is_not_written(later: str) -> Non
     assert [content["step"] for content in disk.written] == [4]
 
 
-def test_close_waits_for_the_disk(tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    with Saver() as saver:
-        saver.save({"step": 1, "tensor": torch.ones(100_000)}, partial(write_checkpoint, path))
-    assert read_checkpoint(path)["step"] == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_with_a_folder_of_checkpoints(tmp_path: Path) -> None:
-    folder = Checkpoints(tmp_path, keep=2)
-    weights = torch.zeros(10)
-    with Saver() as saver:
-        for step in range(1, 6):
-            weights.fill_(step)
-            saver.save({"step": step, "weights": weights}, folder.write)
-    assert [read_checkpoint(path)["step"] for path in folder.paths()] == [5, 4]
-    for path in folder.paths():
-        state = read_checkpoint(path)
-        assert torch.equal(state["weights"], torch.full((10,), float(state["step"])))
-
-
 def fail(content: dict[str, Any]) -> None:
     raise OSError("No space left on device")
 
@@ -123,38 +100,6 @@ def test_an_error_is_raised_by_a_later_save_once(tmp_path: Path) -> None:
     saver.save({"step": 3}, disk.write)
     saver.close()
     assert [content["step"] for content in disk.written] == [3]
-
-
-def test_an_error_is_raised_on_closing() -> None:
-    saver = Saver()
-    saver.save({"step": 1}, fail)
-    with pytest.raises(OSError, match="No space"):
-        saver.close()
-    saver.close()
-
-
-def test_an_error_is_raised_at_the_end_of_a_block() -> None:
-    with pytest.raises(OSError, match="No space"), Saver() as saver:
-        saver.save({"step": 1}, fail)
-
-
-def test_it_does_not_hide_what_ended_the_block(caplog: pytest.LogCaptureFixture) -> None:
-    def interrupted() -> None:
-        with Saver() as saver:
-            saver.save({"step": 1}, fail)
-            raise KeyboardInterrupt
-
-    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert caplog.messages == ["the last checkpoint could not be written: No space left on device"]
-
-
-def test_a_content_that_is_not_data_is_refused(tmp_path: Path) -> None:
-    saver = Saver()
-    saver.save({"step": 1, "x": object()}, partial(write_checkpoint, tmp_path / "last.pt"))
-    with pytest.raises(ValueError, match="save tensors"):
-        saver.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> None:
@@ -179,3 +124,19 @@ def test_a_copy_is_saved_as_the_tensors_themselves_would_be(tmp_path: Path) -> N
     assert other["network"]._metadata == network.state_dict()._metadata  # type: ignore[attr-defined]
     shared = other["network"]
     assert shared["again.weight"].data_ptr() == shared["0.weight"].data_ptr()
+
+
+def test_close_waits_for_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    with Saver() as saver:
+        saver.save({"step": 1, "tensor": torch.ones(100_000)}, partial(write_checkpoint, path))
+    assert read_checkpoint(path)["step"] == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_is_raised_on_closing() -> None:
+    saver = Saver()
+    saver.save({"step": 1}, fail)
+    with pytest.raises(OSError, match="No space"):
+        saver.close()
+    saver.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hasten.engine.scores import averaged, first_output, highest
 
@@ -28,19 +28,6 @@ def test_the_first_output_counts(output: Any) -> None:
     assert torch.equal(first_output(output, 5), SCORES)
 
 
-@pytest.mark.parametrize("output", [None, [], SCORES[0], "scores", SCORES[None, None]])
-def test_other_outputs_are_refused(output: Any) -> None:
-    with pytest.raises(ValueError, match="the network gave a"):
-        first_output(output, 5)
-
-
-def test_without_mirroring_nothing_is_wrapped() -> None:
-    def scores(image: Tensor) -> Tensor:
-        return image
-
-    assert averaged(scores, (), "scores") is scores
-
-
 @pytest.mark.parametrize("average", ["scores", "softmax"])
 @pytest.mark.parametrize("axes", [(), (0,), (0, 2), (0, 1, 2)])
 def test_the_mean_over_all_mirrorings(average: str, axes: tuple[int, ...]) -> None:
@@ -58,14 +45,6 @@ def test_the_mean_over_all_mirrorings(average: str, axes: tuple[int, ...]) -> No
     assert len(every) == 2 ** len(axes)
     torch.testing.assert_close(result, torch.stack(every).mean(0), atol=1e-5, rtol=1e-5)
     assert torch.equal(image, before)
-
-
-def test_a_network_that_gives_back_its_input_keeps_it() -> None:
-    image = torch.randn(1, 2, 3, 4, 5)
-    before = image.clone()
-    result = averaged(lambda given: given, (0, 1), "scores")(image)
-    assert torch.equal(image, before)
-    torch.testing.assert_close(result, before)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 14, 256, 300])

@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,15 +123,6 @@ def scramble() -> None:
     torch.manual_seed(99)
     random.seed(98)
     np.random.seed(97)  # noqa: NPY002
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Sums in another order end in other bits, and so small ones are only slower on many."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.stop import EXIT_CODES, Stopped, StopRequest
+from hasten.engine.stop import StopRequest
 from tests.processes import Program
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -30,12 +30,6 @@ def _own_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_nothing_was_asked() -> None:
-    with StopRequest() as stop:
-        assert stop.asked is None
-        assert stop.agreed() is None
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_heard_at_the_next_boundary(number: signal.Signals) -> None:
     with StopRequest() as stop:
@@ -50,14 +44,6 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
         assert stop.agreed() == signal.SIGINT
-
-
-def test_others_may_come_many_times() -> None:
-    with StopRequest() as stop:
-        for _ in range(3):
-            send(signal.SIGTERM)
-            send(signal.SIGUSR1)
-        assert stop.agreed() == signal.SIGUSR1
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -82,27 +68,6 @@ def test_the_handlers_before_are_back_afterwards() -> None:
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
     send(signal.SIGTERM)
     assert heard == [signal.SIGTERM]
-
-
-def test_it_may_be_used_again() -> None:
-    stop = StopRequest()
-    with stop:
-        send(signal.SIGTERM)
-        assert stop.agreed()
-    with stop:
-        assert stop.agreed() is None
-        send(signal.SIGUSR1)
-        assert stop.agreed() == signal.SIGUSR1
-
-
-def test_one_within_another() -> None:
-    with StopRequest() as outer:
-        with StopRequest() as inner:
-            send(signal.SIGTERM)
-            assert inner.agreed()
-        assert outer.agreed() is None
-        send(signal.SIGTERM)
-        assert outer.agreed()
 
 
 def test_in_another_thread_it_can_be_asked_only() -> None:
@@ -137,42 +102,6 @@ def test_a_forked_worker_ends_as_it_would_have(number: signal.Signals) -> None:
         assert stop.agreed() is None
 
 
-def test_a_forked_worker_is_interrupted_by_the_first_ctrl_c() -> None:
-    # A shell starts jobs in the background with Ctrl-C ignored, and Python then leaves it so.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        _fork_and_interrupt()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _fork_and_interrupt() -> None:
-    with StopRequest() as stop:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                with contextlib.suppress(KeyboardInterrupt):
-                    send(signal.SIGINT)
-                    code = 2
-                code = 0 if code == 1 else code
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert stop.agreed() is None
-
-
-def test_exit_codes() -> None:
-    codes = {number: Stopped("stopped", number).exit_code for number in SIGNALS}
-    assert codes == EXIT_CODES == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
-    assert str(Stopped("at step 3", signal.SIGTERM)) == "at step 3"
-
-
-def test_every_is_1_or_more() -> None:
-    with pytest.raises(ValueError, match="every=0"):
-        StopRequest(every=0)
-
-
 LOOP = """
 import json, os, signal, sys, time
 from functools import partial
@@ -188,7 +117,7 @@ if size > 1:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
 for number, scenario in enumerate(scenarios):
     asked = None
-    with StopRequest(every=scenario["every"], timeout_s=60) as stop, Saver() as saver:
+    with StopRequest(every=scenario["every"], timeout_s=300) as stop, Saver() as saver:
         for step in range(1, 1_000_000):
             time.sleep(0.002 * rank)  # ranks of different speed, which nothing else brings together
             if step == 3 and not scenario["sends"]:
@@ -223,7 +152,7 @@ def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterato
 
 def finished(ranks: list[Program]) -> list[int]:
     for rank in ranks:
-        output = rank.communicate(timeout=120)[1]
+        output = rank.communicate(timeout=600)[1]
         assert "Traceback" not in output, output
     return [rank.returncode for rank in ranks]
 

@@ -90,13 +90,7 @@ def test_without_a_limit_nothing_is_paced() -> None:
     assert (run.steps, run.validations, paced.pace) == (STEPS, STEPS // EVERY, 1.0)
 
 
-def test_a_limit_that_is_far_changes_nothing() -> None:
-    run = Simulated(seconds=1e5, has_target=True)
-    paced = run.run()
-    assert (run.steps, run.validations, paced.pace) == (STEPS, STEPS // EVERY, 1.0)
-
-
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     seconds=st.floats(60, 3000), step_s=st.lists(st.floats(0.02, 2.0), min_size=1, max_size=9),
     validation_s=st.floats(0.1, 8.0), estimate=st.floats(0.1, 20.0), has_target=st.booleans(),
@@ -115,33 +109,12 @@ def test_a_run_ends_in_its_time_with_an_annealed_rate(
         assert run.now >= 0.7 * min(seconds, unhurried)
 
 
-def test_the_time_is_used() -> None:
-    run = Simulated(seconds=120.0)
-    paced = run.run()
-    assert 110 < run.now <= 120
-    assert paced.position(run.steps) > 0.95 * STEPS
-    assert paced(run.steps - 1) < 0.05
-
-
-def test_slow_steps_before_a_graph_do_not_hurry_the_others() -> None:
-    run = Simulated(seconds=27.0, step_s=[0.03], validation_s=0.2, estimate=0.2, reserve_s=0.0, has_target=True, warm=5)
-    run.run()
-    assert run.first_validation > 10
-
-
 def test_the_time_of_validations_that_are_left_out_is_trained() -> None:
     """Of 30 validations the first 14 are left out; the limit leaves no time for all of them."""
     run = Simulated(seconds=10.0 + STEPS * 0.1 + 17 * 4.0 + 5.0, step_s=[0.1], estimate=4.0, validate_from=0.5)
     paced = run.run()
     assert (run.steps, run.validations) == (STEPS, 16)
     assert paced.pace == 1.0
-
-
-def test_a_machine_that_slows_down_half_way() -> None:
-    run = Simulated(seconds=120.0, step_s=[0.2] * 200 + [1.0] * 2000)
-    paced = run.run()
-    assert run.now <= 121
-    assert paced.position(run.steps) > 0.97 * STEPS
 
 
 def test_validations_take_a_small_share_or_a_half_where_a_target_waits_for_them() -> None:
@@ -170,12 +143,6 @@ def test_no_time_to_train_is_an_error_that_says_where_it_went_and_how_much_is_en
     assert (enough.steps > 1, enough.validations) == (True, 1)
 
 
-def test_one_step_that_is_longer_than_all_the_time() -> None:
-    run = Simulated(seconds=60.0, step_s=[100.0])
-    run.run()
-    assert (run.steps, run.validations) == (1, 1)
-
-
 @pytest.mark.parametrize("speeds", [(0.4, 0.05), (0.05, 0.4)])
 def test_steps_that_become_faster_or_slower_change_the_schedule_on_the_way(speeds: tuple[float, float]) -> None:
     """Of more steps than fit: the run ends at its limit, within 3 %, at the end of its schedule."""
@@ -184,30 +151,6 @@ def test_steps_that_become_faster_or_slower_change_the_schedule_on_the_way(speed
     paced = run.run()
     assert 0.97 * 120 <= run.now <= 120
     assert paced.position(run.steps) > 0.98 * STEPS
-
-
-def test_a_long_validation_is_shortened_to_a_share_of_the_time() -> None:
-    run = Simulated(seconds=120.0, step_s=[0.2], validation_s=50.0, estimate=100.0)
-    run.run()
-    assert run.taken_s == pytest.approx(50.0 * 0.06 * (120 - 10 - 3) / 100)
-    assert run.validations >= 1
-    assert run.now <= 120
-
-
-def test_where_no_validation_was_made_the_last_is_looked_at_again_half_way() -> None:
-    """Its first estimate was ten times too long, which would leave seconds unused."""
-
-    class Slow(Simulated):
-        looks = 0
-
-        def fit(self, network: torch.nn.Module, seconds: float) -> float:
-            self.looks += 1
-            return 6.0 if self.looks == 1 else 0.6
-
-    run = Slow(seconds=60.0, step_s=[0.2], validation_s=0.6)
-    run.run()
-    assert run.looks == 2
-    assert run.now > 0.97 * 60
 
 
 def test_the_first_validation_comes_at_half_of_the_time_at_the_latest() -> None:

@@ -28,5 +28,5 @@ sys.exit(3)
 @pytest.mark.parametrize("iterable", ["ThreadBuffer(batches())", "Ring(batches(), torch.device('cpu'))"])
 def test_the_exit_code_is_the_programs_own(iterable: str) -> None:
     command = [sys.executable, "-c", SCRIPT.replace("{ITERABLE}", iterable)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (3, "")

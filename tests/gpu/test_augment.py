@@ -12,11 +12,6 @@ from tests.augment.examples import EXAMPLES
 from tests.augment.test_program import CHAINS, chain, store
 from tests.augment.test_value_ops import fitting, images, keys
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def segment(name: str, dims: int, *, device: str = "cuda", batch_size: int = 5) -> Segment:
     """Of cases that lie on the device."""

@@ -25,10 +25,6 @@ from tests.augment.stores import random_store, segment_of
 from tests.engine.test_step import network_of
 from tests.gpu.test_feed import no_sync
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 STEPS = 10
 OPTIMIZERS = ("muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars")
 

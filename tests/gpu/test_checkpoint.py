@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
@@ -16,11 +15,6 @@ from hasten.engine.checkpoint_folder import Checkpoints
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from tests.engine.runs import assert_equal
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 @contextmanager

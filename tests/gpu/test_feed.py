@@ -18,11 +18,6 @@ from hasten.feed.feed import Feed
 from hasten.feed.ring import Ring
 from tests.augment.stores import random_store, segment_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def segments(cases_on: str = "cuda") -> tuple[Segment, Segment]:
     """The same batches made on the host, and for the device of cases that lie on `cases_on`."""

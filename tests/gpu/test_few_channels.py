@@ -13,11 +13,6 @@ from hasten.engine.side_stream import SideStream
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from tests.nets.examples import laid_out
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Of the largest value, as results are rounded to the type."""
 LAYERS = {

@@ -16,11 +16,6 @@ from hasten.config.schema import Triple
 from hasten.kernels.use import triton_runs
 from tests.augment.stores import random_store
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 @pytest.fixture(autouse=True)
 def _triton() -> None:

@@ -11,11 +11,6 @@ import torch
 from hasten.lightning import HastenCallback, HastenDataModule
 from tests.lightning.parts import TINY, Small, phantoms, trainer
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def test_a_fit_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))

@@ -14,11 +14,6 @@ from hasten.kernels.use import kernels_take
 from hasten.nets.build import build_loss
 from hasten.nets.losses import DiceCELoss, DiceLoss, TverskyCELoss, fused_loss
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 USUAL = {"softmax": True, "to_onehot_y": True}
 LOSSES = {
     "dice_ce": DiceCELoss(**USUAL),

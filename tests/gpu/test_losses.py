@@ -11,11 +11,6 @@ from hasten.nets.losses.modules import DiceLoss
 from hasten.nets.losses.regions import RegionLoss
 from tests.nets.losses.test_modules import ALL, index_of, name_of, scores_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 OVERLAPPING = ((1, 2), (2,), (0, 1))
 EVERY = [
     *ALL,

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from hasten.engine.metrics.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
 from hasten.engine.metrics.rocauc import ROCAUCMetric, VoxelROCAUC
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 def made() -> list[Any]:

@@ -12,11 +12,6 @@ import torch
 from hasten.observe.monitor import Monitor, MonitorRecording
 from hasten.observe.monitor.gpu import GpuProbe
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def work(seconds: float) -> None:
     """Keep the device and its tensor cores busy."""

@@ -23,10 +23,6 @@ from hasten.nnunet.validation import PER_PASS, Validation
 from tests.nnunet.test_step import batch, loss, network, setting, sgd
 from tests.nnunet.test_trainer import TINY, planned
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 CUDA = torch.device("cuda", 0)
 STEPS = 10
 MEASURED = "from hasten.nnunet import step\n\nstep.LEAST_ITERATIONS = 0\n"

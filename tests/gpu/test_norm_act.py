@@ -17,11 +17,6 @@ from hasten.nets.surgery import fused_norms, operate
 from hasten.nets.surgery.normact import batch_norm_act, group_norm_act
 from tests.nets.examples import image_of, laid_out, network_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 SHARE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Of the largest value."""
 

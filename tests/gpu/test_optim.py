@@ -8,11 +8,6 @@ import torch
 from tests.optim.test_base import ALL, MAKERS
 from tests.optim.textbook import network, set_gradients, spoil_gradients
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 @pytest.fixture(autouse=True)
 def full_precision() -> None:

@@ -14,11 +14,6 @@ from hasten.pathology.run import train_detection
 from hasten.pathology.tiles import TileSet
 from tests.pathology.conftest import SETTINGS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def test_tiles_on_the_host_and_on_the_gpu_make_the_same_batches() -> None:
     image = torch.randint(0, 256, (40, 3, 64, 64), generator=torch.Generator().manual_seed(0)).to(torch.uint8)

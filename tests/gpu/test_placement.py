@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 
 from hasten.augment.make_program import cases_of_arena, make_segment, program_of
@@ -16,11 +15,6 @@ from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig, SampleConfig
 from hasten.feed.feed import Feed
 from tests.cache.sets import SPEC
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 def test_a_budget_of_the_cards_memory_changes_no_batch(tmp_path: Path) -> None:

@@ -15,11 +15,6 @@ from hasten.kernels.use import triton_runs
 from hasten.sample import random
 from tests.augment.stores import random_store, segment_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 SHAPES = [(20, 24, 28), (32, 16, 24), (1, 40, 33)]
 EVERYTHING: dict[str, Any] = {
     "foreground_prob": 0.5,

@@ -14,11 +14,6 @@ from hasten.engine.batch_size import find_batch_size, find_batch_size_for
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.recompute.profile import occupied, profile_network
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 CUDA = torch.device("cuda")
 
 

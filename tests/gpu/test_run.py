@@ -8,15 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from hasten.engine.predict import predict
 from tests.engine.phantom_runs import AFFINES, IN_3D, anatomy, array_of, save, source, trained
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 DEVICE = "cuda"
 NETWORKS: dict[str, tuple[str, ...]] = {

@@ -11,11 +11,6 @@ from torch import Tensor, nn
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inferer import SlidingWindowInferer
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 SETTINGS: dict[str, Any] = {"roi_size": (32, 32, 32), "sw_batch_size": 4, "overlap": 0.5, "mode": "gaussian"}
 
 

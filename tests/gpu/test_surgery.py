@@ -14,11 +14,6 @@ from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
 from tests.nets.examples import NETWORKS, image_of, laid_out, network_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def close(result: torch.Tensor, wanted: torch.Tensor, share: float) -> bool:
     return bool((result - wanted).abs().max() <= share * wanted.abs().max())

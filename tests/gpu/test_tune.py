@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-import torch
-
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.study.training import plan_run
 from hasten.study.tune.arms import Arms
 from hasten.study.tune.space import stages_of, start_of
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:

@@ -13,11 +13,6 @@ from hasten.engine.async_validate import AsyncValidation
 from hasten.engine.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
 from tests.engine.workflow.parts import batches, loss, network
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def on_device(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: one[key].cuda() for key in ("image", "label")} for one in data]

@@ -258,7 +258,7 @@ def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedP
     return subprocess.run(
         [sys.executable, str(script), str(data), str(out), *settings],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ for step in range(1, 21):
     progress.update(step, loss=1 / step, score=step / 20)
 """
     notebook.cells = [nbformat.v4.new_code_cell(text), nbformat.v4.new_code_cell(f"Summary({SUMMARY!r})")]
-    nbclient.NotebookClient(notebook, timeout=120, iopub_timeout=60, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=600, iopub_timeout=600, kernel_name="python3").execute()
     (shown,), (summary,) = (cell.outputs for cell in notebook.cells)
     lines = shown["data"]["text/plain"].splitlines()
     assert [line.split()[1] for line in lines] == [f"{step}/20" for step in range(9, 21)]

@@ -1,38 +1,17 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 
-from hasten.config.load import dump_run
 from hasten.config.resume_rules import flat
-from hasten.pathology.config import DETECTION_RULES, DetectionConfig, is_detection_run, load
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 
 
 def test_settings_and_overrides_make_a_run() -> None:
     config = load({"tiles": {"size": 96}, "train": {"epochs": 3}}, ["train.epochs=5", "detect.rates=[1, 2]"])
     assert (config.tiles.size, config.train.epochs, config.detect.rates) == (96, 5.0, (1.0, 2.0))
     assert load() == DetectionConfig()
-
-
-def test_what_is_dumped_is_read_back(tmp_path: Path) -> None:
-    config = load(None, ["data.source=/slides", "tiles.mpp=0.5", "augment.zoom_range=[0.8, 1.2]", "train.target=0.9"])
-    path = tmp_path / "run.yaml"
-    path.write_text(dump_run(config))
-    assert load(path) == config
-    assert is_detection_run(tmp_path)
-    path.write_text("data: {source: x}\n")
-    assert not is_detection_run(tmp_path)
-    assert not is_detection_run(tmp_path / "absent")
-
-
-def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("kind: detection\ndata: {source: slides}\n")
-    assert load(path).data.source == str(tmp_path / "slides")
-    monkeypatch.chdir(tmp_path)
-    assert load(path, ["data.source=other"]).data.source == str(tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -54,13 +33,6 @@ def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_mistake_is_told_with_its_path(override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load(None, [override])
-
-
-def test_several_mistakes_are_told_together() -> None:
-    with pytest.raises(ValueError, match="2 mistakes") as caught:
-        load({"tiles": {"level": 1, "mpp": 0.5}}, ["train.batch_size=-1"])
-    assert "give a level or its micrometres per pixel, not both" in str(caught.value)
-    assert "train.batch_size: must be 1 or more" in str(caught.value)
 
 
 def test_every_setting_has_a_rule_for_resuming() -> None:

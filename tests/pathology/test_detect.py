@@ -29,12 +29,6 @@ def test_suppression_is_that_of_monai(box: int, seed: int) -> None:
     np.testing.assert_array_equal(heat, before)
 
 
-def test_nothing_above_the_threshold() -> None:
-    values, cells = suppress(np.full((4, 4), 0.5, np.float32), threshold=0.5, box=3)
-    assert values.shape == (0,)
-    assert cells.shape == (0, 2)
-
-
 def blobs(seed: int) -> np.ndarray:
     """(96, 128) discs of many sizes, some of them close to each other, one with a hole."""
     rng = np.random.default_rng(seed)
@@ -57,13 +51,6 @@ def test_lesions_are_those_of_monai(seed: int) -> None:
     assert excluded == compute_isolated_tumor_cells(expected, (200 + 75) / pixel)
     assert labels.max() > 1
     assert len(excluded) < labels.max()
-
-
-def test_lesions_closer_than_the_distance_are_one() -> None:
-    mask = np.zeros((40, 80), bool)
-    mask[10:30, 5:30] = mask[10:30, 36:60] = True  # 6 pixels apart
-    assert lesions_of(mask, 10.0, grow_um=75.0)[0].max() == 1
-    assert lesions_of(mask, 10.0, grow_um=40.0)[0].max() == 2
 
 
 def test_froc_of_slides_is_that_of_monais_lesion_froc(tmp_path: Path) -> None:
@@ -112,9 +99,3 @@ def test_axes_are_those_of_scikit_image(share: float) -> None:
     labels = measure.label(np.random.default_rng(0).random((40, 57)) < share)
     expected = [each.axis_major_length for each in measure.regionprops(labels)]
     np.testing.assert_allclose(major_axes(labels, int(labels.max())), expected, atol=1e-6)
-
-
-def test_a_mask_without_lesions_has_none() -> None:
-    labels, excluded = lesions_of(np.zeros((5, 6), bool), 10.0)
-    assert not labels.any()
-    assert excluded == []

@@ -15,11 +15,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from hasten.cases.slide.listing import find_slides
-from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
+from hasten.cases.slide.phantom import write_phantom_slides
 from hasten.cli.main import app
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.loop import Loop
-from hasten.engine.weights import read_model
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.pathology.config import DetectionConfig, load
@@ -71,11 +70,6 @@ def test_reports_have_its_auc(run: Path) -> None:
     assert read.metric == "auc"
     assert [record.score for record in read.validations]
     assert not any("lack" in note for note in read.notes)
-
-
-def test_commands_on_volumes_say_what_it_is(run: Path) -> None:
-    with pytest.raises(ValueError, match=r"best.pt: is of a run on slides, which only `hasten train`"):
-        read_model(run)
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(None, 30.0), (20.0, 2.0)])
@@ -189,6 +183,7 @@ def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
     assert not (out / LOCK).exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Path) -> None:
     settings, out = tmp_path / "slides.yaml", tmp_path / "run"
     settings.write_text(f"kind: detection\ndata: {{source: {phantoms}}}\n")
@@ -214,33 +209,6 @@ def test_the_command_line_trains_and_resumes_slides(phantoms: Path, tmp_path: Pa
     assert json.loads((out / "summary.json").read_text())["steps"] == 5
     assert (out / "monitor.csv").is_file()
     assert "AUC 0." in hasten("watch", str(out), "--once")[1]
-
-
-def test_what_a_killed_start_left_does_not_stand_in_the_way(config: DetectionConfig, tmp_path: Path) -> None:
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    assert train_detection(config, tmp_path / "run")["status"] == "finished"
-
-
-def test_slides_without_lesions_can_not_be_trained_on(config: DetectionConfig, tmp_path: Path) -> None:
-    rows = [(str(case.slide), "", case.part) for case in find_slides(config.data.source)]
-    with (tmp_path / "slides.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("slide", "mask", "split"), *rows])
-    out = tmp_path / "run"
-    with pytest.raises(ValueError, match=r"none of the \d+ tiles of the 4 training slides has a lesion"):
-        train_detection(replace(config, data=replace(config.data, source=str(tmp_path / "slides.csv"))), out)
-    assert not out.exists()
-
-
-def test_a_run_without_slides_is_refused(config: DetectionConfig, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data.source: names no slides; give a folder"):
-        train_detection(replace(config, data=replace(config.data, source="")), tmp_path / "run")
-
-
-def test_a_slide_without_tissue_is_named(run: Path, tmp_path: Path) -> None:
-    write_pyramid(tmp_path / "glass.tif", np.full((256, 256, 3), 244, np.uint8), 2, 1.0, "none")
-    with pytest.raises(ValueError, match=r"glass.tif: no tissue found on level"):
-        predict_slides(run, [tmp_path / "glass.tif"], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_prediction_needs_a_run_on_slides_and_names_apart(run: Path, phantoms: Path, tmp_path: Path) -> None:

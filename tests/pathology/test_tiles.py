@@ -14,7 +14,7 @@ from hasten.cases.slide.listing import find_slides
 from hasten.feed.feed import Feed
 from hasten.pathology.batches import balanced, make_batches, normalised
 from hasten.pathology.config import DetectionConfig, load
-from hasten.pathology.tiles import Picked, pick_tiles, read_tiles, require_both
+from hasten.pathology.tiles import Picked, pick_tiles, read_tiles
 
 
 @pytest.fixture
@@ -62,12 +62,6 @@ def test_so_many_of_each_class_are_taken(config: DetectionConfig, picked: list[P
         assert set(each.numbers.tolist()) <= set(whole.numbers.tolist())
 
 
-def test_slides_without_lesions_alone_are_refused(config: DetectionConfig) -> None:
-    cases = [replace(case, mask=None) for case in find_slides(config.data.source)]
-    with pytest.raises(ValueError, match=r"none of the \d+ tiles of the 5 training .*lesion \(0 of"):
-        require_both(pick_tiles(cases, config), "training")
-
-
 def test_both_classes_are_as_many() -> None:
     label = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
     result = balanced(label)
@@ -111,10 +105,3 @@ def test_without_augmentation_a_batch_is_its_tiles(config: DetectionConfig, pick
     case = next(iter(batches.latest.draws(0, 1))).case
     torch.testing.assert_close(image, normalised(tiles.image[case]))
     assert torch.equal(label, tiles.label[case])
-
-
-def test_a_needed_level_that_a_slide_lacks(config: DetectionConfig) -> None:
-    for settings, message in ((["tiles.level=6"], "has no level 6"), (["tiles.mpp=0.25"], "no level of 0.25 um/pixel")):
-        wanted = load(None, settings).tiles
-        with pytest.raises(ValueError, match=rf"phantom_000.tif: .*{message}.*levels are 0: 512 x 512"):
-            pick_tiles(find_slides(config.data.source), replace(config, tiles=replace(wanted, tissue_downsample=4)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hasten.config.load import load_run
-from hasten.recipes.load import is_recipe, load_recipe, merge_settings, recipe_names
+from hasten.recipes.load import load_recipe, merge_settings, recipe_names
 
 OWN = """\
 name: own
@@ -36,24 +36,6 @@ def test_every_recipe_loads_and_says_where_its_numbers_are_from(name: str) -> No
         assert recipe.target is not None
         assert recipe.peer is not None
         assert recipe.twin is not None
-
-
-def test_the_published_case_studies_are_there() -> None:
-    wanted = {"spleen", "brats", "microscopy", "membrane", "hippocampus", "synthetic41"}
-    assert wanted <= set(recipe_names())
-    spleen, brats = load_recipe("spleen"), load_recipe("brats")
-    assert (spleen.target, spleen.validation_last, spleen.run["prepare"]["spacing"]) == (0.94, 9, [2.0, 1.5, 1.5])
-    assert (brats.target, brats.run["data"]["regions"]) == (0.78, {"WT": [1, 2, 3], "TC": [2, 3], "ET": [3]})
-    assert load_recipe("microscopy").metric == "iou"
-
-
-def test_a_recipe_of_one_s_own_is_a_file(tmp_path: Path) -> None:
-    recipe = load_recipe(own(tmp_path))
-    assert (recipe.name, recipe.labels, recipe.run) == ("own", {0: "background", 1: "thing"}, {"train": {"steps": 5}})
-    assert is_recipe(own(tmp_path))
-    run = tmp_path / "run.yaml"
-    run.write_text("train: {steps: 5}\n")
-    assert not is_recipe(run)
 
 
 def test_an_unknown_name_tells_the_nearest() -> None:
@@ -110,22 +92,6 @@ def test_all_mistakes_are_told_at_once_and_a_recipe_s_only_once(tmp_path: Path) 
     assert len(lines) == 3
     assert "own.yaml:6: run.train.steps: must be 1 to 1000000000" in lines[1]
     assert "own.yaml:8: twin.run.train.learning_rate: must be above 0" in lines[2]
-
-
-def test_a_detection_recipe_hands_its_settings_on(tmp_path: Path) -> None:
-    text = "name: slides\ntitle: Slides\nkind: detection\nmetric: froc\nrun: {tiles: {size: 32}}\n"
-    assert load_recipe(own(tmp_path, text)).run == {"tiles": {"size": 32}}
-
-
-def test_settings_laid_over_others_join_sections_and_replace_values() -> None:
-    below = {"train": {"steps": 1, "seed": 2}, "data": {"regions": {"A": [1]}, "split": {"by": "fold", "fold": 1}}}
-    above = {"train": {"steps": 3}, "data": {"regions": {"B": [2]}, "split": {"fold": 2}}, "loss": {"name": "dice"}}
-    assert merge_settings(below, above) == {
-        "train": {"steps": 3, "seed": 2},
-        "data": {"regions": {"B": [2]}, "split": {"by": "fold", "fold": 2}},
-        "loss": {"name": "dice"},
-    }
-    assert below["train"]["steps"] == 1
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).kind == "segmentation"])

@@ -29,13 +29,6 @@ def test_phantoms_hold_the_recipe_s_classes_and_a_run_beside_them(name: str, tmp
     assert len(config.data.split.validation) == recipe.validation_last
 
 
-def test_the_run_of_phantoms_is_that_of_the_folder_wherever_it_is(tmp_path: Path) -> None:
-    recipe = load_recipe("hippocampus")
-    write_twin(recipe, small_twin(recipe), tmp_path / "twin")
-    moved = (tmp_path / "twin").rename(tmp_path / "moved")
-    assert Path(load_run(moved / "train.yaml").data.source).resolve() == moved
-
-
 @pytest.mark.parametrize("name", ["spleen", "brats", "microscopy", "membrane"])
 def test_reduced_phantoms_train_with_settings_of_their_own(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
@@ -73,17 +66,6 @@ def test_what_cannot_be_written_is_told_and_nothing_is(tmp_path: Path) -> None:
         write_twin(hippocampus, small_twin(hippocampus), tmp_path / "full")
     with pytest.raises(ValueError, match="is a file; choose another --to"):
         write_twin(hippocampus, small_twin(hippocampus), tmp_path / "full" / "x")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [("ct", r"twin.options.radius: no such option .*have none"),
-     ("cells", r"twin.options.size: .*valid here: radius, filled, value")],
-)  # fmt: skip
-def test_unknown_options_of_phantoms_are_told(make, message: str, tmp_path: Path) -> None:
-    options = {"radius": 3} if make == "ct" else {"size": 3}
-    with pytest.raises(ValueError, match=f"own: {message}"):
-        write_twin(Recipe(name="own"), TwinSettings(make=make, options=options), tmp_path / "twin")
 
 
 @pytest.mark.parametrize("name", sorted({*SEGMENTATION} - {*OF_GOLDEN_LOSSES}))

@@ -9,10 +9,8 @@ import torch
 
 from benchmarks.guide.claim import Budget
 from benchmarks.guide.claims import CLAIMS
-from benchmarks.guide.claims.pointwise import _gelu, _jitter_batch, _jittered, _pictures
-from benchmarks.guide.nets import blocks, gradients, peak_bytes, values
 from benchmarks.guide.ranks import ranks
-from benchmarks.guide.run import chosen, run_guide
+from benchmarks.guide.run import run_guide
 
 GPU_ONLY = ("cuda", "two GPUs")
 NOTHING_TO_COMPARE = {"debugging", "batch-size"}
@@ -51,44 +49,6 @@ def test_claims_about_a_gpu_are_not_measured_without_one():
     for result in run_guide(claims, seconds=60.0):
         assert result.outcome.verdict == "not measured"
         assert "CUDA device" in result.outcome.why
-
-
-def test_memory_is_counted_where_it_is_claimed():
-    kept = {}
-    for name in ("checkpointing", "no-grad"):
-        (guidance,) = chosen(CLAIMS, [name])
-        kept[name] = guidance.run(Budget(quick=True)).memory
-    assert kept["checkpointing"]["recomputed"] < kept["checkpointing"]["kept"]
-    assert kept["no-grad"]["no_grad"] < kept["no-grad"]["with gradients"]
-
-
-def test_peak_bytes_counts_what_is_held_at_once():
-    def call():
-        held = torch.ones(1000)
-        return held, torch.ones(500), torch.ones(500)
-
-    assert peak_bytes(call, "cpu") == 4 * 2000
-
-
-def test_the_gelu_is_that_of_the_slides():
-    x = torch.linspace(-4, 4, 101)
-    assert torch.allclose(_gelu(x), torch.nn.functional.gelu(x), atol=1e-5)
-
-
-def test_both_ways_of_the_colour_jitter_change_the_picture_alike():
-    pictures = _pictures(3, 32)
-    one = torch.stack([_jittered(picture) for picture in pictures])
-    batch = _jitter_batch(torch.from_numpy(pictures))
-    assert (one - batch).abs().mean() < 0.01
-    unchanged = torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255
-    assert (batch - unchanged).abs().mean() > 0.03
-
-
-def test_a_bias_before_a_batch_norm_gets_no_gradient():
-    network = blocks(4, 1, dims=2, bias=True)
-    grads = gradients(network, values(2, 4, 8, 8))
-    weight, bias, *_ = grads
-    assert bias.abs().max() < 1e-5 * weight.abs().max()
 
 
 @pytest.mark.slow

@@ -10,10 +10,7 @@ import torch
 
 from benchmarks.guide.claim import Guidance, Outcome
 from benchmarks.guide.claims import CLAIMS
-from benchmarks.guide.needs import missing
 from benchmarks.guide.run import chosen, run_guide
-from benchmarks.guide.settings import settings_kept
-from hasten.observe.compare import Compared, Comparison
 
 
 class Clock:
@@ -29,20 +26,8 @@ class Clock:
 HELD = Outcome(verdict="holds", measured="2.00x (1.90 to 2.10), new")
 
 
-def comparison(rounds: int, others: float) -> Comparison:
-    arm = Compared(arm="new", base_s=2.0, arm_s=1.0, low=1.0, high=3.0, verdict="unclear", why="busy")
-    return Comparison(
-        base="old", seconds={"old": [1.0] * rounds, "new": [1.0] * rounds}, others=others, arms={"new": arm}
-    )
-
-
 def guidance(name, run=lambda budget: HELD, **known):
     return Guidance(name=name, claim=f"{name} is faster", source="a guide", run=run, **known)
-
-
-def test_claims_by_name_come_in_the_order_of_the_guide():
-    assert [one.name for one in chosen(CLAIMS, ["amp", "workers"])] == ["workers", "amp"]
-    assert chosen(CLAIMS, []) == CLAIMS
 
 
 @pytest.mark.parametrize(
@@ -52,16 +37,6 @@ def test_claims_by_name_come_in_the_order_of_the_guide():
 def test_an_unknown_name_names_the_near_ones(name, near):
     with pytest.raises(ValueError, match=rf"--only {name}.*did you mean .*{near}"):
         chosen(CLAIMS, [name])
-
-
-def test_a_name_like_no_other_names_all():
-    with pytest.raises(ValueError, match=r"there are workers, .*no-sync"):
-        chosen(CLAIMS, ["qqqq"])
-
-
-def test_names_are_different_and_every_claim_says_where_it_is_from():
-    assert len({one.name for one in CLAIMS}) == len(CLAIMS)
-    assert all(one.claim and one.source for one in CLAIMS)
 
 
 def test_the_time_is_shared_by_what_each_needs_and_what_is_left_goes_on():
@@ -99,39 +74,6 @@ def test_a_claim_that_does_not_get_its_turn_is_out_of_time():
     assert "out of time" in results[1].outcome.why
 
 
-def test_where_the_time_is_short_the_claims_that_need_little_come_first():
-    clock, order = Clock(), []
-
-    def spend(name, seconds):
-        def run(budget):
-            order.append(name)
-            clock.now += seconds
-            return HELD
-
-        return run
-
-    claims = [
-        guidance("slow", spend("slow", 20.0), setup_s=16.0),
-        guidance("a", spend("a", 2.0)),
-        guidance("b", spend("b", 2.0)),
-    ]
-    results = run_guide(claims, seconds=15.0, clock=clock)
-    assert order == ["a", "b"]
-    assert [result.outcome.verdict for result in results] == ["not measured", "holds", "holds"]
-    clock.now, order[:] = 0.0, []
-    run_guide(claims, seconds=60.0, clock=clock)
-    assert order == ["slow", "a", "b"]
-
-
-def test_what_the_machine_lacks_is_said_and_takes_no_time():
-    lacks = guidance("gpu", lambda budget: pytest.fail("measured"), needs="two GPUs")
-    if not missing("two GPUs"):
-        pytest.skip("two GPUs are here")
-    (result,) = run_guide([lacks], seconds=30.0)
-    assert result.outcome.verdict == "not measured"
-    assert "needs two CUDA devices" in result.outcome.why
-
-
 def test_a_claim_that_fails_does_not_cost_the_others():
     def broken(budget):
         raise RuntimeError("no such kernel")
@@ -140,23 +82,6 @@ def test_a_claim_that_fails_does_not_cost_the_others():
     assert first.outcome.verdict == "not measured"
     assert first.outcome.why == "failed: RuntimeError: no such kernel"
     assert second.outcome.verdict == "holds"
-
-
-@pytest.mark.parametrize(
-    ("actual", "times"),
-    [(comparison(9, others=1.2), 2), (comparison(3, others=0.0), 2), (comparison(9, others=0.0), 1)],
-    ids=["busy", "few rounds", "spread"],
-)
-def test_only_what_others_disturbed_is_measured_again(actual, times):
-    asked = []
-
-    def run(budget):
-        asked.append(budget)
-        return Outcome(verdict="can't tell", comparison=actual) if len(asked) == 1 else HELD
-
-    (result,) = run_guide([guidance("one", run)], seconds=30.0)
-    assert len(asked) == times
-    assert result.outcome.verdict == ("holds" if times == 2 else "can't tell")
 
 
 def test_the_process_is_left_as_it_was_also_after_an_error():
@@ -179,40 +104,3 @@ def test_the_process_is_left_as_it_was_also_after_an_error():
     assert not torch.is_anomaly_enabled()
     assert torch.equal(torch.get_rng_state(), state)
     assert before == (torch.backends.cudnn.benchmark, np.random.get_state()[2], random.getstate())  # noqa: NPY002
-
-
-def test_settings_are_put_back_around_a_block():
-    before = torch.get_float32_matmul_precision()
-    with settings_kept():
-        torch.set_float32_matmul_precision("medium")
-    assert torch.get_float32_matmul_precision() == before
-
-
-def test_needs():
-    assert missing("") == ""
-    assert missing("lmdb") == "" or "hasten[lmdb]" in missing("lmdb")
-    with pytest.raises(AssertionError):
-        missing("a quantum computer")
-
-
-def test_a_claim_that_is_given_up_says_what_others_used():
-    def late(budget):
-        raise TimeoutError
-
-    (result,) = run_guide([guidance("late", late)], seconds=30.0)
-    assert result.outcome.verdict == "not measured"
-    assert "30 s were too few; other programs used" in result.outcome.why
-
-
-def test_a_second_measurement_that_comes_to_nothing_leaves_the_first():
-    asked = []
-
-    def run(budget):
-        asked.append(budget.seconds)
-        if len(asked) > 1:
-            raise TimeoutError
-        return Outcome(verdict="can't tell", comparison=comparison(9, others=1.2))
-
-    (result,) = run_guide([guidance("one", run)], seconds=30.0)
-    assert len(asked) == 2
-    assert result.outcome.verdict == "can't tell"

@@ -1,16 +1,12 @@
-"""The table, the page and the JSON say the same of each claim."""
+"""The summary and the JSON of claims."""
 
 from __future__ import annotations
 
 import itertools
 import json
 
-import pytest
-from rich.console import Console
-
 from benchmarks.guide.claim import Guidance, Outcome, Result, judged, unmeasured
-from benchmarks.guide.figure import intervals
-from benchmarks.guide.show import summary, terminal_table, write
+from benchmarks.guide.show import summary, write
 from hasten.observe.compare import compare
 
 ENVIRONMENT = {"cores_usable": 2, "cpu": "a processor", "torch": {"version": "2.13", "devices": []}, "time_utc": "now"}
@@ -19,11 +15,6 @@ ENVIRONMENT = {"cores_usable": 2, "cpu": "a processor", "torch": {"version": "2.
 class Quiet:
     def others(self) -> float:
         return 0.0
-
-
-class Busy:
-    def others(self) -> float:
-        return 1.5
 
 
 def outcome(taken: float, **known) -> Outcome:
@@ -49,16 +40,8 @@ def test_summary():
     assert summary(RESULTS) == "1 of 3 claims hold on this machine, 1 do not, 1 not measured"
 
 
-def test_the_table_has_claim_figure_measurement_and_verdict():
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
-    console.print(terminal_table(RESULTS))
-    text = console.export_text()
-    for part in ("held", "4.1x", "2.00x (2.00 to 2.00), new", "the note", "does not hold", "needs a CUDA device"):
-        assert part in text
-
-
-def test_json_and_page(tmp_path):
-    facts, page = write(tmp_path / "deep" / "out", RESULTS, budget_s=60.0, environment=ENVIRONMENT)
+def test_json(tmp_path):
+    facts = write(tmp_path / "deep" / "out", RESULTS, budget_s=60.0, environment=ENVIRONMENT)
     output = json.loads(facts.read_text())
     assert output["budget_s"] == 60.0
     assert output["environment"]["cpu"] == "a processor"
@@ -68,41 +51,3 @@ def test_json_and_page(tmp_path):
     assert (held["published"], held["others_cores"], held["took_s"]) == ("4.1x", 0.0, 1.5)
     assert failed["verdict"] == "does not hold"
     assert (lacking["verdict"], lacking["why"], lacking["seconds"]) == ("not measured", "needs a CUDA device", {})
-    html = page.read_text()
-    for part in (
-        "2.00x (2.00 to 2.00), new",
-        "4.1x",
-        "does not hold",
-        "needs a CUDA device",
-        "a guide",
-        "1 of 3 claims",
-    ):
-        assert part in html
-    assert "<b>fast</b>" not in html
-
-
-def test_a_folder_that_can_not_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"--out .*name another folder"):
-        write(tmp_path / "file", RESULTS, budget_s=60.0, environment=ENVIRONMENT)
-
-
-def test_a_page_where_nothing_was_measured(tmp_path):
-    _, page = write(tmp_path, RESULTS[2:], budget_s=60.0, environment=ENVIRONMENT)
-    assert "Not measured" in page.read_text()
-
-
-def test_the_drawing_has_a_row_for_each_claim_that_was_timed():
-    drawn = intervals([*RESULTS, result("a<b", outcome(3.0))])
-    assert drawn.count("<circle") == 3
-    assert "var(--good)" in drawn
-    assert "var(--bad)" in drawn
-    assert "a&lt;b" in drawn
-    assert "lacking" not in drawn
-    assert intervals(RESULTS[2:]) == ""
-
-
-def test_a_disturbed_measurement_asks_for_a_quiet_machine():
-    comparison = compare({"old": lambda: 1.0, "new": lambda: 0.5}, base="old", meter=Busy())
-    assert "quiet machine" in summary([result("disturbed", judged(comparison))])
-    assert "quiet machine" not in summary(RESULTS)

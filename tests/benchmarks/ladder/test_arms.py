@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.ladder import loop
 from benchmarks.ladder.arms import hasten, monai, program
 from benchmarks.ladder.chain import network_of
-from benchmarks.ladder.loop import may_autocast
 from benchmarks.ladder.record import PHASES
 from benchmarks.ladder.rungs import RUNGS
 from benchmarks.ladder.task import Task, write_task
@@ -51,23 +49,12 @@ def test_rungs_of_monai(rung: str, changes: dict[str, Any], make_task: Callable[
     assert [point["epoch"] for point in result["curve"]] == [1, 2]
 
 
-@pytest.mark.parametrize("changes", [REGIONS, FLAT_TASK], ids=["regions", "2-D"])
+@pytest.mark.parametrize("changes", [REGIONS, pytest.param(FLAT_TASK, marks=pytest.mark.slow)], ids=["regions", "2-D"])
 def test_batch_program_in_monais_loop(changes: dict[str, Any], make_task: Callable[..., Task], run_arm: Run) -> None:
     result = run_arm(program.main, make_task(**changes), "--max-epochs", "1")
     assert result["arm"] == "program"
     assert (result["steps"], result["stopped"]) == (2, "max_epochs")
     assert not result["engaged"]["compiled batch program"]["on"]
-
-
-def test_time_runs_out_in_an_epoch(make_task: Callable[..., Task], run_arm: Run) -> None:
-    result = run_arm(monai.main, make_task(), "--rung", "threads", seconds=0)
-    assert (result["steps"], result["stopped"], len(result["curve"])) == (1, "max_seconds", 1)
-
-
-def test_same_seed_same_run(make_task: Callable[..., Task], run_arm: Run) -> None:
-    task = make_task()
-    curves = [run_arm(monai.main, task, "--rung", "threads", "--max-epochs", "1")["curve"] for _ in range(2)]
-    assert curves[0][0]["per_class"] == curves[1][0]["per_class"]
 
 
 def test_a_run_of_hasten_reads_as_an_arm(make_task: Callable[..., Task], run_arm: Run, tmp_path: Path) -> None:
@@ -112,20 +99,6 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     assert own.network == config.network
 
 
-def test_autocast_is_left_out_where_a_cpu_gets_it_wrong(
-    make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    monkeypatch.setattr(loop, "cpu_has_bf16", lambda: True)
-    assert may_autocast(make_task(patch=(8, 16, 12)), cpu)
-    assert not may_autocast(make_task(patch=(8, 16, 8)), cpu)
-    assert may_autocast(make_task(patch=(8, 16, 8)), cuda)
-    assert may_autocast(make_task(**FLAT_TASK), cpu)
-    monkeypatch.setattr(loop, "cpu_has_bf16", lambda: False)
-    assert not may_autocast(make_task(patch=(8, 16, 12)), cpu)
-    assert may_autocast(make_task(patch=(8, 16, 12)), cuda)
-
-
 def test_every_rung_has_its_arm() -> None:
     assert monai.NAMES == ("regular", "cache", "threads", "amp", "device", "algorithms")
     assert hasten.NAMES == ("engine", "hasten")
@@ -142,7 +115,7 @@ def test_rungs_as_programs(rung: Any, make_task: Callable[..., Task], tmp_path: 
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.ladder.arms.{rung.module}", "--task", str(tmp_path / "t.json"),
          "--out", str(out), "--threads", "1", *rung.flags, *epochs],
-        capture_output=True, text=True, timeout=240,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     seconds = json.loads(out.read_text())["seconds"]

@@ -77,7 +77,7 @@ def test_mistakes(climbed: list[tuple[Task, Sequence[Attempt]]], tmp_path: Path)
         ([data, *out], "train.target: say what the arms are to reach"),
         ([data, *out, "--phantom"], "only a recipe has phantoms; leave out --phantom"),
         ([data, *out, "--rungs", "algorithm"], "did you mean algorithms?"),
-        ([data, *out, "--peer", "ffcv"], "there are nnunet, torchio, lightning"),
+        ([data, *out, "--peer", "ffcv"], "there are nnunet"),
         ([data, "--out", str(tmp_path / "file")], "is a file; name a folder"),
     ):
         done = invoke(*words, cache=tmp_path)

@@ -98,37 +98,3 @@ def test_microscopy_is_compared_at_equal_wall_time_and_in_a_third_of_it(tmp_path
     claims = driver.claims_of(part, results)
     assert [(claim.value, claim.holds) for claim in claims] == [(0.03, True), (-0.01, False)]
     assert all("IoU" in claim.name for claim in claims)
-
-
-@pytest.mark.usefixtures("no_data")
-def test_without_the_real_data_the_phantoms_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("nnunet", "spleen", "microscopy"):
-        monkeypatch.setattr(driver, name, lambda *_, name=name: name)
-    monkeypatch.setattr(driver, "check_installed", lambda _: None)
-    assert driver.parts(given(tmp_path, data=None), tmp_path) == ["spleen", "microscopy"]
-    assert len(driver.parts(given(tmp_path), tmp_path)) == 4
-
-
-def test_a_part_is_written_with_its_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = {"seconds": {"import": 1.0, "total": 9.0}, "seed": 0}
-
-    def climb(task: Task, wanted: Sequence[Attempt], work: Path, **_: Any) -> dict[str, list[dict[str, Any]]]:
-        return {attempt.rung.name: [run((10, 0.9)) | results] * attempt.seeds for attempt in wanted}
-
-    monkeypatch.setattr(driver, "climb", climb)
-    monkeypatch.setattr("benchmarks.harness.busy_machine", lambda: 0.0)
-    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
-    settings = given(tmp_path, quick=True)
-    [part] = driver.parts(settings, tmp_path)
-    driver.measure(part, settings, tmp_path, 0.0)
-    names = sorted(path.suffix for path in (tmp_path / "out").iterdir())
-    assert names == [".json", ".svg"]
-    assert str(tmp_path) not in next((tmp_path / "out").glob("*.json")).read_text()
-
-
-@pytest.mark.slow
-def test_spleen_is_the_recipes_reduced_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
-    part = driver.spleen(given(tmp_path), tmp_path)
-    assert (part.task.patch, part.task.spacing, part.task.target) == ((32, 80, 80), (3.0, 2.5, 2.5), 0.9)
-    assert by_name(part.attempts)["regular"].cap == 2400

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.ladder.arms import nnunet
-from benchmarks.ladder.nnunet_raw import DATASET, read_classes, write_raw, write_split
+from benchmarks.ladder.nnunet_raw import DATASET, write_raw, write_split
 from benchmarks.ladder.task import Task, TaskCase, write_task
 from hasten.config.schema import PrepareConfig
 from hasten.config.settled import PlannedNetwork
@@ -94,44 +94,6 @@ def test_files_that_nnunet_reads_are_linked(tmp_path: Path) -> None:
     }
 
 
-def test_label_values_become_class_indices(tmp_path: Path) -> None:
-    cases = volumes(tmp_path / "set", 2, values=(4, 9))
-    given = task(cases, labels={0: "background", 4: "shell", 9: "core"})
-    folder = write_raw(given, tmp_path / "raw")
-    assert (folder / "imagesTr/p0_0000.nii.gz").is_symlink()
-    written = nib.load(folder / "labelsTr/p0.nii.gz").get_fdata()
-    stated = nib.load(cases[0].label).get_fdata()
-    assert np.array_equal(written == 1, stated == 4)
-    assert np.array_equal(written == 2, stated == 9)
-    assert np.array_equal(read_classes(cases[0], given), written.transpose(2, 1, 0))
-    assert described(folder)["labels"] == {"background": 0, "shell": 1, "core": 2}
-
-
-def test_pictures_are_copied_with_a_file_per_channel(tmp_path: Path) -> None:
-    cases = pictures(tmp_path / "set", 2)
-    colour = np.stack([np.full((40, 48), value, np.uint8) for value in (1, 2, 3)], axis=-1)
-    for case in cases:
-        Image.fromarray(colour).save(case.image[0])
-    given = task(cases, labels={0: "background", 255: "disc"}, channels=("R", "G", "B"), spatial_dims=2)
-    folder = write_raw(given, tmp_path / "raw")
-    for number in range(3):
-        copied = nib.load(folder / f"imagesTr/d1_000{number}.nii.gz")
-        assert copied.shape == (48, 40, 1)
-        assert np.unique(copied.get_fdata()).tolist() == [number + 1]
-    assert np.unique(nib.load(folder / "labelsTr/d1.nii.gz").get_fdata()).tolist() == [0, 1]
-
-
-def test_regions_and_channels_in_one_file(tmp_path: Path) -> None:
-    cases = volumes(tmp_path / "set", 2, num_channels=2)
-    regions = {"ball": (1, 2), "core": (2,)}
-    folder = write_raw(task(cases, regions=regions, channels=("T1", "T2")), tmp_path / "raw")
-    assert (folder / "imagesTr/p0_0000.nii.gz").is_symlink()
-    content = described(folder)
-    assert content["labels"] == {"background": 0, "ball": [1, 2], "core": [2]}
-    assert content["regions_class_order"] == [1, 2]
-    assert content["channel_names"] == {"0": "T1", "1": "T2"}
-
-
 def test_the_split_is_the_tasks(tmp_path: Path) -> None:
     (tmp_path / DATASET).mkdir()
     write_split(task(volumes(tmp_path, 3)), tmp_path)
@@ -149,13 +111,6 @@ def test_features_and_batch_of_the_plan() -> None:
     assert (plan["batch_size"], planned["features_per_stage"]) == (2, [8, 16, 32])
     with pytest.raises(ValueError, match=r"peer.nnunet_features: \[8, 16\] are of 2 stages, but nnU-Net plans 3"):
         nnunet.change_plan(plan, PeerSettings(nnunet_features=(8, 16)))
-
-
-def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nnunet.importlib.util, "find_spec", lambda name: None)
-    path = write_task(tmp_path / "task.json", task(volumes(tmp_path, 2)))
-    with pytest.raises(ValueError, match=r"--peer nnunet: .*nnunetv2; pip install 'hasten\[peers\]'"):
-        nnunet.main(["--task", str(path), "--out", str(tmp_path / "out.json")])
 
 
 @pytest.mark.slow

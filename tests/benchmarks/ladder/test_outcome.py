@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from benchmarks.ladder.outcome import Time, best_within, epoch_seconds, epochs_to, median_time, spread, time_to
+from benchmarks.ladder.outcome import Time, best_within, median_time, spread, time_to
 from tests.benchmarks.ladder.results import CUT_OFF, run
 
 
@@ -50,11 +50,3 @@ def test_spread_of_several_runs() -> None:
     times = spread([run((30, 0.9)), cut, run((10, 0.9))], 0.9)
     assert times.replace("\N{NO-BREAK SPACE}", " ") == "10 s to > 100 s"
     assert spread([cut], 0.9) == ""
-
-
-def test_epochs() -> None:
-    runs = [run((10, 0.9)), run((30, 0.9)), run((99, 0.1), **CUT_OFF)]
-    assert epochs_to(runs, 0.9) == 2
-    assert epochs_to(runs[2:], 0.9) is None
-    assert epoch_seconds(runs) == 3.0
-    assert epoch_seconds([{**runs[0], "seconds_per_epoch": []}]) is None

@@ -15,7 +15,6 @@ from benchmarks.ladder.record import (
     class_masks,
     iou_of,
     mean_score,
-    mean_use,
 )
 from benchmarks.ladder.task import Task, write_task
 
@@ -92,14 +91,3 @@ def test_record_of_a_run(make_task: Callable[..., Task], tmp_path: Path) -> None
     assert (result["steps"], result["seed"], result["stopped"]) == (7, 3, "target")
     assert result["cases"] == {"train": 3, "validation": 1}
     assert str(tmp_path) not in out.read_text()
-
-
-def test_use_is_that_of_the_training() -> None:
-    samples = [
-        {"step": 0, "host": {"cpu": 5.0}, "gpus": [{"util": 1.0}]},
-        {"step": 3, "host": {"cpu": 50.0}, "gpus": [{"util": 80.0}, {"index": 1}]},
-        {"step": 9, "host": {"cpu": 100.0}},
-        {"host": {"cpu": 7.0}},
-    ]
-    assert mean_use(samples) == {"cpu": 75.0, "gpu": 80.0}
-    assert mean_use([]) == {}

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ladder.task import Task, _check, read_task, task_of, write_task
+from benchmarks.ladder.task import Task, read_task, task_of, write_task
 from hasten.config.load import from_dict
 from hasten.config.schema import RunConfig
-from hasten.engine.run_plan import plan_run
 from hasten.recipes.recipe import PeerSettings
 
 
@@ -56,11 +55,3 @@ def test_tasks_that_cannot_be(make_task: Callable[..., Task], tmp_path: Path) ->
         read_task(tmp_path / "t.json")
     with pytest.raises(ValueError, match=r"no\.json: cannot be read"):
         read_task(tmp_path / "no.json")
-
-
-def test_channels_that_are_scaled_apart_are_refused(make_task: Callable[..., Task], tmp_path: Path) -> None:
-    full = plan_run(config_of(make_task(), tmp_path)).config
-    apart = dataclasses.replace(full.prepare, intensity=("window", "zscore"))
-    _check(full, {})
-    with pytest.raises(ValueError, match=r"prepare\.intensity: \[window, zscore\]; .*channels alike"):
-        _check(dataclasses.replace(full, prepare=apart), {})

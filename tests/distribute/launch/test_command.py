@@ -147,7 +147,7 @@ def test_a_mistake_is_one_line_and_no_restart_mends_it(tmp_path: Path) -> None:
 def test_a_launcher_that_is_told_to_stop_has_the_run_saved(tmp_path: Path, number: int, code: int) -> None:
     with training(tmp_path) as launcher:
         launcher.send_signal(number)
-        assert launcher.communicate(timeout=60)[1] == ""
+        assert launcher.communicate(timeout=600)[1] == ""
     assert launcher.returncode == code
     stopped = {(tmp_path / f"stopped-{rank}").read_text() for rank in range(2)}
     assert stopped == {str(torch.load(tmp_path / "last.pt")["step"])}
@@ -173,7 +173,7 @@ def test_a_launcher_that_is_told_to_stop_continues_a_stopped_rank(tmp_path: Path
     with training(tmp_path) as launcher:
         psutil.Process(launcher.pid).children()[1].suspend()
         launcher.send_signal(signal.SIGTERM)
-        assert launcher.communicate(timeout=60)[1] == ""
+        assert launcher.communicate(timeout=600)[1] == ""
     assert launcher.returncode == 143
     assert {path.name for path in tmp_path.glob("stopped-*")} == {"stopped-0", "stopped-1"}
 

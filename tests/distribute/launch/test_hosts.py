@@ -79,7 +79,7 @@ def started(hosts: tuple[str, ...], out: Path, *arguments: str) -> Iterator[list
                 os.killpg(launcher.pid, signal.SIGTERM)
         for launcher in launchers:
             try:
-                launcher.communicate(timeout=60)
+                launcher.communicate(timeout=600)
             except subprocess.TimeoutExpired:
                 os.killpg(launcher.pid, signal.SIGKILL)
                 launcher.communicate(timeout=10)

@@ -77,20 +77,6 @@ def test_the_best_of_all_that_make_no_class_worse(
             assert mean_dice(pairs, maps, {value: chosen.cleanings[value]})[name] == pytest.approx(best)
 
 
-def test_nothing_is_done_where_it_makes_a_region_worse(tmp_path: Path) -> None:
-    label = np.zeros((1, 9, 12), np.uint8)
-    label[0, 1:5, 1:5] = 1
-    label[0, 6:8, 8:11] = 2
-    prediction = label.copy()
-    prediction[0, 6:8, 8:11] = 1  # b is taken for a: without it a is right, but the whole lacks it
-    alone = pairs_of(tmp_path, [(prediction, label)], {})
-    scored = evaluate_pairs(alone, predictions=tmp_path, labels=tmp_path, surfaces=False)
-    assert choose_cleanings(alone, scored).cleanings[1].keep_largest
-    both = pairs_of(tmp_path, [(prediction, label)], {"whole": (1, 2)})
-    scored = evaluate_pairs(both, predictions=tmp_path, labels=tmp_path, surfaces=False)
-    assert choose_cleanings(both, scored).cleanings == {}
-
-
 def test_ignored_voxels_are_cleaned_with_the_others_and_do_not_count(tmp_path: Path) -> None:
     label = np.full((9, 9, 10), 3, np.uint8)  # but for every other slice, ignored
     label[::2] = 0

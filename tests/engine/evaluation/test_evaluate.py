@@ -13,16 +13,14 @@ import pytest
 import tifffile
 import torch
 from monai.metrics import compute_surface_dice
-from PIL import Image
 from typer.testing import CliRunner
 
 import hasten
 from hasten.cases.sources import load_case_set
 from hasten.cli.main import app
-from hasten.engine.evaluation.evaluate import evaluate, read_evaluation, write_evaluation
+from hasten.engine.evaluation.evaluate import evaluate, write_evaluation
 from hasten.engine.evaluation.pairs import find_pairs
 from hasten.engine.evaluation.pictures import examples_of
-from hasten.engine.outputs import PREDICTION_JSON
 from hasten.report.evaluation_page import write_evaluation_page
 
 SPACING = (1.0, 1.2, 2.5)  # x, y, z
@@ -89,24 +87,6 @@ def test_ignored_voxels_are_not_scored(folders: tuple[Path, Path]) -> None:
     assert hasten.evaluate(predictions, data / "labelsTr").mean("dice") == 1.0
 
 
-def test_a_folder_of_label_maps_takes_the_names_beside_it(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    assert evaluate(predictions, data / "labelsTr", surfaces=False).names == ("a", "b")
-    (data / "dataset.json").unlink()
-    assert evaluate(predictions, data / "labelsTr", surfaces=False).names == ("class_1", "class_2")
-
-
-def test_regions_that_a_data_set_declares(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    (data.parent / "regions.json").replace(data / "dataset.json")
-    result = evaluate(predictions, data)
-    assert set(result.names) >= {"tumour", "core"}
-    assert result.main == ("tumour", "core")
-    label, shifted = label_of(1) > 0, np.roll(label_of(1), 1, 1) > 0
-    [tumour] = [score for score in result.scores if (score.case, score.name) == ("c1", "tumour")]
-    assert tumour.dice == pytest.approx(2 * (label & shifted).sum() / (label.sum() + shifted.sum()))
-
-
 def test_a_part_of_a_data_set_may_be_predicted_but_not_of_a_folder(folders: tuple[Path, Path]) -> None:
     predictions, data = folders
     (predictions / "c1.nii.gz").unlink()
@@ -156,18 +136,6 @@ def test_every_case_that_cannot_be_compared_is_listed(folders: tuple[Path, Path]
     assert "c1.nii.gz: its affine differs" in text
 
 
-def test_at_most_three_problems_of_a_kind_are_shown(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    for number in range(9):
-        save(data / f"labelsTr/more{number}.nii.gz", label_of(1))
-    save(predictions / "c1.nii.gz", label_of(1), np.diag([1.0, 1.2, 2.6, 1.0]))
-    with pytest.raises(ValueError, match="10 cases cannot be compared") as error:
-        evaluate(predictions, data / "labelsTr")
-    text = str(error.value)
-    assert (text.count("has no prediction"), text.count("its affine differs")) == (3, 1)
-    assert "and 6 more like the last" in text
-
-
 def test_predictions_are_paired_with_label_maps_of_similar_names(
     folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,15 +150,6 @@ def test_predictions_are_paired_with_label_maps_of_similar_names(
     assert after.case_means() == before.case_means()
     assert "corners of 1 predictions" in caplog.text
     assert "by up to 0.1 voxels" in caplog.text
-
-
-def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    for number in range(2):
-        save(predictions / f"c{number}.nii.gz", np.full((10, 9, 8), 5, np.uint8))
-    with pytest.raises(ValueError, match=r"2 of 3 cases could not be evaluated") as error:
-        evaluate(predictions, data)
-    assert str(error.value).count("holds the label values 5, declared are 0, 3, 7") == 2
 
 
 @pytest.mark.parametrize(
@@ -211,27 +170,6 @@ def test_bad_input(folders: tuple[Path, Path], predictions: str, labels: str, to
     (root / "run" / "run.yaml").touch()
     with pytest.raises(ValueError, match=message):
         evaluate(root / predictions, root / labels, tolerance_mm=tolerance)
-
-
-def test_pictures_are_measured_in_px(tmp_path: Path) -> None:
-    label = np.zeros((12, 10), np.uint8)
-    label[3:7, 3:7] = 1
-    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 0))):
-        (tmp_path / folder).mkdir()
-        Image.fromarray(array).save(tmp_path / folder / "p.png")
-    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
-    [score] = result.scores
-    assert (score.hd95, score.dice, result.unit) == (2.0, 0.5, "px")
-    out = tmp_path / "out"
-    write_evaluation(result, out)
-    assert read_evaluation(out) == result
-    content = json.loads((out / "evaluation.json").read_text())
-    assert (content["unit"], content["tolerance_px"]) == ("px", 1.0)
-    assert [row["unit"] for row in csv.DictReader((out / "evaluation.csv").open())] == ["px"]
-    page = write_evaluation_page(result, out / "evaluation.html").read_text()
-    assert "HD95 (px)" in page
-    assert "NSD at 1 px" in page
-    assert not re.search(r"\bmm\b", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
 
 
 @pytest.mark.parametrize(("unit", "mm"), [("micron", 1e-3), ("mm", 1.0), ("meter", 1e3), ("unknown", 1.0)])
@@ -289,49 +227,6 @@ def test_the_tolerance_of_nsd_fits_the_voxels(tmp_path: Path, side: float, toler
     assert f"NSD at {tolerance:g} mm" in page
 
 
-def test_one_label_map_without_a_spacing_makes_all_distances_px(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    label = np.zeros((1, 12, 10), np.uint8)
-    label[:, 3:7, 3:7] = 1
-    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 1))):
-        save(tmp_path / folder / "a.nii.gz", array.T, np.diag([0.5, 0.5, 1.0, 1.0]))
-        Image.fromarray(array[0]).save(tmp_path / folder / "b.png")
-    result = evaluate(tmp_path / "predictions", tmp_path / "labels")
-    assert ([score.hd95 for score in result.scores], result.unit) == ([2.0, 2.0], "px")
-    assert "1 of 2 label maps state no spacing" in caplog.text
-
-
-@pytest.mark.parametrize("common", [False, True])
-def test_values_that_both_sides_do_not_share_are_pointed_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, common: bool
-) -> None:
-    mask = np.zeros((12, 10), np.uint8)
-    mask[3:7, 3:7] = 1
-    for folder, array in (("labels", mask), ("predictions", mask * 255)):
-        (tmp_path / folder).mkdir()
-        Image.fromarray(array).save(tmp_path / folder / "p.png")
-        Image.fromarray(mask if common else array).save(tmp_path / folder / "q.png")
-    evaluate(tmp_path / "predictions", tmp_path / "labels", surfaces=False)
-    messages = [record.getMessage() for record in caplog.records]
-    expected = f"{tmp_path / 'predictions'}: holds the values 255, but the label maps of {tmp_path / 'labels'} hold 1, "
-    assert [message.startswith(expected) for message in messages] == ([] if common else [True])
-
-
-def test_classes_that_are_empty_are_counted_and_left_out(folders: tuple[Path, Path]) -> None:
-    predictions, data = folders
-    nothing = np.zeros((10, 9, 8), np.uint8)
-    for folder in (predictions, data / "labelsTr"):
-        save(folder / "c0.nii.gz", nothing)
-    save(predictions / "c1.nii.gz", nothing)
-    result = evaluate(predictions, data)
-    dice, hd95 = result.summary("a", "dice"), result.summary("a", "hd95")
-    assert (dice.count, dice.empty) == (2, 1)
-    assert (hd95.count, hd95.empty, hd95.infinite) == (1, 1, 1)
-    assert math.isnan(result.case_means()["c0"])
-    assert result.mean() == pytest.approx(np.nanmean(list(result.case_means().values())))
-
-
 def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     predictions, data = folders
     save(predictions / "c1.nii.gz", np.zeros((10, 9, 8), np.uint8))
@@ -354,18 +249,6 @@ def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     for which, case in {"worst": "c1", "best": "c0"}.items():
         dice = result.case_means()[case]
         assert re.search(rf"<b>{case}</b>: {which}, axial slice \d+ of 8, Dice of the case {dice:.3f}", page)
-
-
-def test_an_ensemble_is_named(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    predictions, data = folders
-    made = {"networks": {"cv/fold-0/best.pt": "1", "cv/fold-1/best.pt": "2"}, "infer": {"overlap": 0.25}}
-    cleanings = {"1": {"name": "a", "keep_largest": True}, "2": {"name": "b", "min_volume_mm3": 3.0}}
-    (predictions / PREDICTION_JSON).write_text(json.dumps({**made, "postprocessing": cleanings}))
-    page = write_evaluation_page(evaluate(predictions, data), tmp_path / "page.html").read_text()
-    assert "by the mean of 2 networks." in page
-    assert "cv/<wbr>fold-1/<wbr>best.pt" in page
-    assert ">0.25<" in page
-    assert "a: largest component only; b: components below 3 mm³ removed" in page
 
 
 def test_the_verb(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -104,11 +104,3 @@ def test_a_class_that_one_side_lacks() -> None:
     assert math.isnan(neither.dice)
     [missed, *_] = score_case("c", label, prediction, MEMBERS, spacing=(1.0, 1.0, 1.0))
     assert (missed.dice, missed.iou, missed.nsd, missed.hd95) == (0.0, 0.0, 0.0, math.inf)
-
-
-def test_surfaces_can_be_left_out() -> None:
-    label = np.ones((2, 3, 3), np.uint8)
-    [score, *_] = score_case("c", label, label, MEMBERS, spacing=(1.0, 1.0, 1.0), surfaces=False)
-    assert score.dice == 1.0
-    assert math.isnan(score.hd95)
-    assert math.isnan(score.nsd)

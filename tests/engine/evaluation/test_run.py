@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,30 @@ from tests.engine.runs import config_of, resumed
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(24, 40, 40))
+    return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(16, 24, 24))
 
 
 SINGLE = World(size=1, rank=0, local_rank=0, local_size=1)
 RESAMPLED = ("prepare.spacing=[3.5,1.5,1.5]", "train.steps=6")
 
 
-def test_a_resampled_run_is_scored_on_the_label_files_own_voxels(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    summary = train(config_of(data, tmp_path / "cache", *RESAMPLED), out)
+@pytest.fixture(scope="module")
+def scored(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run and its summary; copied by those that change it."""
+    folder = tmp_path_factory.mktemp("scored")
+    return folder / "run", train(config_of(data, folder / "cache", *RESAMPLED), folder / "run")
+
+
+def test_a_resampled_run_is_scored_on_the_label_files_own_voxels(
+    scored: tuple[Path, dict[str, Any]], data: Path, tmp_path: Path
+) -> None:
+    out, summary = shutil.copytree(scored[0], tmp_path / "run"), scored[1]
     maps = [path for path in (out / "validation").iterdir() if path.name.endswith(".nii.gz")]
     assert len(maps) == summary["cases"]["validation"]
     by_folder = evaluate(out / "validation", data, surfaces=False)
     assert summary["own_grid"]["dice"] == pytest.approx(by_folder.mean())
     assert summary["own_grid"]["iou"] == pytest.approx(by_folder.mean("iou"))
     assert json.loads((out / "summary.json").read_text())["own_grid"] == summary["own_grid"]
-    assert read_evaluation(out / "validation") is not None
     assert summary["best"]["value"] is not None
     page = write_report([out], tmp_path / "report.html").read_text()
     assert "Mean Dice on the images&#39; own voxels" in page
@@ -50,35 +56,11 @@ def test_a_resampled_run_is_scored_on_the_label_files_own_voxels(data: Path, tmp
     assert "own_grid" in longer
 
 
-def test_a_run_that_kept_the_voxels_is_not_predicted_again(data: Path, tmp_path: Path) -> None:
-    config = config_of(data, tmp_path / "cache", "prepare.spacing=[0,0,0]", "train.steps=2")
-    summary = train(config, tmp_path / "run")
-    assert summary["resampled"] is False
-    assert "own_grid" not in summary
-    assert not (tmp_path / "run/validation").exists()
-
-
-def test_what_fails_then_does_not_fail_the_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(own, "predict_cases", fail)
-    with caplog.at_level(logging.WARNING):
-        summary = train(config_of(data, tmp_path / "cache", *RESAMPLED), tmp_path / "run")
-    assert summary["status"] == "finished"
-    assert "own_grid" not in summary
-    assert "could not be scored on the images' own voxels" in caplog.text
-
-
 def test_a_time_limit_leaves_it_out_where_there_is_no_time(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    scored: tuple[Path, dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    out = tmp_path / "run"
-    train(config_of(data, tmp_path / "cache", *RESAMPLED), out)
-    summary = json.loads((out / "summary.json").read_text())
-    del summary["own_grid"]
+    out = shutil.copytree(scored[0], tmp_path / "run")
+    summary = {name: value for name, value in scored[1].items() if name != "own_grid"}
     text = (out / "run.yaml").read_text()
     (out / "run.yaml").write_text(text.replace("max_seconds: null", "max_seconds: 0.001"))
     assert load_run(out / "run.yaml").train.max_seconds == 0.001
@@ -86,29 +68,23 @@ def test_a_time_limit_leaves_it_out_where_there_is_no_time(
     assert "leaves no time" in caplog.text
 
 
-def test_scores_are_read_back_as_they_were(data: Path, tmp_path: Path) -> None:
-    train(config_of(data, tmp_path / "cache", *RESAMPLED), tmp_path / "run")
-    scored = own.score_validation(tmp_path / "run", surfaces=True)
-    result = read_evaluation(tmp_path / "run/validation")
+def test_scores_are_read_back_as_they_were(scored: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out = shutil.copytree(scored[0], tmp_path / "run")
+    again = own.score_validation(out, surfaces=True)
+    result = read_evaluation(out / "validation")
     assert result is not None
-    assert repr(result.scores) == repr(scored.scores)
-    assert (result.names, result.main, result.surfaces) == (scored.names, scored.main, True)
-    (tmp_path / "run/validation/evaluation.json").write_text("{}")
-    assert read_evaluation(tmp_path / "run/validation") is None
+    assert repr(result.scores) == repr(again.scores)
+    assert (result.names, result.main, result.surfaces) == (again.names, again.main, True)
+    (out / "validation/evaluation.json").write_text("{}")
+    assert read_evaluation(out / "validation") is None
 
 
-def unscored(data: Path, folder: Path, *more: str) -> tuple[Path, dict[str, Any]]:
-    """A run whose validation is still to be predicted."""
-    out = folder / "run"
-    summary = train(config_of(data, folder / "cache", *RESAMPLED, *more), out)
+def test_ranks_share_the_cases(
+    scored: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, expected = shutil.copytree(scored[0], tmp_path / "run"), scored[1]["own_grid"]
+    summary = {name: value for name, value in scored[1].items() if name != "own_grid"}
     shutil.rmtree(out / "validation")
-    expected = summary.pop("own_grid")
-    return out, {**summary, "expected": expected}
-
-
-def test_ranks_share_the_cases(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, summary = unscored(data, tmp_path)
-    expected = summary.pop("expected")
     predicted: list[list[str]] = []
     plain = own.predict_cases
     monkeypatch.setattr(
@@ -123,11 +99,3 @@ def test_ranks_share_the_cases(data: Path, tmp_path: Path, monkeypatch: pytest.M
     assert actual["own_grid"] == expected
     assert len(predicted) == 2
     assert not set(predicted[0]) & set(predicted[1])
-
-
-def test_what_another_rank_does_not_predict_rank_0_does(data: Path, tmp_path: Path) -> None:
-    out, summary = unscored(data, tmp_path, "distribute.timeout_s=1")
-    expected = summary.pop("expected")
-    world = World(size=2, rank=0, local_rank=0, local_size=2)
-    actual = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
-    assert actual["own_grid"] == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from hasten.engine.evaluation.settings import evaluate_run
 from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run_plan import read_cases
-from hasten.observe.rundir import PLAN_JSON, RUN_YAML
+from hasten.observe.rundir import RUN_YAML
 from hasten.report.evaluation_page import write_evaluation_page
 from tests.engine.phantom_runs import IN_3D, source, trained
 
@@ -79,18 +78,6 @@ def test_post_processing_is_chosen_and_applied_by_predictions_of_the_run(run: Pa
         (run / "postprocessing.yaml").unlink(missing_ok=True)
 
 
-def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = run / "postprocessing.yaml"
-    try:
-        write_cleanings(run, {3: Cleaning(min_volume_mm3=3.0)})
-        path.write_text(path.read_text().replace("3.0", "4.0"))
-        evaluate_run(run, postprocessing=True, surfaces=False)
-        assert "was edited, and is kept" in caplog.text
-        assert read_cleanings(run, {"3": "a"})[3].min_volume_mm3 == 4.0
-    finally:
-        path.unlink()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -144,35 +131,13 @@ def test_training_cases_among_those_that_are_scored_are_counted(
         assert evaluate(out, source_of_images, run=run, surfaces=False).trained_on == trained_cases
 
 
-def test_each_network_of_an_ensemble_names_its_training_cases(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    plan = json.loads((copy / PLAN_JSON).read_text())
-    plan["cases"] = {"train": plan["cases"]["validation"], "validation": plan["cases"]["train"]}
-    (copy / PLAN_JSON).write_text(json.dumps(plan))
-    _, train, validation = read_cases(load_run(run / RUN_YAML))
-    predict([run, copy], images(run), tmp_path / "out")
-    found = evaluate(tmp_path / "out", run.parent / "data", surfaces=False).trained_on
-    assert found == {case.id: [str(run)] for case in train} | {case.id: [str(copy)] for case in validation}
-
-
-def test_a_run_that_can_not_be_written_is_evaluated_elsewhere(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary_file = tempfile.TemporaryFile
-
-    def refused(*args: object, dir: Path, **options: object) -> object:
-        if Path(dir) == run:
-            raise PermissionError(13, "Permission denied")
-        return temporary_file(*args, dir=dir, **options)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    before = sorted(run.iterdir())
-    with pytest.raises(ValueError, match="choose another --out"):
-        evaluate_run(run, surfaces=False)
-    out = tmp_path / "scores"
-    words = ["evaluate", str(run), "--no-surfaces", "--quiet", "--out", str(out)]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in out.iterdir()) == ["evaluation.csv", "evaluation.html", "evaluation.json"]
-    assert sorted(run.iterdir()) == before
+def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = run / "postprocessing.yaml"
+    try:
+        write_cleanings(run, {3: Cleaning(min_volume_mm3=3.0)})
+        path.write_text(path.read_text().replace("3.0", "4.0"))
+        evaluate_run(run, postprocessing=True, surfaces=False)
+        assert "was edited, and is kept" in caplog.text
+        assert read_cleanings(run, {"3": "a"})[3].min_volume_mm3 == 4.0
+    finally:
+        path.unlink()

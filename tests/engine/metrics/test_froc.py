@@ -85,46 +85,6 @@ def test_each_sensitivity_is_that_of_the_definition(seed: int, number: int) -> N
     assert result.images == number
 
 
-def test_a_worked_example() -> None:
-    lesions = np.zeros((10, 10), np.int32)
-    lesions[:3, :3], lesions[6:, 6:] = 1, 2
-    scores = np.array([0.9, 0.8, 0.7, 0.6])
-    points = np.array([[1, 1], [5, 0], [8, 8], [0, 9]])
-    result = measured([(scores, points, lesions, [])], (0.0, 0.5, 1.0, 8.0))
-    # Found at 0.9 and 0.7; false at 0.8 and 0.6, the lowest, which is left out.
-    assert result.sensitivity == (0.5, 0.5, 1.0, 1.0)
-    assert (result.lesions, result.images, result.score) == (2, 1, 0.75)
-
-
-def test_what_lies_in_an_excluded_lesion_is_neither_found_nor_false() -> None:
-    lesions = np.zeros((10, 10), np.int32)
-    lesions[:3, :3], lesions[6:, 6:] = 1, 2
-    scores, points = np.array([0.9, 0.8]), np.array([[7, 7], [1, 1]])
-    result = measured([(scores, points, lesions, [2])])
-    assert result.lesions == 1
-    assert result.sensitivity == (1.0,) * 6
-
-
-def test_an_image_without_detections_counts() -> None:
-    lesions = np.zeros((10, 10), np.int32)
-    lesions[:3, :3] = 1
-    nothing = (np.zeros(0), np.zeros((0, 2)), lesions * 0, [])
-    result = measured([(np.array([0.9]), np.array([[0, 0]]), lesions, []), nothing])
-    assert (result.images, result.lesions) == (2, 1)
-
-
-def test_without_a_lesion_or_an_image_there_is_no_score() -> None:
-    metric = FrocMetric()
-    with pytest.raises(ValueError, match="no image was counted since reset"):
-        metric.aggregate()
-    metric(np.array([0.9]), np.array([[0, 0]]), np.zeros((4, 4), np.int32))
-    with pytest.raises(ValueError, match="none of the 1 images has a lesion that counts"):
-        metric.aggregate()
-    metric.reset()
-    with pytest.raises(ValueError, match="no image was counted"):
-        metric.aggregate()
-
-
 @pytest.mark.parametrize(
     ("scores", "points", "message"),
     [([0.9, 0.8], [[0, 0]], "do not fit"), ([0.9], [[0, 4]], "some lie outside"), ([0.9], [[-1, 0]], "outside")],
@@ -133,8 +93,3 @@ def test_without_a_lesion_or_an_image_there_is_no_score() -> None:
 def test_detections_that_do_not_fit_are_refused(scores: list[float], points: list[list[int]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FrocMetric()(np.array(scores), np.array(points), np.ones((4, 4), np.int32))
-
-
-def test_rates_must_be_numbers_of_false_positives() -> None:
-    with pytest.raises(ValueError, match="give numbers of false positives per image"):
-        FrocMetric((-1.0, 2.0))

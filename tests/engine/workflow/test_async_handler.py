@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Events
 from monai.engines import SupervisedEvaluator as MonaiEvaluator
 from monai.handlers import CheckpointSaver, MeanDice, ValidationHandler, from_engine
 from monai.transforms import AsDiscreted, Compose
-from torch.utils.data import DataLoader
 
 from hasten.engine.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
 from tests.engine.workflow.parts import batches, loss, network
@@ -92,23 +91,3 @@ def test_what_the_evaluator_raises_is_raised_by_the_trainer() -> None:
     with pytest.raises(AttributeError) as caught:
         train(net, [AsyncValidationHandler(1, evaluator)])
     assert caught.value.__notes__ == ["while the weights of step 4 were validated"]
-
-
-def test_the_loaders_random_numbers_stay_apart() -> None:
-    def loader(rows: Any, **settings: Any) -> Any:
-        return DataLoader(rows, batch_size=2, **settings)
-
-    rows = [{key: one[key][0] for key in ("image", "label")} for one in batches(6)]
-    nets = [network(), network()]
-    handler = AsyncValidationHandler(1, evaluator_of(nets[0], data=loader(rows)), when_busy="wait")
-    train(nets[0], [handler], loader(rows, shuffle=True))
-    train(nets[1], [], loader(rows, shuffle=True))
-    assert all(torch.equal(*pair) for pair in zip(*(net.parameters() for net in nets), strict=True))
-
-
-def test_it_works_on_an_engine_of_ignite() -> None:
-    net, got = network(), []
-    engine = Engine(lambda engine, batch: None)
-    AsyncValidationHandler(1, evaluator_of(net), when_busy="wait", deliver=got.append).attach(engine)
-    engine.run([0, 1], max_epochs=2)
-    assert [one.step for one in got] == [2, 4]

@@ -6,14 +6,13 @@ import inspect
 from typing import Any
 
 import pytest
-import torch
 from ignite.engine import Events
 from monai.engines import Evaluator
 from monai.engines import SupervisedEvaluator as MonaiEvaluator
 from monai.engines.utils import IterationEvents
 from monai.handlers import MeanDice, from_engine
 from monai.inferers import SlidingWindowInferer
-from monai.transforms import AsDiscreted, Compose, Lambdad
+from monai.transforms import AsDiscreted, Compose
 
 from hasten.engine.workflow.evaluator import SupervisedEvaluator
 from tests.engine.workflow.parts import Watcher, batches, difference, network, snapshot
@@ -67,31 +66,6 @@ def test_every_event_sees_what_it_sees_with_monai(meta: bool) -> None:
             assert difference(ours, theirs) is None
 
 
-def test_post_transform_is_the_older_name() -> None:
-    new = run(SupervisedEvaluator, batches(), WATCHED, postprocessing=POST)
-    old = run(SupervisedEvaluator, batches(), WATCHED, post_transform=POST)
-    assert difference(new, old) is None
-    with pytest.raises(ValueError, match="older name of postprocessing"):
-        SupervisedEvaluator("cpu", batches(), network(), post_transform=POST, postprocessing=POST)
-
-
-def test_a_transform_may_add_and_change_what_it_likes() -> None:
-    def settings() -> dict[str, Any]:
-        post = [Lambdad("pred", lambda value: value * 2), lambda data: {**data, "new": 1, "name": "other"}]
-        return {"postprocessing": Compose(post)}
-
-    ours = run(SupervisedEvaluator, batches(), WATCHED, **settings())
-    assert difference(ours, run(MonaiEvaluator, batches(), WATCHED, **settings())) is None
-
-
-def test_best_metric_is_kept_over_runs() -> None:
-    evaluator = SupervisedEvaluator("cpu", batches(), network(), postprocessing=POST, key_val_metric=dice())
-    evaluator.run(1)
-    evaluator.run(2)
-    value = evaluator.state.metrics["val_mean_dice"]
-    assert evaluator.get_stats() == {"rank": 0, "best_validation_epoch": 1, "best_validation_metric": value}
-
-
 def test_arguments_are_monais_in_monais_order() -> None:
     ours = list(inspect.signature(SupervisedEvaluator).parameters.values())
     theirs = list(inspect.signature(MonaiEvaluator).parameters.values())
@@ -100,26 +74,3 @@ def test_arguments_are_monais_in_monais_order() -> None:
         assert one.kind == other.kind
         assert one.default == other.default or one.name == "prepare_batch"
     assert issubclass(SupervisedEvaluator, Evaluator)
-
-
-def test_amp_is_bf16_on_a_cpu_and_leaves_the_weights_alone() -> None:
-    net = network()
-    evaluator = SupervisedEvaluator("cpu", batches(), net, amp=True, decollate=False)
-    evaluator.run()
-    assert evaluator.state.output["pred"].dtype == torch.bfloat16
-    assert {weight.dtype for weight in net.parameters()} == {torch.float32}
-    plain = SupervisedEvaluator("cpu", batches(), net, decollate=False)
-    plain.run()
-    torch.testing.assert_close(evaluator.state.output["pred"].float(), plain.state.output["pred"], atol=0.02, rtol=0.02)
-
-
-def test_labels_may_be_missing() -> None:
-    data = [{"image": one["image"]} for one in batches()]
-    ours, theirs = (run(kind, data, WATCHED) for kind in (SupervisedEvaluator, MonaiEvaluator))
-    assert difference(ours, theirs) is None
-    assert (
-        difference(
-            *(run(kind, [one["image"] for one in batches()], WATCHED) for kind in (SupervisedEvaluator, MonaiEvaluator))
-        )
-        is None
-    )

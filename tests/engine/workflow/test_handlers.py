@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
-from ignite.handlers import ModelCheckpoint, ProgressBar, TerminateOnNan
+from ignite.handlers import ModelCheckpoint, ProgressBar
 from ignite.metrics import RunningAverage
 from monai.engines import SupervisedEvaluator as MonaiEvaluator
 from monai.engines import SupervisedTrainer as MonaiTrainer
@@ -20,20 +20,13 @@ from monai.handlers import (
     CheckpointLoader,
     CheckpointSaver,
     EarlyStopHandler,
-    GarbageCollector,
-    LrScheduleHandler,
     MeanDice,
-    MetricLogger,
-    MLFlowHandler,
     StatsHandler,
-    TensorBoardImageHandler,
-    TensorBoardStatsHandler,
     ValidationHandler,
     from_engine,
 )
 from monai.handlers import SmartCacheHandler as MonaiSmartCacheHandler
 from monai.transforms import AsDiscreted, Compose
-from torch import nn
 from torch.utils.data import DataLoader
 
 from hasten.cache.smart import SmartCacheDataset
@@ -135,99 +128,6 @@ def test_validation_early_stop_and_the_best_checkpoint(tmp_path: Path) -> None:
     assert epoch < 9
 
 
-@pytest.mark.parametrize("epoch_level", [True, False])
-def test_learning_rate_schedules(tmp_path: Path, epoch_level: bool) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        rates: list[float] = []
-        schedule = torch.optim.lr_scheduler.StepLR(setting.optimizer, 1, gamma=0.5)
-        trainer = setting.trainer([LrScheduleHandler(schedule, print_lr=False, epoch_level=epoch_level)])
-        trainer.add_event_handler(
-            Events.ITERATION_COMPLETED, lambda: rates.append(setting.optimizer.param_groups[0]["lr"])
-        )
-        trainer.run()
-        return rates, setting.network.state_dict()
-
-    rates, _ = both(use, tmp_path)
-    assert rates[-1] == (0.05 * 0.5 if epoch_level else pytest.approx(0.05 * 0.5**8))
-
-
-def test_plateau_schedules_read_the_validation(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        evaluator = setting.evaluator([])
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(setting.optimizer, mode="max", patience=0, threshold=9)
-        rate = LrScheduleHandler(schedule, step_transform=lambda engine: evaluator.state.metrics["val_mean_dice"])
-        setting.trainer([ValidationHandler(1, evaluator), rate], epochs=3).run()
-        return setting.optimizer.param_groups[0]["lr"], setting.network.state_dict()
-
-    assert both(use, tmp_path)[0] < 0.05
-
-
-def test_tensorboard_writes_the_same_scalars_and_images(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def use(setting: Setting, folder: Path) -> Any:
-        images = TensorBoardImageHandler(
-            log_dir=str(folder), batch_transform=from_engine(["image", "label"]), output_transform=from_engine(["pred"])
-        )
-        evaluator = setting.evaluator([TensorBoardStatsHandler(log_dir=str(folder), iteration_log=False), images])
-        stats = TensorBoardStatsHandler(log_dir=str(folder), tag_name="train_loss", output_transform=LOSS)
-        setting.trainer([ValidationHandler(1, evaluator), stats]).run()
-        for handler in (stats, images):
-            handler.close()
-        read = EventAccumulator(str(folder))
-        read.Reload()
-        tags = read.Tags()
-        scalars = {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in tags["scalars"]}
-        return scalars, {tag: [one.encoded_image_string for one in read.Images(tag)] for tag in tags["images"]}
-
-    scalars, images = both(use, tmp_path)
-    assert [step for step, _ in scalars["train_loss"]] == list(range(1, 9))
-    assert len(scalars["val_mean_dice"]) == 2
-    assert images
-
-
-def test_mlflow_logs_the_same_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-    def use(setting: Setting, folder: Path) -> Any:
-        where = f"sqlite:///{tmp_path / 'runs.db'}"  # one for both: to make one takes seconds
-        log = MLFlowHandler(where, experiment_name=folder.name, tag_name="train_loss", output_transform=LOSS)
-        setting.trainer([log]).run()
-        client = mlflow.MlflowClient(tracking_uri=where)
-        run = log.cur_run.info.run_id
-        history = [(one.step, one.value) for one in client.get_metric_history(run, "train_loss")]
-        return history, {key: client.get_run(run).data.params[key] for key in ("max_epochs", "epoch_length")}
-
-    history, params = both(use, tmp_path)
-    assert [step for step, _ in history] == list(range(1, 9))
-    assert params == {"max_epochs": "2", "epoch_length": "4"}
-
-
-def test_metric_logger_keeps_numbers(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        evaluator = setting.evaluator([])
-        logger = MetricLogger(evaluator=evaluator)
-        setting.trainer([logger, ValidationHandler(1, evaluator)]).run()
-        return logger.loss, dict(logger.metrics)
-
-    losses, metrics = both(use, tmp_path)
-    assert [type(value) for _, value in losses] == [float] * 8
-    assert len(metrics["val_mean_dice"]) == 2
-
-
-def test_garbage_collector(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        caplog.clear()
-        trainer = setting.trainer([GarbageCollector("epoch", log_level=logging.ERROR)], epochs=1)
-        trainer.run()
-        return sum("Garbage Count" in record.message for record in caplog.records)
-
-    assert both(use, tmp_path) == 1
-
-
 def test_ignites_own_handlers(tmp_path: Path) -> None:
     pytest.importorskip("tqdm")
 
@@ -248,30 +148,6 @@ def test_ignites_own_handlers(tmp_path: Path) -> None:
     assert "average=" in text
     assert "loss=" in text
     assert list(saved) == ["net_model_3.pt", "net_model_6.pt"]
-
-
-def test_terminate_on_nan(tmp_path: Path) -> None:
-    data = batches()
-    data[2] = {**data[2], "image": data[2]["image"] * torch.nan}
-
-    def use(setting: Setting, folder: Path) -> Any:
-        trainer = setting.trainer([], data=data)
-        stop = TerminateOnNan(output_transform=lambda output: [sample["loss"] for sample in output])
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, stop)
-        trainer.run()
-        return trainer.state.iteration
-
-    assert both(use, tmp_path) == 3
-
-
-def test_an_error_reaches_the_handlers_and_the_caller(tmp_path: Path) -> None:
-    def use(setting: Setting, folder: Path) -> Any:
-        saver = CheckpointSaver(str(folder), {"net": setting.network}, save_final=True, final_filename="last.pt")
-        with pytest.raises(TypeError, match="has no len"):
-            setting.trainer([saver], data=[*batches(2), 3]).run()
-        return torch.load(folder / "last.pt", weights_only=True)
-
-    both(use, tmp_path)
 
 
 class Row:
@@ -312,13 +188,3 @@ def test_a_smart_cache_moves_with_the_epochs() -> None:
     assert windows[0] == windows[1] == [[0, 1], [1, 2], [2, 3], [3, 4]]
     with pytest.raises(ValueError, match="list has no start"):
         SmartCacheHandler([])
-
-
-def test_a_handler_is_found_where_it_was_attached() -> None:
-    net = nn.Conv2d(1, 2, 1)
-    stats = StatsHandler(name="x", output_transform=lambda output: None)
-    logging.getLogger("x").setLevel(logging.INFO)
-    trainer = SupervisedTrainer(
-        "cpu", 1, batches(), net, torch.optim.SGD(net.parameters(), lr=0.1), loss, train_handlers=[stats, stats]
-    )
-    assert trainer.has_event_handler(stats.iteration_completed, Events.ITERATION_COMPLETED)

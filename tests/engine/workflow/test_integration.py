@@ -15,11 +15,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from ignite.engine import Engine, Events, create_supervised_trainer
-from monai.data import DataLoader, create_test_image_2d, create_test_image_3d
+from ignite.engine import Engine, Events
+from monai.data import DataLoader, create_test_image_3d
 from monai.engines.utils import IterationEvents
 from monai.handlers import CheckpointSaver, LrScheduleHandler, StatsHandler, ValidationHandler, from_engine
-from monai.networks.nets import BasicUNet, UNet
+from monai.networks.nets import UNet
 from monai.utils import set_determinism
 from torch import Tensor, nn
 
@@ -134,29 +134,6 @@ def test_workflows(rows: list[dict[str, str]], tmp_path: Path) -> None:
     assert len(result[2]) == len(wanted[2])
 
 
-def test_unet_2d() -> None:
-    """A network of MONAI's, ignite's trainer, pictures that are made as they are asked for."""
-
-    class Pictures(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return 40
-
-        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-            image, label = create_test_image_2d(
-                64, 64, noise_max=0, num_objs=4, num_seg_classes=1, random_state=np.random.RandomState(index)
-            )
-            return image[None], label[None].astype(np.float32)
-
-    torch.manual_seed(0)
-    network = BasicUNet(2, 1, 1, features=(4, 4, 8, 8, 16, 4))
-    loss = DiceLoss(sigmoid=True)
-    trainer = create_supervised_trainer(network, torch.optim.Adam(network.parameters(), 2e-2), loss)
-    losses: list[float] = []
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: losses.append(engine.state.output))
-    trainer.run(hasten.ThreadDataLoader(Pictures(), batch_size=8, num_workers=0), max_epochs=6)
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_sliding_window(rows: list[dict[str, str]], tmp_path: Path) -> None:
     """Scores of a file by an engine, written as a file: shape, affine and values are MONAI's."""
     network = small_unet().eval()
@@ -181,37 +158,3 @@ def test_sliding_window(rows: list[dict[str, str]], tmp_path: Path) -> None:
         assert ours.name == monais.name
         np.testing.assert_allclose(one.affine, other.affine)
         np.testing.assert_allclose(one.get_fdata(), other.get_fdata(), atol=1e-4)
-
-
-@pytest.mark.parametrize("lazy", [False, True])
-def test_lazy_samples(rows: list[dict[str, str]], lazy: bool) -> None:
-    """Lazily resampled samples out of the cache are MONAI's, and a network learns from them."""
-    batches = []
-    for own in (OURS, MONAIS):
-        chain = mt.Compose(
-            [
-                *reading(), mt.Spacingd(BOTH, (1.2, 1.2, 1.2), mode=("bilinear", "nearest")),
-                mt.RandCropByPosNegLabeld(BOTH, "label", (16, 16, 16), num_samples=2),
-                mt.RandRotated(BOTH, range_x=0.4, prob=0.8, mode=("bilinear", "nearest")),
-                mt.RandRotate90d(BOTH, prob=0.8, spatial_axes=(0, 2)),
-            ],
-            lazy=lazy,
-        )  # fmt: skip
-        torch.manual_seed(5)  # which MONAI's DataLoader seeds the transforms by
-        dataset = own.CacheDataset(rows[:4], chain, progress=False)
-        batches.append(list(DataLoader(dataset, batch_size=2)))
-    for ours, monais in zip(*batches, strict=True):
-        for key in BOTH:
-            torch.testing.assert_close(ours[key].as_tensor(), monais[key].as_tensor())
-    torch.manual_seed(0)
-    network, loss = small_unet(), DiceLoss(sigmoid=True)
-    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
-    losses = []
-    for _ in range(5):
-        for batch in batches[0]:
-            optimizer.zero_grad()
-            value = loss(network(batch["image"]), batch["label"])
-            value.backward()
-            optimizer.step()
-            losses.append(float(value.detach()))
-    assert losses[-1] < losses[0]

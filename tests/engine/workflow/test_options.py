@@ -13,13 +13,10 @@ from monai.data import MetaTensor
 from monai.engines.utils import IterationEvents
 from torch import nn
 
-from hasten.augment.program import Piece
 from hasten.cache.dataset import CacheDataset
 from hasten.config.schema import SampleConfig
 from hasten.engine.workflow import SupervisedEvaluator, SupervisedTrainer
-from hasten.engine.workflow.base import Arithmetic
 from hasten.feed.batched import batched_feed
-from hasten.feed.feed import Feed
 from hasten.optim.average import NetworkTensors, average_of, average_share, update_average
 from tests.engine.workflow.parts import batches, loss, network
 
@@ -62,17 +59,6 @@ def test_clip_average_and_schedule_are_those_of_a_plain_loop() -> None:
     evaluator.run()
     with torch.no_grad():
         assert torch.allclose(evaluator.state.output["pred"], average.eval()(batches()[-1]["image"]), atol=1e-5)
-
-
-def test_an_average_of_ones_own_is_updated_in_place() -> None:
-    net = network()
-    average = average_of(net)
-    evaluator = SupervisedEvaluator("cpu", batches(), average)
-    before = copy.deepcopy(average)
-    trainer = trainer_of(net, average=average)
-    trainer.run()
-    assert trainer.average is average is evaluator.network
-    assert distance(average, before) > 0
 
 
 def test_a_step_that_is_not_finite_is_left_out_where_asked_for() -> None:
@@ -124,33 +110,6 @@ def test_pieces_of_a_batch_add_up() -> None:
         assert samples[0]["loss"] == pytest.approx(output["loss"].item(), abs=1e-6)
 
 
-def test_pieces_of_metatensors_and_of_several_batches() -> None:
-    for settings in ({}, {"accumulation_steps": 2}):
-        net = nn.Conv2d(1, 2, 1)
-        other = copy.deepcopy(net)
-        trainer = trainer_of(net, batches(meta=True), accumulate=2, **settings)
-        trainer.run()
-        trainer_of(other, batches(), **settings).run()
-        assert distance(net, other) < 1e-6
-        sample = trainer.state.output[0]
-        assert isinstance(sample["pred"], MetaTensor)
-        assert sample["pred"].meta["filename_or_obj"] == "case 3.0"
-
-
-def test_schedule_counts_updates_and_not_batches() -> None:
-    asked: list[int] = []
-
-    def schedule(step: int) -> float:
-        asked.append(step)
-        return 0.1
-
-    trained(data=batches(5), epochs=2, accumulation_steps=2, schedule=schedule)
-    assert asked == [0, 1, 2, 3, 4, 5]
-    asked.clear()
-    trained(data=iter(batches(5)), accumulation_steps=2, schedule=schedule)
-    assert asked == [0, 1]
-
-
 @pytest.mark.parametrize("settings", [{"amp": True}, {"precision": "bf16"}, {"amp": True, "precision": "bf16"}])
 def test_amp_on_a_cpu_is_bf16_with_the_loss_in_float32(settings: dict[str, Any]) -> None:
     dtypes: set[Any] = set()
@@ -183,14 +142,6 @@ def test_fp16_goes_through_a_scaler_that_can_be_saved(clip_norm: float) -> None:
     assert distance(net, trained(clip_norm=clip_norm)) < 0.02
 
 
-def test_amp_arguments_reach_autocast() -> None:
-    where = torch.device("cpu")
-    for given, name, dtype in (({}, "bf16", torch.bfloat16), ({"dtype": torch.float16}, "fp16", torch.float16)):
-        made = Arithmetic.of(where, amp=True, amp_kwargs={**given, "cache_enabled": False}, precision=None)
-        assert (made.precision, made.autocasts["dtype"], made.autocasts["cache_enabled"]) == (name, dtype, False)
-    assert Arithmetic.of(where, amp=False, amp_kwargs={}, precision=None).scaler() is None
-
-
 def test_channels_last_changes_the_layout_alone_also_of_moments_from_a_checkpoint() -> None:
     data = [{**one, "image": torch.randn(2, 3, 6, 6)} for one in batches()]
     plain = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1))
@@ -220,19 +171,6 @@ def test_compile_keeps_meta_data_and_the_weights_of_the_network() -> None:
     trainer_of(plain, clip_norm=1.0).run()
     assert distance(net, plain) < 1e-6
     assert isinstance(trainer.state.output[0]["pred"], MetaTensor)
-
-
-def test_keep_meta_hands_metatensors_on() -> None:
-    kinds: list[Any] = []
-
-    class Seen(nn.Conv2d):
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            kinds.append(type(image))
-            return super().forward(image)
-
-    for keep_meta in (False, True):
-        trainer_of(Seen(1, 2, 1), batches(1, meta=True), keep_meta=keep_meta).run()
-    assert kinds == [torch.Tensor, MetaTensor]
 
 
 @pytest.mark.parametrize(
@@ -279,21 +217,3 @@ def test_a_feed_is_a_loader(dims: int) -> None:
         optimizer.zero_grad()
     assert distance(net, other) == 0
     assert feed.wait_seconds > 0
-
-
-def test_a_feed_of_a_compiled_chain_is_a_loader() -> None:
-    class Program:
-        prepared_on_host = False
-        finish = staticmethod(dict)
-
-        def pieces(self, first: int, last: int) -> Any:
-            yield Piece(self, first, last)  # type: ignore[arg-type]
-
-        def prepare(self, first: int, last: int) -> Any:
-            yield from ({key: one[key] for key in ("image", "label")} for one in batches()[first:last])
-
-    net = network()
-    trainer = trainer_of(net, Feed(Program(), last=4), epochs=2, epoch_length=2)  # type: ignore[arg-type]
-    trainer.run()
-    assert trainer.state.iteration == 4
-    assert distance(net, trained(epochs=1)) == 0

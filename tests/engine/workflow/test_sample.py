@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 from typing import Any
 
@@ -87,43 +86,3 @@ def _updated(target: dict[str, Any], sample: LazySample) -> dict[str, Any]:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_no_way_of_reading_finds_anything_unmade(read: Any) -> None:
     assert same(snapshot(dict(read(taken_apart(batch())[1]))), snapshot(decollate_batch(batch())[1]))
-
-
-def test_it_can_be_compared_printed_and_written() -> None:
-    numbers = {"loss": torch.tensor(0.5), "grade": torch.tensor([1, 2])}
-    one, other = taken_apart(numbers)
-    assert one == {"loss": 0.5, "grade": 1}
-    assert other != {"loss": 0.5, "grade": 1}
-    assert repr(taken_apart(numbers)[0]) == "{'loss': 0.5, 'grade': 1}"
-    assert json.loads(json.dumps(taken_apart(numbers)[0])) == {"loss": 0.5, "grade": 1}
-
-
-def test_what_is_put_in_stays() -> None:
-    sample = taken_apart(batch())[0]
-    sample["pred"] = "mine"
-    sample.update(image="mine too", new=1)
-    del sample["grade"]
-    assert {key: sample[key] for key in ("pred", "image", "new", "loss")} == {
-        "pred": "mine", "image": "mine too", "new": 1, "loss": 1.5,
-    }  # fmt: skip
-    assert "grade" not in sample
-    assert sample.get("grade", "gone") == "gone"
-    with pytest.raises(KeyError):
-        sample["grade"]
-
-
-def test_only_what_is_asked_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, ...]] = []
-
-    def spy(value: torch.Tensor) -> Any:
-        asked.append(tuple(value.shape))
-        return decollate_batch(value)
-
-    monkeypatch.setattr("hasten.engine.workflow.sample.decollate_batch", spy)
-    samples = taken_apart(batch())
-    assert len(samples) == 2
-    assert "loss" in samples[0]
-    assert list(samples[0]) == list(batch())
-    assert asked == []
-    assert [sample["pred"].shape for sample in samples] == [(3,), (3,)]
-    assert asked == [(2, 3)]

@@ -10,7 +10,6 @@ import pytest
 import torch
 from ignite.engine import Events
 from monai.engines import SupervisedTrainer as MonaiTrainer
-from monai.engines import Trainer
 from monai.engines.utils import IterationEvents, PrepareBatchExtraInput
 from monai.inferers import SimpleInferer
 from torch import nn
@@ -98,38 +97,6 @@ def test_accumulation_over_batches_flushes_at_the_end_of_an_epoch() -> None:
         assert all(torch.equal(one, other) for one, other in weights)
 
 
-def test_handlers_may_put_something_else_in_their_place() -> None:
-    def double(engine: Any) -> None:
-        engine.state.output["loss"] = engine.state.output["loss"] * 2
-
-    def shift(engine: Any) -> None:
-        engine.state.output["pred"] = engine.state.output["pred"] + engine.network[3].bias.sum()
-
-    class Meddler:
-        def attach(self, engine: Any) -> None:
-            engine.add_event_handler(IterationEvents.LOSS_COMPLETED, double)
-            engine.add_event_handler(IterationEvents.FORWARD_COMPLETED, shift)
-
-    for meta in (False, True):
-        nets = []
-        for kind in (SupervisedTrainer, MonaiTrainer):
-            net = network()
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            kind("cpu", 1, batches(meta=meta), net, optimizer, loss, train_handlers=[Meddler()]).run()
-            nets.append(net)
-        assert all(torch.equal(*pair) for pair in zip(*(net.parameters() for net in nets), strict=True))
-
-
-def test_outputs_of_a_custom_iteration_are_what_it_made_of_them() -> None:
-    def update(engine: Any, batch: Any) -> Any:
-        output = {"image": batch["image"], "loss": torch.tensor(1.0)}
-        engine.state.output = output
-        engine.fire_event(IterationEvents.MODEL_COMPLETED)
-        return output if engine.state.iteration % 2 else engine.state.output
-
-    same_to_see(batches(), SINGLE, iteration_update=update)
-
-
 def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -183,63 +150,10 @@ def test_arguments_are_monais_in_monais_order() -> None:
     assert all(one.kind == one.KEYWORD_ONLY and one.default is not one.empty for one in ours[len(theirs) :])
 
 
-def test_it_is_one_of_monais_trainers() -> None:
-    trainer, _ = run(SupervisedTrainer, batches(), epochs=1)
-    assert isinstance(trainer, (MonaiTrainer, Trainer))
-    assert trainer.get_stats() == {
-        "rank": 0, "current_epoch": 1, "current_iteration": 4, "total_epochs": 1, "total_iterations": 4,
-    }  # fmt: skip
-    assert trainer.scaler is None
-    for value in (trainer.optimizer, trainer.network, trainer.loss_function, trainer.inferer, trainer.data_loader):
-        assert value is not None
-
-
-def test_a_second_run_goes_on() -> None:
-    trainer, _ = run(SupervisedTrainer, batches(), epochs=1)
-    trainer.state.max_epochs = 3
-    trainer.run()
-    whole, _ = run(SupervisedTrainer, batches(), epochs=3)
-    assert trainer.state.iteration == whole.state.iteration == 12
-    assert all(
-        torch.equal(*pair) for pair in zip(trainer.network.parameters(), whole.network.parameters(), strict=True)
-    )
-
-
-def test_nothing_is_taken_apart_that_nobody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr("hasten.engine.workflow.base.taken_apart", lambda value: calls.append(value) or value)
-    run(SupervisedTrainer, batches(), watched=[])
-    assert calls == []
-    run(SupervisedTrainer, batches(), watched=[Events.ITERATION_COMPLETED], epochs=1)
-    assert len(calls) == 8
-
-
 def test_the_graph_does_not_outlive_the_step() -> None:
     trainer, _ = run(SupervisedTrainer, batches(), watched=[], decollate=False)
     assert not trainer.state.output["pred"].requires_grad
     assert not trainer.state.output["loss"].requires_grad
-
-
-def test_a_network_that_was_left_in_evaluation_mode_trains() -> None:
-    net = network().eval()
-    trainer = SupervisedTrainer("cpu", 1, batches(), net, torch.optim.SGD(net.parameters(), lr=0.1), loss)
-    trainer.run()
-    assert net.training
-    assert net[1].num_batches_tracked == 4
-
-
-def test_a_part_in_evaluation_mode_stays_in_it() -> None:
-    net = network()
-    net[1].eval()
-    SupervisedTrainer("cpu", 1, batches(), net, torch.optim.SGD(net.parameters(), lr=0.1), loss).run()
-    assert net[1].num_batches_tracked == 0
-    assert net.training
-
-
-@pytest.mark.parametrize("data", [[None, None]])
-def test_no_batch_is_refused_as_by_monai(data: Any) -> None:
-    with pytest.raises(ValueError, match="Must provide batch data"):
-        run(SupervisedTrainer, data, watched=[])
 
 
 def test_the_step_reads_no_value_of_the_device() -> None:

@@ -75,7 +75,7 @@ def test_statistics_and_gradients_are_those_of_the_whole_batch(tmp_path: Path, o
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [Program("-c", SCRIPT, str(rank), str(tmp_path), order, env=environment) for rank in range(2)]
     try:
-        results = [rank.communicate(timeout=120)[1] for rank in ranks]
+        results = [rank.communicate(timeout=600)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

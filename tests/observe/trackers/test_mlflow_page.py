@@ -60,7 +60,7 @@ def shown_text(url: str, profile: Path) -> str:
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
                "--virtual-time-budget=30000", "--dump-dom", url]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 @pytest.mark.slow

@@ -1,24 +1,33 @@
-"""Docstrings of public functions, methods and fields with tensors or arrays give their shapes.
+"""Fail where a docstring leaves its subject or its shapes out: `python tools/check_docstrings.py`.
 
-An override without a docstring is explained by the method that it overrides, or by that of a protocol with the same
-name and parameters. The docstring of a class also explains its fields and its `forward`.
+Docstrings of modules, classes, functions and attributes name their subject, so that they can be understood on their
+own. Docstrings of public functions, methods and fields with tensors or arrays give their shapes. An override without a
+docstring is explained by the method that it overrides, or by that of a protocol with the same name and parameters. The
+docstring of a class also explains its fields and its `forward`.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
-from tests.docs.test_prose import SOURCES, literal
-
-ROOT = Path(__file__).parents[2] / "src" / "hasten"
+ROOT = Path(__file__).parents[1] / "src" / "hasten"
+SOURCES = sorted(ROOT.rglob("*.py"))
 EXEMPT_FOLDERS = {"study", "recipes", "report"}
+"""Folders without shapes of tensors."""
+OPENINGS = (
+    "And", "As", "At", "By", "From", "In place of", "In the place of", "Instead of", "Its", "Of", "On", "That",
+    "The same", "Theirs", "Those", "Until", "With",
+)  # fmt: skip
+"""Openings that leave the noun out, as in "Of B samples."; those that also have proper uses are absent."""
+LEAVES_OUT = re.compile(rf"(?:{'|'.join(OPENINGS)})\b")
+
+
 ARRAYS = re.compile(r"\b(?:Tensor|ndarray|NDArray)\b")
 SHAPE = re.compile(
     r"""(?<![\w\]])\(\)                                 # (), but no call
@@ -112,46 +121,45 @@ def explained_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
             yield f"{node.name}.{ast.unparse(field.target)}", f"{literal(after) or ''}\n{doc(node)}"
 
 
-def test_docstrings_give_shapes() -> None:
-    missing = {
-        f"{path}: {name}"
-        for path, tree in trees().items()
-        if path.split("/")[1] not in EXEMPT_FOLDERS
-        for name, text in explained(tree)
-        if not name.rpartition(".")[2].startswith("_") and not SHAPE.search(text)
-    }
-    assert not missing, "give the shape, such as `(B, C, D, H, W)`, `()` or `of any shape`:\n" + "\n".join(
-        sorted(missing)
-    )
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, and of each literal after an assignment."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body
+            if (first := literal(body[0]) if body else None) is not None:
+                yield body[0].lineno, first
+            for before, after in pairwise(body):
+                if isinstance(before, ast.Assign | ast.AnnAssign) and (text := literal(after)) is not None:
+                    yield after.lineno, text
 
 
-def test_tensors_are_found_in_signatures_and_fields() -> None:
-    tree = ast.parse(
-        "def one(image: 'Tensor') -> None: ...\n"
-        "def other(image: int) -> Sequence[Tensor]:\n    'Scores ().'\n"
-        "class Kind:\n    '(B,).'\n    field: Tensor | None\n    number: int\n"
-        "    def forward(self, image: np.ndarray) -> None: ...\n    def method(self, image: Tensor) -> None: ...\n"
-    )
-    shown = {name: bool(SHAPE.search(text)) for name, text in explained(tree)}
-    assert shown == {"one": False, "other": True, "Kind.forward": True, "Kind.method": False, "Kind.field": True}
+def literal(node: ast.stmt) -> str | None:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return value.value.strip() if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(B, C, *S) float32",
-        "() loss",
-        "(n,) int64",
-        "(3, 3)",
-        "(rows, columns)",
-        "values of any shape",
-        "in the shape of",
-    ],
-)
-def test_shapes_are_recognised(text: str) -> None:
-    assert SHAPE.search(text)
+def unclear() -> Iterator[str]:
+    """One line per docstring that leaves its subject out, as "path:line: ..."."""
+    for path, tree in trees().items():
+        for line, text in texts(tree):
+            if LEAVES_OUT.match(text):
+                yield f"src/{path}:{line}: begin with what it is, such as `Shape of ...`: {text.splitlines()[0]}"
 
 
-@pytest.mark.parametrize("text", ["calls load()", "as in MONAI (2020)", "the weights (of a network)", "A shape."])
-def test_other_brackets_are_not(text: str) -> None:
-    assert not SHAPE.search(text)
+def without_shapes() -> Iterator[str]:
+    """One line per docstring that gives no shape."""
+    for path, tree in trees().items():
+        if path.split("/")[1] not in EXEMPT_FOLDERS:
+            for name, text in explained(tree):
+                if not name.rpartition(".")[2].startswith("_") and not SHAPE.search(text):
+                    yield f"src/{path}: {name}: give the shape, such as `(B, C, D, H, W)`, `()` or `of any shape`"
+
+
+def main() -> int:
+    results = [*unclear(), *without_shapes()]
+    print("\n".join(results) if results else "docstrings: every subject and every shape is named")
+    return 1 if results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
