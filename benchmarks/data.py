@@ -15,6 +15,6 @@ QUICK_CT = {"shape": (24, 128, 128), "spacing": (10.0, 3.2, 3.2)}
 
 def phantoms(folder: Path, count: int, size: Mapping[str, Any]) -> Path:
     """Write `count` labelled phantoms of one of the sizes above as a Decathlon folder and return it."""
-    from hasten.cases.phantom import write_phantoms
+    from hasten.phantoms.organs import write_phantoms
 
     return write_phantoms(folder, num_cases=count, **size)

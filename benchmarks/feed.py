@@ -158,7 +158,7 @@ def make_step(given: Any, num_classes: int) -> Callable[[Any], None]:
 
     from benchmarks.ladder.loop import Arm, train_step
     from benchmarks.tasks import bench_task, network
-    from hasten.engine.run_plan import pick_device
+    from hasten.runtime.device import pick_device
 
     device = pick_device(given.device)
     net = network(num_classes).to(device).train()

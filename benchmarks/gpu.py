@@ -25,8 +25,8 @@ from benchmarks.gpus.plan import PARTS, Part, parts_named, seconds_for
 from benchmarks.gpus.sheet import FINISHED, RUNNING, sheet_of
 from benchmarks.gpus.table import print_table
 from benchmarks.harness import ROOT
+from hasten.doctor.script.launch import end_all
 from hasten.observe.rundir import write_json
-from hasten.study.script.launch import end_all
 
 CHILD = ("-m", "benchmarks.gpus.child")
 STDERR = 2

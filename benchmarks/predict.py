@@ -151,7 +151,7 @@ def dice(given: argparse.Namespace) -> Part:
 def _spleen_jobs(given: argparse.Namespace) -> list[dict[str, Any]]:
     """One for each phantom, with the scores of a network that is sure as far as a prepared voxel is covered."""
     from benchmarks.predictions.scene import label_scores
-    from hasten.cases.phantom import write_phantoms
+    from hasten.phantoms.organs import write_phantoms
     from hasten.prepare.resample import resampled_shape
     from hasten.recipes.load import load_recipe
     from hasten.recipes.twin import twin_of

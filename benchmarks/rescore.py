@@ -25,8 +25,8 @@ def rescored(task: Task, weights: Path, *, depth_first: bool) -> float:
     import torch
 
     from benchmarks.ladder.record import case_scores, class_masks, mean_score
-    from hasten.engine.checkpoint import write_checkpoint
-    from hasten.engine.predict import predict
+    from hasten.checkpoint.file import write_checkpoint
+    from hasten.predict.predict import predict
 
     state = torch.load(weights, map_location="cpu", weights_only=True)
     content: dict[str, Any] = {

@@ -65,11 +65,11 @@ def make_step(*, surgery: bool, loss: bool) -> Callable[[], float]:
     import torch
 
     from hasten.config.schema import TrainConfig
-    from hasten.engine.allocator import keep_freed_memory
-    from hasten.engine.step import TrainStep
-    from hasten.engine.update import Update
     from hasten.optim.average import average_of
     from hasten.optim.build import build_optimizer
+    from hasten.runtime.allocator import keep_freed_memory
+    from hasten.train.step import TrainStep
+    from hasten.train.update import Update
 
     keep_freed_memory()
     network, compute = parts(surgery=surgery, loss=loss)
@@ -92,7 +92,7 @@ def agreement() -> dict[str, dict[str, float]]:
     """Relative distance of the weights' gradient, and difference of the loss, from those of `plain` in fp32."""
     import torch
 
-    from hasten.engine.step import autocast
+    from hasten.runtime.precision import autocast
 
     def trace(precision: str, *, surgery: bool, loss: bool) -> tuple[float, Any]:
         network, compute = parts(surgery=surgery, loss=loss)

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def search(given: argparse.Namespace) -> Part:
     """A search in an empty cache."""
     from hasten.config.load import load_run
-    from hasten.study.tune import tune
+    from hasten.doctor.tune import tune
 
     with tempfile.TemporaryDirectory() as folder:
         config = load_run(None, [f"data.source={given.data}", f"cache.dir={folder}/cache"])
@@ -45,9 +45,9 @@ def search(given: argparse.Namespace) -> Part:
 
 def losing(given: argparse.Namespace) -> Part:
     from hasten.config.load import load_run
-    from hasten.study.training import keep_freed_memory, plan_run
-    from hasten.study.tune.arms import Arms
-    from hasten.study.tune.space import start_of
+    from hasten.doctor.training import keep_freed_memory, plan_run
+    from hasten.doctor.tune.arms import Arms
+    from hasten.doctor.tune.space import start_of
 
     shape = ["sample.patch=[48,48,48]", "sample.batch_size=4", "network.channels=[16,32,64]"]
     shape += ["network.strides=[[2,2,2],[2,2,2]]", "network.norm=instance"]

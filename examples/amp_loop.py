@@ -16,11 +16,11 @@ from monai.networks.nets import UNet
 
 import hasten
 from hasten.cache.build import get_arena
-from hasten.engine.run_plan import plan_run
-from hasten.engine.sampling import choose_program
-from hasten.engine.update import Update
 from hasten.feed.feed import Feed
 from hasten.optim.average import average_of
+from hasten.train.plan import plan_run
+from hasten.train.sampling import choose_program
+from hasten.train.update import Update
 
 
 def main(source: str, steps: int = 100, how: str = "hasten", *settings: str) -> list[float]:

@@ -21,12 +21,12 @@ from hasten.distribute.consensus import local_rank0_first
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world
-from hasten.engine.run_plan import plan_run
-from hasten.engine.sampling import choose_program
-from hasten.engine.update import Update
 from hasten.feed.feed import Feed
 from hasten.nets.over_ranks import counts_over_ranks
 from hasten.sample.share import Share
+from hasten.train.plan import plan_run
+from hasten.train.sampling import choose_program
+from hasten.train.update import Update
 
 
 class Player:

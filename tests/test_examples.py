@@ -15,9 +15,9 @@ import torch
 from typer.testing import CliRunner
 
 import hasten
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
 from hasten.config.load import load_run
+from hasten.phantoms.organs import write_phantoms
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cases.phantom import write_phantoms
+from hasten.phantoms.organs import write_phantoms
 from tests.distribute.ranks import run_ranks
 
 SETTINGS = [

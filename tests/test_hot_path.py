@@ -15,8 +15,8 @@ FILES = sorted(
         *SOURCE.glob("augment/*.py"),
         *SOURCE.glob("sample/*.py"),
         *SOURCE.glob("feed/*.py"),
-        *(SOURCE / f"engine/{name}.py" for name in ("step", "update", "precision", "capture")),
-        *SOURCE.glob("engine/workflow/*.py"),
+        *(SOURCE / f"train/{name}.py" for name in ("step", "update", "precision", "capture")),
+        *SOURCE.glob("monai/workflow/*.py"),
         *SOURCE.glob("optim/*.py"),
     ]
 )
@@ -31,7 +31,7 @@ ALLOWED: set[tuple[str, str]] = {
     ("optim/lars.py", "Lars._update"),
     ("optim/novograd.py", "Novograd._update"),
     # Once, before a captured graph is believed.
-    ("engine/capture.py", "CapturedStep._differs"),
+    ("train/capture.py", "CapturedStep._differs"),
     # Transforms that are not lowered run on the host, whatever the device.
     ("augment/whole_cases.py", "run_per_sample"),
     # Once, when a chain is bound to data.

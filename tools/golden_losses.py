@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from tests.engine import test_golden_losses as engine
 from tests.recipes import test_golden_losses as recipes
+from tests.train import test_golden_losses as engine
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def dataset(kind: str, data: Path, cache: Path) -> Any:
 
     from benchmarks.ladder.chain import deterministic
     from benchmarks.tasks import bench_task, rows_of_all
-    from hasten.cache.persistent import PersistentDataset
+    from hasten.monai.persistent import PersistentDataset
 
     task = bench_task(data, "ct", spacing=SPACING)
     kinds: dict[str, Any] = {"monai": Theirs, "own": PersistentDataset}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.study.finding import Finding
+from hasten.doctor.finding import Finding
 
 SCRIPTS = Path(__file__).with_name("scripts")
 MEETS = {
@@ -145,8 +145,8 @@ def _names(script: Script, finding: Finding, label: Label) -> bool:
 
 def judged_corpus(*, steps: int, seconds: float, names: Sequence[str] | None) -> list[dict[str, Any]]:
     """Each script watched once as it is, and judged both for this CPU and as `--for cuda` would."""
-    from hasten.study.script import run_script
-    from hasten.study.script.doctor import judge
+    from hasten.doctor.script import run_script
+    from hasten.doctor.script.doctor import judge
 
     results = []
     for script in scripts():

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from hasten.doctor.finding import Finding
+from hasten.doctor.time_split import Split, diagnose
 from hasten.feed.feed import Feed
-from hasten.study.finding import Finding
-from hasten.study.time_split import Split, diagnose
 
 SCRIPT_CAUSES = {
     "slow-disk": ("input", ("few-workers", "no-workers", "uncached-items", "uncached-transforms")),
@@ -39,8 +39,8 @@ TRAIN = Path(__file__).with_name("train.py")
 
 def judged_scripts(data: Path, *, steps: int, quick: bool, faults: Sequence[str] | None) -> list[dict[str, Any]]:
     """Each program with each fault, watched by the doctor as a user would have it watched."""
-    from hasten.study.script import run_script
-    from hasten.study.script.doctor import judge
+    from hasten.doctor.script import run_script
+    from hasten.doctor.script.doctor import judge
 
     results = []
     for style in ("plain",) if quick else ("plain", "monai"):
@@ -56,7 +56,7 @@ def judged_scripts(data: Path, *, steps: int, quick: bool, faults: Sequence[str]
 def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list[dict[str, Any]]:
     """A run of Hasten's own, on a cache that lies ready."""
     from hasten.config.load import load_run
-    from hasten.study.run.doctor import diagnose_run
+    from hasten.doctor.run.doctor import diagnose_run
 
     results = []
     with tempfile.TemporaryDirectory(prefix="hasten-judged-") as folder:

@@ -62,7 +62,7 @@ def probe_times(data: Path | None, rounds: int) -> dict[str, list[float]]:
     """Median ms of a step of the plain program, by its own clock: alone, and watched by the doctor."""
     if data is None:
         return {}
-    from hasten.study.script import run_script
+    from hasten.doctor.script import run_script
 
     train = Path(__file__).with_name("train.py")
     steps = 40

@@ -21,7 +21,7 @@ ARMS = ("torch, contiguous", "torch, channels-last", "hasten")
 
 def few_channel_times(rounds: int, precisions: list[str]) -> dict[str, list[float]]:
     """Milliseconds of each layer, precision and arm, interleaved; of the network also without a backward pass."""
-    from hasten.engine.allocator import keep_freed_memory
+    from hasten.runtime.allocator import keep_freed_memory
 
     keep_freed_memory()  # as in a run
     times: dict[str, list[float]] = {}

@@ -21,7 +21,7 @@ FORMATS = ("contiguous", "channels-last")
 
 def norm_times(rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each layer, memory format and arm, interleaved."""
-    from hasten.engine.allocator import keep_freed_memory
+    from hasten.runtime.allocator import keep_freed_memory
 
     keep_freed_memory()  # as in a run
     times: dict[str, list[float]] = {}

@@ -85,7 +85,7 @@ def _trainer(whose: str) -> float:
     from monai.engines import SupervisedTrainer as MonaiTrainer
     from monai.handlers import CheckpointSaver, LrScheduleHandler, StatsHandler
 
-    from hasten.engine.workflow import SupervisedTrainer
+    from hasten.monai.workflow import SupervisedTrainer
 
     network, optimizer, loss, batches = _parts()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)

@@ -74,7 +74,7 @@ class Setting:
         from monai.inferers import SlidingWindowInferer as Theirs
 
         from benchmarks.tasks import network
-        from hasten.engine.inferer import SlidingWindowInferer as Ours
+        from hasten.monai.inferer import SlidingWindowInferer as Ours
 
         torch.manual_seed(0)
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -91,7 +91,7 @@ class Setting:
         self.windows = self._count(overlap)
 
     def _count(self, overlap: float) -> int:
-        from hasten.engine.blend import window_starts
+        from hasten.predict.blend import window_starts
 
         count = 1
         for side in self.image.shape[2:]:

@@ -75,10 +75,10 @@ def hasten_steps(net: Net, *, compiled: bool) -> tuple[dict[str, Callable[[], fl
     import torch
 
     from hasten.config.schema import LossConfig
-    from hasten.engine.measure import Probe, fastest_variant
-    from hasten.engine.variant import Variant, explain
     from hasten.nets.build import build_loss
     from hasten.nets.surgery.operate import operate
+    from hasten.runtime.measure import Probe, fastest_variant
+    from hasten.runtime.variant import Variant, explain
 
     network = build(net).train()
     operate(network)
@@ -107,10 +107,11 @@ def _hasten_step(net: Net, network: Any, variant: Any, *, compile: bool) -> Call
     import torch
 
     from hasten.config.schema import LossConfig
-    from hasten.engine.step import TrainStep, memory_format
-    from hasten.engine.update import Update
     from hasten.nets.build import build_loss
     from hasten.optim.average import average_of
+    from hasten.runtime.memory_format import memory_format
+    from hasten.train.step import TrainStep
+    from hasten.train.update import Update
 
     network.to(memory_format=memory_format(3, variant.channels_last))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5, fused=True)
@@ -137,7 +138,7 @@ def _timed(step: Callable[[], object]) -> Callable[[], float]:
 def step_times(rounds: int, *, compiled: bool) -> tuple[dict[str, list[float]], dict[str, dict[str, str]]]:
     """Milliseconds by "net/arm", the arms in turns; and what Hasten settled on for each network."""
     from benchmarks.harness import interleave
-    from hasten.engine.allocator import keep_freed_memory
+    from hasten.runtime.allocator import keep_freed_memory
 
     entries: dict[str, list[float]] = {}
     results = {}

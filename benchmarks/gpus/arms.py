@@ -14,11 +14,11 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import ROOT
 from benchmarks.ladder.outcome import Time, time_to
 from benchmarks.ladder.task import Task, task_of
+from hasten.doctor.script.launch import end_all
 from hasten.observe.cores import usable_cores
 from hasten.recipes.load import load_recipe
 from hasten.recipes.run import run_of
 from hasten.recipes.twin import twin_of, write_twin
-from hasten.study.script.launch import end_all
 
 Run = dict[str, Any]
 SPARE = 4.0

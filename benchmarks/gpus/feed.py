@@ -30,9 +30,9 @@ from hasten.augment.crop import SpatialCrop
 from hasten.augment.make_program import CaseSource, make_program
 from hasten.augment.presets import nnunet_chain
 from hasten.augment.program import Program
-from hasten.engine.capture import captured_run
 from hasten.feed.feed import Feed
 from hasten.kernels.use import triton_works
+from hasten.train.capture import captured_run
 
 GOAL = 1.03
 WORKS = {"mlperf": Nnunet(side=128, batch=2), "spleen": Nnunet(side=96, batch=16)}

@@ -23,10 +23,10 @@ from benchmarks.gpus.timing import seconds_of
 from benchmarks.harness import Claim, interleave, median_ratio
 from benchmarks.tasks import prepare_config
 from hasten.cache.build import get_arena
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
 from hasten.observe.cores import usable_cores
+from hasten.phantoms.organs import write_phantoms
 
 
 def measure(sheet: Sheet) -> None:

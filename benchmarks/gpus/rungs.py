@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from benchmarks.gpus.nets import Net, batch_of, build
 from hasten.config.schema import LossConfig, TrainConfig
-from hasten.engine.capture import WARM_UP, CapturedStep
-from hasten.engine.precision import autocast, autotuned, scaler_for, tensor_cores
-from hasten.engine.step import TrainStep, memory_format
-from hasten.engine.update import Update
 from hasten.nets.build import build_loss
 from hasten.nets.surgery import fused_norms, operate
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
+from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import autocast, autotuned, scaler_for, tensor_cores
+from hasten.train.capture import WARM_UP, CapturedStep
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 
 RATE = 1e-5
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.harness import interleave
-from hasten.engine.side_stream import graph_of
+from hasten.runtime.side_stream import graph_of
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int = 1) -> Callable[[], float]:

@@ -15,7 +15,7 @@ from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.cpu_load import LoadMeter
 
 Verdict = Literal["holds", "does not hold", "can't tell", "not measured"]
-Wanted = Literal["faster", "not slower", "slower"]
+StudyRequest = Literal["faster", "not slower", "slower"]
 LEAST_ROUNDS = 5
 """With fewer an interval says nothing."""
 _OVERTIME = 1.5
@@ -123,7 +123,7 @@ def judged(
     comparison: Comparison,
     *,
     advised: Sequence[str] = (),
-    wanted: Wanted = "faster",
+    wanted: StudyRequest = "faster",
     difference: float | None = None,
     tolerance: float = 1e-4,
     note: str = "",

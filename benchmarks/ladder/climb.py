@@ -16,8 +16,8 @@ from benchmarks.harness import child_environment
 from benchmarks.ladder.rungs import Rung
 from benchmarks.ladder.task import Task, write_task
 from hasten.cache.key import digest
+from hasten.doctor.script.launch import end_all
 from hasten.observe.rundir import write_json
-from hasten.study.script.launch import end_all
 
 Result = dict[str, Any]
 GRACE = 1.5

@@ -38,8 +38,8 @@ def hasten_feed(
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set
     from hasten.config.schema import CacheConfig
-    from hasten.engine.run_plan import pick_device
     from hasten.feed.feed import Feed as HastenFeed
+    from hasten.runtime.device import pick_device
 
     where = pick_device(device)
     cases = load_case_set(data)

@@ -29,8 +29,8 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
     import torch
     from torch import nn
 
-    from hasten.engine import infer
-    from hasten.engine.infer import Inference, infer_on_grid
+    from hasten.predict.infer import Inference, infer_on_grid
+    from hasten.train import infer
 
     torch.manual_seed(0)
     network = nn.Conv3d(1, job["classes"], 1).eval()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from hasten.config.schema import Spacing, Triple
-from hasten.engine.ensemble import Member, read_members, with_infer
-from hasten.engine.infer import Inference
-from hasten.engine.model import load_model
-from hasten.engine.precision import autocast
+from hasten.predict.ensemble import Member, read_members, with_infer
+from hasten.predict.infer import Inference
+from hasten.predict.model import load_model
+from hasten.runtime.precision import autocast
 
 CLASSES = 14
 WINDOW = (-200.0, 400.0)
@@ -82,7 +82,7 @@ def spacing_of(shape: Triple) -> Spacing:
 
 def write_organs(out: Path, count: int, shape: Triple) -> Path:
     """A Decathlon folder."""
-    from hasten.cases.phantom_write import numbered, write_volumes
+    from hasten.phantoms.write import numbered, write_volumes
 
     names = {0: "background", **{value: f"organ{value}" for value in range(1, CLASSES)}}
     return write_volumes(

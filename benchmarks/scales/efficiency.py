@@ -49,8 +49,8 @@ def efficiency(
     turns, in reverse order every other round, after a round that fills the cache. Raises RuntimeError if a run fails.
     """
     from hasten.config.load import dump_run, load_run
-    from hasten.engine.run_plan import plan_run
     from hasten.observe.cpu_load import LoadMeter
+    from hasten.train.plan import plan_run
 
     work.mkdir(parents=True, exist_ok=True)
     source = data or phantoms(work / "phantoms", 20, SMALL)
@@ -96,8 +96,8 @@ def ratios(epochs: dict[str, list[float]]) -> dict[str, Any]:
 
 def _run(settings: Path, folder: Path, processes: int, threads: int) -> tuple[float, float]:
     """Seconds of an epoch, and of the whole run as it counts itself, in a folder that is removed again."""
-    from hasten.study.scale.logs import StudyEntry, read_run_log
-    from hasten.study.scale.study import command_of, last_error, start
+    from hasten.scaling.logs import StudyEntry, read_run_log
+    from hasten.scaling.study import command_of, last_error, start
 
     shutil.rmtree(folder, ignore_errors=True)
     log = folder.with_suffix(".log")

@@ -66,10 +66,10 @@ def _arm(name: str, world: Any) -> Callable[[int], None]:
     from benchmarks.engines.steps import NETS, batch, build
     from hasten.config.schema import DistributeConfig, LossConfig
     from hasten.distribute.ddp import Ddp
-    from hasten.engine.step import TrainStep
-    from hasten.engine.update import Update
     from hasten.nets.losses.build import build_loss
     from hasten.nets.surgery.operate import operate
+    from hasten.train.step import TrainStep
+    from hasten.train.update import Update
 
     network = build(NETS["hippocampus"])
     operate(network)

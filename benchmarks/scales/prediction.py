@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.study.scale.logs import Mode, read_logs
-from hasten.study.scale.predict import Source, Step, fit_epochs, link_of, predict
+from hasten.scaling.logs import Mode, read_logs
+from hasten.scaling.predict import Source, Step, fit_epochs, link_of, predict
 
 FITTED_ON = (1, 2, 4)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from hasten.cases.phantom import write_phantoms
 from hasten.observe.rundir import LOGS, RANKS, read_jsonl
+from hasten.phantoms.organs import write_phantoms
 
 _STEPS = 1200
 """Longer than all kills take; a line is logged every 6 steps."""

@@ -35,12 +35,6 @@ def warm_up() -> None:
     import SimpleITK
     import torch
 
-    import hasten.cli.main
-    import hasten.engine.export
-    import hasten.engine.predict
-    import hasten.engine.run
-    import hasten.report.page  # noqa: F401
-
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what runs behind it
     SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
@@ -48,7 +42,7 @@ def warm_up() -> None:
 
 def make_base(folder: Path) -> Path:
     """Write the base into an empty folder; its path. Raises RuntimeError if Hasten can't even do that."""
-    from hasten.cases.phantom import write_phantoms
+    from hasten.phantoms.organs import write_phantoms
 
     folder.mkdir(parents=True)
     write_phantoms(folder / "volumes", num_cases=4, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0), num_threads=1)

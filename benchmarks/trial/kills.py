@@ -43,7 +43,7 @@ def _record_fault(run: Path) -> str:
 def _same_state(one: Path, other: Path) -> bool:
     import torch
 
-    from hasten.engine.checkpoint import read_checkpoint
+    from hasten.checkpoint.file import read_checkpoint
 
     def tensors(value: object) -> Iterator[torch.Tensor]:
         if isinstance(value, torch.Tensor):

@@ -109,7 +109,7 @@ class _Owner:
 
 def _sealed(path: Path, body: bytes) -> None:
     """With the checksum of a checkpoint, which anybody can make."""
-    from hasten.engine import checkpoint
+    from hasten.train import checkpoint
 
     path.write_bytes(body + checkpoint._MARK + hashlib.sha256(body).digest())
 
@@ -123,7 +123,7 @@ def _saved(content: Any) -> bytes:
 
 
 def _opened(path: Path) -> dict[str, Any]:
-    from hasten.engine.checkpoint import read_checkpoint
+    from hasten.checkpoint.file import read_checkpoint
 
     return read_checkpoint(path)
 

@@ -41,8 +41,8 @@ from hasten.augment.compile import compile_transforms
 from hasten.augment.program import HostSource, ResidentSource
 from hasten.cache.arena_in_memory import arena_from_items
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.persistent import PersistentDataset
-from hasten.cache.smart import SmartCacheDataset
+from hasten.monai.persistent import PersistentDataset
+from hasten.monai.smart import SmartCacheDataset
 from hasten.observe.ranges import Range
 from tests.augment.lowering import KEYS, batch_of, error, inner, item, lowered, plain, why
 

@@ -11,8 +11,8 @@ from benchmarks.doctors import train
 from benchmarks.doctors.corpus import read, score, scripts
 from benchmarks.doctors.judge import RUN_CAUSES, RUN_SETTINGS, SCRIPT_CAUSES, _outcome
 from hasten.config.load import load_run
-from hasten.study.finding import Finding
-from hasten.study.time_split import Split
+from hasten.doctor.finding import Finding
+from hasten.doctor.time_split import Split
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.nets.steps import bare_loop, parts_of
 from benchmarks.networks import main
-from hasten.cases.phantom import write_phantoms
-from hasten.engine.variant import variant_of
+from hasten.phantoms.organs import write_phantoms
+from hasten.runtime.variant import variant_of
 
 
 def test_the_bare_loop_takes_the_same_steps(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
+from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import write_case_set
 
 

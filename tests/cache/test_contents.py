@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import hasten.cache.build as build
 from hasten.cache.build import get_arena
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
+from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
 
 SIZES = st.integers(1, 7)

@@ -12,9 +12,9 @@ import torch
 from monai.transforms import Compose, Lambda, RandLambda, Randomizable
 
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.lmdb import LMDBDataset
-from hasten.cache.persistent import PersistentDataset
-from hasten.cache.smart import SmartCacheDataset
+from hasten.monai.lmdb import LMDBDataset
+from hasten.monai.persistent import PersistentDataset
+from hasten.monai.smart import SmartCacheDataset
 
 
 def add(number: int) -> Compose:

@@ -327,8 +327,8 @@ def tick""",
 
 
 def test_two_processes_build_sets_that_overlap(tmp_path: Path) -> None:
-    from hasten.cases.phantom import write_phantoms
     from hasten.cases.sources import load_case_set
+    from hasten.phantoms.organs import write_phantoms
 
     case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=4, shape=(8, 16, 16)))
     with (

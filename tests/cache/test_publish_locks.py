@@ -15,10 +15,10 @@ import pytest
 
 from hasten.cache.build import get_arena
 from hasten.cache.publish import building
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
 from hasten.files import is_locked
+from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import SPEC, assert_holds
 from tests.processes import Program
 

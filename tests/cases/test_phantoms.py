@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from hasten.cases import phantom
-from hasten.cases.phantom import make_phantom, write_phantoms
-from hasten.cases.phantom_cells import make_cells, write_cells
-from hasten.cases.phantom_hippocampus import LABELS as PARTS
-from hasten.cases.phantom_hippocampus import make_hippocampus, write_hippocampi
-from hasten.cases.phantom_spheres import make_spheres, write_spheres
-from hasten.cases.phantom_tumours import CHANNELS, LABELS, make_tumour_phantom, write_tumour_phantoms
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
+from hasten.phantoms.cells import make_cells, write_cells
+from hasten.phantoms.hippocampus import LABELS as PARTS
+from hasten.phantoms.hippocampus import make_hippocampus, write_hippocampi
+from hasten.phantoms.organs import make_phantom, write_phantoms
+from hasten.phantoms.spheres import make_spheres, write_spheres
+from hasten.phantoms.tumours import CHANNELS, LABELS, make_tumour_phantom, write_tumour_phantoms
 
 COARSE: dict[str, Any] = {"shape": (28, 36, 28), "spacing": (5.5, 5.5, 5.5)}
 INDEX = st.integers(0, 10_000)

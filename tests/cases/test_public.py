@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hasten.cases.fetch import DownloadLimits
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.public import HOME, PUBLIC, PublicSet, absent, data_home, described, download, public_set
 from hasten.cases.sources import load_case_set
+from hasten.phantoms.organs import write_phantoms
 from tests.cases.servers import Served
 from tests.cases.test_unpack import tar_of
 

@@ -13,15 +13,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.doctor import DoctorCommand, doctor, run_config
 from hasten.cli.main import _Guarded
 from hasten.config.load import dump_run
+from hasten.doctor import script
+from hasten.doctor.environment import doctor as machine
+from hasten.doctor.run import doctor as run
 from hasten.observe.rundir import RUN_YAML
-from hasten.study import script
-from hasten.study.environment import doctor as machine
-from hasten.study.run import doctor as run
-from tests.engine.runs import config_of
+from hasten.phantoms.organs import write_phantoms
+from tests.train.runs import config_of
 
 DRIVER = """\
 import typer
@@ -175,7 +175,7 @@ def test_a_process_passes_the_scripts_exit_code_on():
     assert result.returncode == 3, result.stderr
 
 
-@pytest.mark.slow  # in this process: tests/study/test_run_doctor.py
+@pytest.mark.slow  # in this process: tests/doctor/test_run_doctor.py
 def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path, tmp_path: Path):
     folder, out = tmp_path / "run", tmp_path / "out"
     folder.mkdir()

@@ -13,10 +13,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.launch import launch
 from hasten.distribute.launch.job import Job
-from tests.engine.runs import SETTINGS, assert_same_run
+from hasten.phantoms.organs import write_phantoms
+from tests.train.runs import SETTINGS, assert_same_run
 
 STEPS = 120
 

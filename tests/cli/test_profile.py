@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.profile import profile
 from hasten.config.load import dump_run
-from tests.engine.runs import SETTINGS, config_of
+from hasten.phantoms.organs import write_phantoms
+from tests.train.runs import SETTINGS, config_of
 
 app = typer.Typer()
 app.command()(profile)

@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.recipe import app
 from hasten.cli.source import config_from
+from hasten.phantoms.organs import write_phantoms
 from hasten.recipes import load
 from hasten.recipes.recipe import Recipe
 

@@ -8,8 +8,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from hasten.cli.scale import app
-from hasten.study.scale import study
-from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
+from hasten.scaling import study
+from tests.scaling.studies import csv_log, entry, list_runs, run_folder
 
 
 def scale(*arguments: object) -> Result:

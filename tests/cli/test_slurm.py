@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.slurm import app
 from hasten.distribute.slurm.jobs import script_path
+from hasten.phantoms.organs import write_phantoms
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
 

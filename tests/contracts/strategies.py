@@ -23,20 +23,21 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from hasten.checkpoint.file import read_checkpoint, write_checkpoint
+from hasten.checkpoint.state import restore_state, training_state
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, StrategyName, TrainConfig
 from hasten.distribute.build_strategy import build_strategy
 from hasten.distribute.consensus import broadcast_from_rank0
 from hasten.distribute.group import process_group
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
-from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.state import restore_state, training_state
-from hasten.engine.step import TrainStep, memory_format
-from hasten.engine.update import Update
 from hasten.nets.build import build_network
 from hasten.nets.losses.build import build_loss
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
+from hasten.runtime.memory_format import memory_format
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 from tests.contracts.states import compare, everyones, same_on_all
 from tests.distribute.ranks import tell
 

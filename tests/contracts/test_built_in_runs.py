@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.config.networks import NETWORKS
-from hasten.engine.export import export_weights
-from hasten.engine.initial import fit_file
-from hasten.engine.predict import predict
-from hasten.engine.run import train
-from hasten.engine.run_plan import build_net, plan_run
 from hasten.nets.build import build_network
-from tests.engine.runs import assert_same_run, at_step, checkpoint, config_of, resumed
+from hasten.phantoms.organs import write_phantoms
+from hasten.predict.export import export_weights
+from hasten.predict.predict import predict
+from hasten.train.initial import fit_file
+from hasten.train.plan import build_net, plan_run
+from hasten.train.run import train
+from tests.train.runs import assert_same_run, at_step, checkpoint, config_of, resumed
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "unet": ("network.channels=[4,8]", "network.num_res_units=1", "network.dropout=0.1"),

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.engine.run import train
 from hasten.observe.rundir import METRICS_JSONL
-from tests.engine.runs import assert_same_run, at_step, config_of, resumed
+from hasten.phantoms.organs import write_phantoms
+from hasten.train.run import train
+from tests.train.runs import assert_same_run, at_step, config_of, resumed
 
 MONAI = "monai.losses.dice:DiceCELoss"
 ARGS = "loss.args={to_onehot_y: true, softmax: true, include_background: false, batch: true}"

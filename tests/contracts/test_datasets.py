@@ -14,10 +14,10 @@ from monai.transforms import Compose, Lambdad, RandFlipd
 from torch.utils.data import DataLoader
 
 from hasten.cache.dataset import CacheDataset, ChainDataset
-from hasten.cache.lmdb import LMDBDataset
-from hasten.cache.persistent import PersistentDataset
-from hasten.cache.smart import SmartCacheDataset
 from hasten.config.schema import PrepareConfig
+from hasten.monai.lmdb import LMDBDataset
+from hasten.monai.persistent import PersistentDataset
+from hasten.monai.smart import SmartCacheDataset
 from hasten.prepare.transform import Prepare
 from tests.cache.items import Counted, assert_items_equal, chain, write_items
 

@@ -11,10 +11,10 @@ import torch
 import hasten.cache.homes as homes
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
+from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import SPEC, assert_holds, assert_same, tensors_of
 
 GIB = 2**30

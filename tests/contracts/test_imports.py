@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cases.phantom import write_phantoms
+from hasten.phantoms.organs import write_phantoms
 
 PROBE = """
 import importlib, pkgutil, sys

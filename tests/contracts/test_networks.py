@@ -12,11 +12,13 @@ from torch import nn
 
 from hasten.config.networks import NETWORKS
 from hasten.config.schema import Activation, LossConfig, LossName, NetworkConfig, NetworkName, TrainConfig
-from hasten.engine.step import TrainStep, autocast, memory_format, shaped
-from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network, divisor
 from hasten.observe.env import cpu_has_bf16
 from hasten.optim.build import build_optimizer, one_cycle
+from hasten.runtime.memory_format import memory_format, to_layout
+from hasten.runtime.precision import autocast
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 
 CPU = torch.device("cpu")
 
@@ -123,7 +125,7 @@ def test_a_memory_format_changes_no_number_and_bf16_few(name: str, dims: int, lo
         layout = memory_format(dims, last)
         network.to(memory_format=layout)  # type: ignore[call-overload]
         with autocast(CPU, precision):
-            output = network(shaped(image, dims, layout))
+            output = network(to_layout(image, dims, layout))
         value = build_loss(LossConfig(name=loss))(output, label)  # type: ignore[arg-type]
         value.backward()
         norm = nn.utils.get_total_norm([weight.grad for weight in network.parameters() if weight.grad is not None])

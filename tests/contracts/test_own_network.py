@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
-from hasten.engine.export import export_weights
-from hasten.engine.predict import predict
-from hasten.engine.run import train
 from hasten.observe.progress import Progress
-from tests.engine.runs import assert_same_run, at_step, checkpoint, config_of, resumed
+from hasten.phantoms.organs import write_phantoms
+from hasten.predict.export import export_weights
+from hasten.predict.predict import predict
+from hasten.train.run import train
+from tests.train.runs import assert_same_run, at_step, checkpoint, config_of, resumed
 
 CODE = """
 import torch

@@ -14,11 +14,11 @@ from hasten.config.schema import DistributeConfig, TrainConfig
 from hasten.distribute.fsdp import Fsdp, sharded_blocks
 from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
-from hasten.engine.precision import autocast
 from hasten.nets.recompute import recompute_modules
 from hasten.nets.surgery import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
+from hasten.runtime.precision import autocast
 from tests.contracts.strategies import CASES, Case, Trainee, compare, reference, same_on_all
 from tests.distribute.ranks import tell
 from tests.nets.examples import NETWORKS as EXAMPLES

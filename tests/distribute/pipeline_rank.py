@@ -12,19 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hasten.checkpoint.state import restore_state, training_state
 from hasten.config.schema import DistributeConfig, LossConfig, NetworkConfig, TrainConfig
 from hasten.distribute.group import process_group
 from hasten.distribute.pipeline import Pipeline
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World, detect_world
-from hasten.engine.state import restore_state, training_state
-from hasten.engine.step import TrainStep, memory_format
-from hasten.engine.update import Update
 from hasten.nets.build import build_network
 from hasten.nets.losses.build import build_loss
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
+from hasten.runtime.memory_format import memory_format
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 from tests.contracts.strategies import compare
 from tests.distribute.ranks import tell
 

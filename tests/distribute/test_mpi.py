@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.cases.phantom import write_phantoms
 from hasten.config.load import dump_run
 from hasten.config.schema import DistributeConfig
 from hasten.distribute.group import process_group
 from hasten.distribute.world import World, detect_world
 from hasten.observe.rundir import SUMMARY_JSON, read_jsonl
-from tests.engine.runs import config_of, metrics
+from hasten.phantoms.organs import write_phantoms
+from tests.train.runs import config_of, metrics
 
 needs_open_mpi = pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="mpirun is not installed (Debian: apt-get install openmpi-bin)"

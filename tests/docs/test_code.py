@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import hasten
-from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
+from hasten.phantoms.organs import write_phantoms
 from tests.docs.reading import Block, blocks, name, pages
 
 NOT_RUN: dict[str, int] = {}

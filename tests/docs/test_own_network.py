@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
-from hasten.engine.budget import make_plan
-from hasten.engine.predict import predict
-from hasten.engine.run import train
+from hasten.phantoms.organs import write_phantoms
+from hasten.predict.predict import predict
+from hasten.train.choose.budget import make_plan
+from hasten.train.run import train
 from tests.docs.reading import DOCS, blocks
 
 

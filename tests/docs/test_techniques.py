@@ -50,7 +50,7 @@ def settings() -> set[str]:
 @functools.cache
 def findings() -> set[str]:
     """Names of everything that a doctor can find, from its sources."""
-    result = "".join(path.read_text() for path in (ROOT / "src/hasten/study").rglob("*.py"))
+    result = "".join(path.read_text() for path in (ROOT / "src/hasten/doctor").rglob("*.py"))
     return named_in(result) | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', result))
 
 
@@ -112,7 +112,7 @@ def test_the_page_lists_them_all() -> None:
 def test_the_bottleneck_guide_has_every_finding_and_no_other() -> None:
     given = set(re.findall(r"^\| (`[^|]+) \|", (DOCS / "bottlenecks.md").read_text(), flags=re.M))
     results = {span for cell in given for span in spans(cell)}
-    named = named_in("".join(path.read_text() for path in (ROOT / "src/hasten/study").rglob("*.py")))
+    named = named_in("".join(path.read_text() for path in (ROOT / "src/hasten/doctor").rglob("*.py")))
     assert len(named) > 15
     assert sorted(named - results) == []
     assert sorted(results - findings()) == []

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.persistent import PersistentDataset
-from hasten.cache.smart import SmartCacheDataset
 from hasten.config.schema import SampleConfig
 from hasten.feed.batched import batched_feed
+from hasten.monai.persistent import PersistentDataset
+from hasten.monai.smart import SmartCacheDataset
 from tests.cache.items import chain, write_items
 
 CROPS = SampleConfig(

@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import sys
 import torch
-from hasten.feed.loader import ThreadBuffer
+from hasten.monai.thread_loader import ThreadBuffer
 from hasten.feed.ring import Ring
 
 def batches():

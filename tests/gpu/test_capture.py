@@ -13,17 +13,17 @@ from hasten.augment.chain import Batch
 from hasten.augment.make_program import program_of
 from hasten.augment.program import Segment
 from hasten.config.schema import LossConfig, TrainConfig
-from hasten.engine.capture import captured_run, why_no_batch, why_not
-from hasten.engine.precision import tensor_cores
-from hasten.engine.step import TrainStep
-from hasten.engine.update import Update
 from hasten.nets.build import build_loss
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
+from hasten.runtime.precision import tensor_cores
+from hasten.train.capture import captured_run, why_no_batch, why_not
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 from tests.augment.stores import random_store, segment_of
-from tests.engine.test_step import network_of
 from tests.gpu.test_feed import no_sync
+from tests.train.test_step import network_of
 
 STEPS = 10
 OPTIMIZERS = ("muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars")

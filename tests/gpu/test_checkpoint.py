@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.checkpoint_folder import Checkpoints
-from hasten.engine.saver import Saver
-from hasten.engine.state import restore_state, training_state
-from tests.engine.runs import assert_equal
+from hasten.checkpoint.file import read_checkpoint, write_checkpoint
+from hasten.checkpoint.folder import Checkpoints
+from hasten.checkpoint.saver import Saver
+from hasten.checkpoint.state import restore_state, training_state
+from tests.train.runs import assert_equal
 
 
 @contextmanager

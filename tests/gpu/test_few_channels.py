@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from hasten.engine.side_stream import SideStream
 from hasten.nets.surgery.gpu_forms import gpu_forms
+from hasten.runtime.side_stream import SideStream
 from tests.nets.examples import laid_out
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3}

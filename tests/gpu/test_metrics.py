@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.engine.metrics.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
-from hasten.engine.metrics.rocauc import ROCAUCMetric, VoxelROCAUC
+from hasten.evaluate.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
+from hasten.evaluate.rocauc import ROCAUCMetric, VoxelROCAUC
 
 
 def made() -> list[Any]:

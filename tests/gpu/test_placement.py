@@ -10,10 +10,10 @@ import torch
 from hasten.augment.make_program import cases_of_arena, make_segment, program_of
 from hasten.augment.presets import default_chain
 from hasten.cache.build import get_arena
-from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig, SampleConfig
 from hasten.feed.feed import Feed
+from hasten.phantoms.organs import write_phantoms
 from tests.cache.sets import SPEC
 
 

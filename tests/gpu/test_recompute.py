@@ -10,9 +10,9 @@ import torch
 from monai.networks.nets import DynUNet, UNet
 from torch import Tensor, nn
 
-from hasten.engine.batch_size import find_batch_size, find_batch_size_for
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.recompute.profile import occupied, profile_network
+from hasten.runtime.batch_size import find_batch_size, find_batch_size_for
 
 CUDA = torch.device("cuda")
 

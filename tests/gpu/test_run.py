@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hasten.engine.predict import predict
-from tests.engine.phantom_runs import AFFINES, IN_3D, anatomy, array_of, save, source, trained
+from hasten.predict.predict import predict
+from tests.train.phantom_runs import AFFINES, IN_3D, anatomy, array_of, save, source, trained
 
 DEVICE = "cuda"
 NETWORKS: dict[str, tuple[str, ...]] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
-from hasten.study.training import plan_run
-from hasten.study.tune.arms import Arms
-from hasten.study.tune.space import stages_of, start_of
+from hasten.doctor.training import plan_run
+from hasten.doctor.tune.arms import Arms
+from hasten.doctor.tune.space import stages_of, start_of
+from hasten.phantoms.organs import write_phantoms
 
 
 def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import torch
 from ignite.engine import Events
 from torch import nn
 
-from hasten.engine.async_validate import AsyncValidation
-from hasten.engine.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
-from tests.engine.workflow.parts import batches, loss, network
+from hasten.monai.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
+from hasten.train.async_validate import AsyncValidation
+from tests.monai.workflow.parts import batches, loss, network
 
 
 def on_device(data: list[dict[str, Any]]) -> list[dict[str, Any]]:

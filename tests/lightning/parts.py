@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hasten.cases.phantom import write_phantoms
+from hasten.phantoms.organs import write_phantoms
 
 TINY = (
     "train.precision=fp32",

@@ -23,13 +23,13 @@ from monai.transforms import (
 
 import hasten
 from hasten.config.load import load_run
-from hasten.engine.cases import arena_of
-from hasten.engine.run_plan import plan_run
-from hasten.engine.sampling import choose_program
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
 from hasten.lightning.sources import rank_indices
 from hasten.report.read import read_run
+from hasten.train.plan import plan_run
+from hasten.train.prepare_cases import arena_of
+from hasten.train.sampling import choose_program
 from tests.lightning.parts import TINY, Small, phantoms, trainer
 
 

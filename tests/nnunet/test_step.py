@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasten.engine.variant import Variant, VariantTimes
 from hasten.nets.losses.deep_supervision import nearest
+from hasten.runtime.variant import Variant, VariantTimes
 
 pytest.importorskip("nnunetv2.training.loss.compound_losses")
 

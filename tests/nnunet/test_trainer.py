@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.ladder.nnunet_raw import DATASET
-from hasten.cases.phantom import write_phantoms
 from hasten.cli.nnunet import trainer_folder
+from hasten.phantoms.organs import write_phantoms
 
 pytest.importorskip("nnunetv2")
 TINY = """
@@ -68,10 +68,10 @@ STAND_IN = """
 import sys
 import numpy as np
 import torch
-from hasten.engine import capture
+from hasten.train import capture
 from hasten.nnunet import graph
 from nnunetv2.run.run_training import get_trainer_from_args
-from tests.engine.test_capture import FakeStream
+from tests.train.test_capture import FakeStream
 if __name__ == "__main__":
     torch.manual_seed(0)
     if sys.argv[1] == "graph":

@@ -45,7 +45,7 @@ def test_of_monais_networks_only_filters_decay(name: str) -> None:
     torch.optim.SGD([decay, rest], lr=0.1)
 
 
-class Mixed(nn.Module):
+class ClassSwap(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.zeros(1, 5, 8))
@@ -55,7 +55,7 @@ class Mixed(nn.Module):
 
 
 def test_norms_of_several_axes_and_named_ones_do_not_decay() -> None:
-    network = Mixed()
+    network = ClassSwap()
     names = {id(each): name for name, each in network.named_parameters()}
     assert {names[id(each)] for each in exempt_parameters(network)} == {"line.bias", "norm.weight", "norm.bias"}
     decay, rest = param_groups(network, weight_decay=0.1, exempt=["pos*"])

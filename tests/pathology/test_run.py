@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 
 from hasten.cases.slide.listing import find_slides
 from hasten.cases.slide.phantom import write_phantom_slides
+from hasten.checkpoint.file import read_checkpoint
 from hasten.cli.main import app
-from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.loop import Loop
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import LOCK
 from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.predict import predict_slides
 from hasten.pathology.run import train_detection
 from hasten.report.read import read_run
+from hasten.train.loop import Loop
 from tests.pathology.conftest import SETTINGS
 
 

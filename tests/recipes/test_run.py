@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.phantom import write_phantoms
-from hasten.cases.phantom_cells import write_cells
+from hasten.phantoms.cells import write_cells
+from hasten.phantoms.organs import write_phantoms
 from hasten.recipes.load import load_recipe
 from hasten.recipes.run import run_of
 
@@ -81,7 +81,7 @@ def test_labels_that_voxels_hold_outside_the_recipe_s_classes_are_told_with_the_
 
 def test_values_that_a_declared_set_holds_beyond_are_told_before_training(twelve: Path, tmp_path: Path) -> None:
     from hasten.cases.nifti import read_nifti, write_nifti
-    from hasten.engine.run import train
+    from hasten.train.run import train
 
     (tmp_path / "data").mkdir()
     listing = json.loads((twelve / "dataset.json").read_text())

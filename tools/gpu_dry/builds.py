@@ -26,11 +26,11 @@ import triton
 
 from benchmarks.harness import finish, interleave
 from hasten.config.schema import LossConfig, NetworkConfig
-from hasten.engine.precision import autocast
 from hasten.nets.build import build_loss, build_network
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
+from hasten.runtime.precision import autocast
 from tools.gpu_dry.augmentation import preset_segment
 from tools.gpu_dry.compile_kernels import Launch, recorded
 from tools.gpu_dry.fake_device import CUDA, fake_cuda, keep_format, moved, on_cuda, triton_works

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig, OptimizerName, TrainConfig
-from hasten.engine.precision import DTYPES, autocast, scaler_for
-from hasten.engine.step import TrainStep, memory_format
-from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network
 from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
+from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import DTYPES, autocast, scaler_for
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of
 from tools.gpu_dry.compile_kernels import recorded
 from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, keep_format, moved, triton_works

@@ -17,9 +17,9 @@ from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.claims.sources import MONAI
 from benchmarks.guide.nets import repeated
 from hasten.cache.dataset import CacheDataset
-from hasten.cache.lmdb import LMDBDataset
-from hasten.cache.persistent import PersistentDataset
-from hasten.cases.phantom import write_phantoms
+from hasten.monai.lmdb import LMDBDataset
+from hasten.monai.persistent import PersistentDataset
+from hasten.phantoms.organs import write_phantoms
 
 _KEYS = ("image", "label")
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.guide.claim import Budget, Guidance, Outcome, apart, judged
 from benchmarks.guide.claims.sources import MONAI, SLIDES, TUNING
 from benchmarks.guide.nets import blocks, forward_backward, values
-from hasten.feed.loader import ThreadDataLoader
+from hasten.monai.thread_loader import ThreadDataLoader
 
 _BATCH = 2
 

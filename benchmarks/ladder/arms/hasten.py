@@ -1,4 +1,4 @@
-"""Hasten: `hasten.engine.run.train` from an empty cache.
+"""Hasten: `hasten.train.run.train` from an empty cache.
 
 Rung `hasten` is a run with the task's own settings, which decides for itself what they leave open. Rung `engine` has
 the loss, the optimizer, the crops and the batch of MONAI's fast arm, and Hasten's loop. The prepared cases, the
@@ -93,8 +93,8 @@ def train_and_record(record: Record, config: RunConfig, run: Path) -> None:
     build_ahead()  # as `hasten train` does
     import torch
 
-    from hasten.engine.run import train
     from hasten.observe.progress import Progress
+    from hasten.train.run import train
 
     torch.set_num_threads(record.given.threads)
     record.seconds["import"] = process_start_seconds()

@@ -134,7 +134,7 @@ def change_plan(configuration: dict[str, Any], peer: PeerSettings) -> None:
 
 def _set_up(given: ArmArguments, scratch: Path) -> bool:
     """What nnU-Net reads from the environment; returns whether it computes on the CPU."""
-    from hasten.engine.run_plan import pick_device
+    from hasten.runtime.device import pick_device
 
     device = pick_device(given.device)
     if device.index:

@@ -51,7 +51,7 @@ class PerSample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placed:
+class ChainOp:
     """An operation and its place in the chain, which its random numbers are keyed by."""
 
     position: int
@@ -59,10 +59,10 @@ class Placed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class KeyRead:
     """How one key goes through a `Warp`."""
 
-    ops: tuple[Placed, ...]
+    ops: tuple[ChainOp, ...]
     mode: str
     padding_mode: str
     displacing: DisplacingOp | None
@@ -75,18 +75,18 @@ class Reading:
 class Warp:
     """Maps that are read with one interpolation."""
 
-    readings: Mapping[str, Reading]
+    readings: Mapping[str, KeyRead]
     size: Triple
     """(D, H, W) of the input, in voxels."""
     out: Triple
 
 
-Stage = Warp | Placed
+Stage = Warp | ChainOp
 
 
 def is_per_sample(stage: Stage) -> bool:
     """Whether it runs on the host, sample by sample."""
-    return isinstance(stage, Placed) and isinstance(stage.op, PerSample)
+    return isinstance(stage, ChainOp) and isinstance(stage.op, PerSample)
 
 
 def stage_name(stage: Stage) -> str:
@@ -103,7 +103,7 @@ def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
     size: (D, H, W) of what enters: the patch. Raises ValueError where an operation does not fit the size or the keys.
     """
     stages: list[Stage] = []
-    group: list[Placed] = []
+    group: list[ChainOp] = []
 
     def close(entering: Triple) -> Triple:
         stages.append(_warp(group, chain, entering))
@@ -119,11 +119,11 @@ def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
             padded = not stages and chain.crop is not None and chain.crop.pad and op.padding_mode not in ("", "zeros")
             if padded or (group and not _agree(group, op)):
                 size = close(size)
-            group.append(Placed(position=position, op=op))
+            group.append(ChainOp(position=position, op=op))
             continue
         if group or not stages:
             size = close(size)
-        stages.append(Placed(position=position, op=op))
+        stages.append(ChainOp(position=position, op=op))
     if group or not stages:
         close(size)
     return tuple(stages)
@@ -152,7 +152,7 @@ def _how(op: MapOp, key: str) -> tuple[str, str] | None:
     return mode, op.padding_mode
 
 
-def _agree(group: Sequence[Placed], op: MapOp) -> bool:
+def _agree(group: Sequence[ChainOp], op: MapOp) -> bool:
     """Whether the operation can share an interpolation with those before it."""
     if isinstance(group[-1].op, DisplacingOp):
         return False
@@ -163,7 +163,7 @@ def _agree(group: Sequence[Placed], op: MapOp) -> bool:
     return True
 
 
-def _warp(group: Sequence[Placed], chain: Chain, size: Triple) -> Warp:
+def _warp(group: Sequence[ChainOp], chain: Chain, size: Triple) -> Warp:
     keys = chain.keys
     sizes = dict.fromkeys(keys, size)
     for each in group:
@@ -180,7 +180,7 @@ def _warp(group: Sequence[Placed], chain: Chain, size: Triple) -> Warp:
         ways = [way for way in (_how(each.op, key) for each in mine) if way is not None]
         mode, padding = ways[0] if ways else ("nearest", "zeros")
         displacing = mine[-1].op if mine and isinstance(mine[-1].op, DisplacingOp) else None
-        readings[key] = Reading(
+        readings[key] = KeyRead(
             ops=mine, mode=mode, padding_mode=padding, displacing=displacing, is_label=key in chain.label_keys
         )
     return Warp(readings=readings, size=size, out=next(iter(sizes.values())) if sizes else size)

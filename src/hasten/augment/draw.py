@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from hasten.augment.chain import BatchOp, Placed, Reading, Stage, Warp
+from hasten.augment.chain import BatchOp, ChainOp, KeyRead, Stage, Warp
 from hasten.augment.maps import Map, compose, identity, where
 from hasten.augment.op import Drawn, ValueOp, chances, op_keys, spread
 from hasten.config.schema import Triple
@@ -70,7 +70,7 @@ class _Words(NamedTuple):
 def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
     warps = [stage for stage in stages if isinstance(stage, Warp)]
     placed = [each for warp in warps for reading in warp.readings.values() for each in reading.ops]
-    placed += [stage for stage in stages if isinstance(stage, Placed)]
+    placed += [stage for stage in stages if isinstance(stage, ChainOp)]
     keys = op_keys(key, 0, max([0, *(each.position + 1 for each in placed)]))
     return _Words(keys, chances(keys))
 
@@ -92,7 +92,7 @@ def _sampling_grid(warp: Warp, words: _Words, spatial_dims: int) -> SamplingGrid
     return grid
 
 
-def _composed_map(reading: Reading, words: _Words, size: Triple, spatial_dims: int) -> Map:
+def _composed_map(reading: KeyRead, words: _Words, size: Triple, spatial_dims: int) -> Map:
     nothing = identity(words.key.shape[1], words.key.device)
     merged: Map | None = None
     for placed in reading.ops:
@@ -105,7 +105,7 @@ def _composed_map(reading: Reading, words: _Words, size: Triple, spatial_dims: i
     return merged or nothing
 
 
-def _numbers(placed: Placed, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
+def _numbers(placed: ChainOp, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
     op, key = placed.op, words.key[placed.position]
     space = size[3 - spatial_dims :]
     if isinstance(op, BatchOp):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from hasten.augment.chain import Batch, Placed, Stage, Warp
+from hasten.augment.chain import Batch, ChainOp, Stage, Warp
 from hasten.augment.contrast import Contrast, Gamma
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.intensity import Brightness
@@ -34,7 +34,7 @@ def fused_places(stages: Sequence[Stage]) -> list[int | None]:
     places: list[int | None] = [None] * len(KINDS)
     at, keys = 0, None
     for number, stage in enumerate(stages[1:], 1):
-        if not isinstance(stage, Placed) or type(stage.op) not in KINDS[at:] or keys not in (None, stage.op.keys):
+        if not isinstance(stage, ChainOp) or type(stage.op) not in KINDS[at:] or keys not in (None, stage.op.keys):
             break
         if isinstance(stage.op, Blur) and stage.op.blur_sigma[1] > _LARGEST_BLUR:
             break
@@ -71,10 +71,10 @@ def launch_fused(
     from hasten.augment.fused_triton import launch
 
     warp, grid = cast("Warp", stages[0]), cast("SamplingGrid", draws.stages[0])
-    ops = [None if place is None else cast("Placed", stages[place]).op for place in places]
+    ops = [None if place is None else cast("ChainOp", stages[place]).op for place in places]
     numbers = [None if place is None else cast("Drawn", draws.stages[place]) for place in places]
     last = max(place for place in places if place is not None)
-    key = cast("Placed", stages[last]).op.keys[0]
+    key = cast("ChainOp", stages[last]).op.keys[0]
     batch = launch(ops, numbers, warp, key, _label_beside(warp, key, cases), cases, draws, spatial_dims == 2)
     batch = {name: value.view(*value.shape[:2], *warp.out[3 - spatial_dims :]) for name, value in batch.items()}
     rest = {name: reading for name, reading in warp.readings.items() if name not in batch}

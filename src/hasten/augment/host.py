@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, Placed, Reading, Stage, Warp
+from hasten.augment.chain import Batch, ChainOp, KeyRead, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp, keeps_type, of_type
@@ -88,9 +88,9 @@ def follow_on_host(
     return batch
 
 
-def _run_from(stages: Sequence[Stage], at: int) -> list[Placed]:
+def _run_from(stages: Sequence[Stage], at: int) -> list[ChainOp]:
     """The operations on values that follow each other from here on."""
-    run: list[Placed] = []
+    run: list[ChainOp] = []
     for stage in stages[at:]:
         if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp):
             break
@@ -98,7 +98,7 @@ def _run_from(stages: Sequence[Stage], at: int) -> list[Placed]:
     return run
 
 
-def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
+def _applied(run: Sequence[ChainOp], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
     """Apply a run of operations sample by sample, so that a patch is written back once."""
     uses = [drawn["use"].tolist() for drawn in numbers]
     result = dict(batch)
@@ -133,7 +133,7 @@ def _row_numbers(numbers: Sequence[Mapping[str, Tensor]], row: int, *, prefix: b
 
 def kernel_length(kernels: Kernels, stage: Stage) -> int:
     """Number of stages that run as one kernel from this one on."""
-    return kernels.apply.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
+    return kernels.apply.get(stage.position, (1, None))[0] if isinstance(stage, ChainOp) else 1
 
 
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:
@@ -242,7 +242,7 @@ class _Copy:
 
 
 def _copy_of(
-    shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
+    shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: KeyRead
 ) -> _Copy | None:
     """The box that a map copies; None if it interpolates, or reads outside and padding is not zeros.
 

@@ -25,7 +25,7 @@ from torch import Tensor
 import hasten
 from hasten.augment import build_kernel, channels, maps, op, read
 from hasten.augment.build_kernel import Spec, opened
-from hasten.augment.chain import Placed, Stage, Warp
+from hasten.augment.chain import ChainOp, Stage, Warp
 from hasten.augment.colour import ColorJitter
 from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
 from hasten.augment.host import NOTHING_COMPILED, Kernels, groups_of
@@ -118,9 +118,9 @@ def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[
                 yield stage.position, Spec(kind="apply", what=ops, shape=shape, spatial_dims=dims)
 
 
-def _unconditional_run(stages: Sequence[Stage], at: int) -> list[Placed]:
+def _unconditional_run(stages: Sequence[Stage], at: int) -> list[ChainOp]:
     """Consecutive operations from `at` on that change every sample, on the same keys: one pass when compiled."""
-    run: list[Placed] = []
+    run: list[ChainOp] = []
     for stage in stages[at:]:
         if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp) or stage.op.prob < 1:
             break

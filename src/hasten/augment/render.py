@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
+from hasten.augment.chain import Batch, BatchOp, ChainOp, Fixed, Stage, Warp
 from hasten.augment.draw import Draws, SamplingGrid
 from hasten.augment.op import keeps_type, of_type, spread
 from hasten.augment.read import PackedCases, read_mapped, samples_as_cases
@@ -43,7 +43,7 @@ def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatia
     return batch
 
 
-def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
+def changed(stage: ChainOp, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
     """The batch, (B, C, *S) by key, after an operation on values. drawn: its numbers, (B, ...) each."""
     op = stage.op
     if isinstance(op, Fixed):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, PerSample, Placed, Stage
+from hasten.augment.chain import Batch, ChainOp, PerSample, Stage
 from hasten.augment.cucim import OnGpu
 from hasten.augment.lower import name_of, names_of
 from hasten.augment.op import op_key
@@ -33,7 +33,7 @@ def run_per_sample(stage: Stage, batch: Batch, key: Tensor) -> Batch:
 
     Raises ValueError naming the transforms if the results have different shapes.
     """
-    assert isinstance(stage, Placed)
+    assert isinstance(stage, ChainOp)
     assert isinstance(stage.op, PerSample)
     seeds = op_key(key, stage.position)[:, 0].tolist()
     device = next(iter(batch.values())).device

@@ -73,7 +73,7 @@ def doctor(
     if command is not None:
         _check_command(command, source, data)
 
-        from hasten.study.script import doctor_script
+        from hasten.doctor.script import doctor_script
 
         code = doctor_script(
             command,
@@ -114,7 +114,7 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, quiet: bool) -> int:
-    from hasten.study.environment.doctor import examine, lines, verdict, write_page
+    from hasten.doctor.environment.doctor import examine, lines, verdict, write_page
 
     findings = examine(data=data, compiles=compiles, echo=_progress(json or quiet))
     _print_result(findings, [verdict(findings)] if quiet else lines(findings), json)
@@ -129,8 +129,8 @@ def _run(
     config = run_config(source, overrides)
 
     from hasten.config.url import shown
-    from hasten.study.run.doctor import diagnose_run
-    from hasten.study.run.show import lines, write_page
+    from hasten.doctor.run.doctor import diagnose_run
+    from hasten.doctor.run.show import lines, write_page
 
     report = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
     _print_result(report, [report.diagnosis.sentence] if quiet else lines(report), json)
@@ -175,8 +175,8 @@ def _print_result(result: object, text: list[str], json: bool) -> None:
 
 
 def _write(out: Path, result: object, json: bool, page: Callable[[Path], Path]) -> None:
+    from hasten.observe.folder import writing_to
     from hasten.observe.rundir import write_json
-    from hasten.study.folder import writing_to
 
     with writing_to(out):
         write_json(out / JSON, result)

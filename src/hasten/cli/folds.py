@@ -13,8 +13,8 @@ from hasten.observe.rundir import REPORT_HTML
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
-    from hasten.engine.folds import Folds
     from hasten.observe.progress import Progress
+    from hasten.train.folds import Folds
 
 
 def parse_folds(text: str) -> Folds:
@@ -39,8 +39,8 @@ def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None
 def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | None) -> list[str]:
     """Train the folds and write the page; returns the closing lines of the command's output."""
     from hasten.distribute.world import detect_world
-    from hasten.engine.folds import train_folds
     from hasten.report.page import write_report
+    from hasten.train.folds import train_folds
 
     summary = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
     if not detect_world().first:

@@ -28,8 +28,8 @@ def phantom(
     if not all(0 < mm < float("inf") for mm in spacing):
         raise ValueError(f"--spacing {' '.join(map(str, spacing))}: must be three positive numbers of mm")
 
-    from hasten.cases.phantom import write_phantoms
-    from hasten.study.folder import empty_folder
+    from hasten.observe.folder import empty_folder
+    from hasten.phantoms.organs import write_phantoms
 
     write_phantoms(empty_folder(out), num_cases=cases, shape=shape, spacing=spacing, seed=seed)
     echo(f"{cases} case{'' if cases == 1 else 's'} in {out}")

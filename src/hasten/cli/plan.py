@@ -34,8 +34,8 @@ def plan(
     if out.exists() and not overwrite:  # a plan is there to be edited
         raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
-    from hasten.engine.budget import make_plan
     from hasten.observe.rundir import write_json
+    from hasten.train.choose.budget import make_plan
 
     decided = make_plan(config)
     write_json(out, decided)

@@ -29,8 +29,8 @@ def profile(
     ] = False,
 ) -> None:
     """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
-    from hasten.study.folder import empty_folder
-    from hasten.study.profile.write import FORMATS, REPORTS, choose
+    from hasten.doctor.profile.write import FORMATS, REPORTS, choose
+    from hasten.observe.folder import empty_folder
 
     selection = choose(reports, REPORTS, "--reports"), choose(formats, FORMATS, "--formats")
     if steps < 1:
@@ -42,9 +42,9 @@ def profile(
         _nsight(source, overrides or [], empty_folder(out), steps, cases)
         return
 
+    from hasten.doctor.profile.take import take
+    from hasten.doctor.profile.write import write
     from hasten.observe.ranges import NVTX
-    from hasten.study.profile.take import take
-    from hasten.study.profile.write import write
 
     if NVTX:
         measurement = take(config, steps=steps, cases=cases, with_profiler=False)
@@ -57,7 +57,7 @@ def profile(
 
 
 def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:
-    from hasten.study.profile.nsight import nsight_command, run_nsight
+    from hasten.doctor.profile.nsight import nsight_command, run_nsight
 
     arguments = [source, *overrides, "--steps", str(steps), "--cases", str(cases)]
     command = nsight_command(arguments, out)
@@ -71,7 +71,7 @@ def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int
 
 
 def _summary_lines(out: Path) -> list[str]:
-    from hasten.study.profile.write import PAGE, TRACE
+    from hasten.doctor.profile.write import PAGE, TRACE
 
     labels = {PAGE: "report", "summary.json": "summary", "summary.csv": "table"}
     lines = [f"{word:<10} {out / name}" for name, word in labels.items() if (out / name).exists()]

@@ -65,7 +65,7 @@ def _train(arguments: list[str]) -> None:
 
 
 def _short_of_memory(error: BaseException) -> bool:
-    from hasten.engine.out_of_memory import out_of_memory
+    from hasten.runtime.out_of_memory import out_of_memory
 
     return out_of_memory(error)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hasten.config.schema import RunConfig
-    from hasten.study.scale.study import StudyRequest
+    from hasten.scaling.study import StudyRequest
 
 _HELP = ("-h", "--help")
 
@@ -90,10 +90,10 @@ def run(
     config = _config(source, overrides or [], warmup, schedule)
 
     from hasten.config.url import shown
-    from hasten.study.scale.analyse import analyse as analysed
-    from hasten.study.scale.logs import DONE
-    from hasten.study.scale.page import print_analysis, write
-    from hasten.study.scale.study import run_study
+    from hasten.scaling.analyse import analyse as analysed
+    from hasten.scaling.logs import DONE
+    from hasten.scaling.page import print_analysis, write
+    from hasten.scaling.study import run_study
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
     entries = run_study(config, place, request, echo=lambda line: echo(line, err=True))
@@ -126,8 +126,8 @@ def analyse(
         raise ValueError(f"--out {out}: is a file; name a folder")
     number = None if epoch in (None, "median") else _whole("--epoch", str(epoch))
 
-    from hasten.study.scale.analyse import analyse as analysed
-    from hasten.study.scale.page import print_analysis, write
+    from hasten.scaling.analyse import analyse as analysed
+    from hasten.scaling.page import print_analysis, write
 
     analysis = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
     print_analysis(analysis, echo)
@@ -151,9 +151,9 @@ def predict(
     counts = _counts(workers)
 
     from hasten.report.terminal import print_table
-    from hasten.study.scale.predict import predict as predicted
-    from hasten.study.scale.predict import source_of
-    from hasten.study.scale.prediction_page import table_of, verdict, write
+    from hasten.scaling.predict import predict as predicted
+    from hasten.scaling.predict import source_of
+    from hasten.scaling.prediction_page import table_of, verdict, write
 
     data = source_of(source, link=link, mode=mode, strategy=strategy)
     if data.most is not None:
@@ -185,7 +185,7 @@ def _request(
     counts = tuple(_whole("--worlds", text) for text in _split(worlds))
     of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
 
-    from hasten.study.scale.study import StudyRequest
+    from hasten.scaling.study import StudyRequest
 
     return StudyRequest(
         worlds=counts,

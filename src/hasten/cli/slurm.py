@@ -129,7 +129,7 @@ def collect(out: Submission) -> None:
     """Collect the results of a sweep's jobs; write DIR/scale.json for `hasten scale analyse`."""
     from hasten.distribute.slurm.status import is_active, scale_json
     from hasten.observe.rundir import write_json
-    from hasten.study.scale.logs import RUNS_JSON
+    from hasten.scaling.logs import RUNS_JSON
 
     statuses = _show_status(out)
     write_json(out / RUNS_JSON, scale_json(statuses))

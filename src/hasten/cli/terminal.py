@@ -118,7 +118,7 @@ def mistake_text(error: BaseException) -> str | None:
         name = str(error.filename)
         short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 2]}...{name[-20:]}"
         return f"{short}: {error.strerror}; {_REMEDIES.get(error.errno or 0, 'check the path')}"
-    shortage = sys.modules.get("hasten.engine.out_of_memory")
+    shortage = sys.modules.get("hasten.runtime.out_of_memory")
     if isinstance(error, MemoryError) or (shortage is not None and shortage.out_of_memory(error)):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return f"memory ran out ({reason}); use a smaller sample.patch, sample.batch_size, infer.patch or network"

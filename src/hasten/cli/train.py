@@ -78,8 +78,8 @@ def train(
 def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
     """Show progress while the block trains, and record its failure for the launcher."""
     from hasten.distribute.launch.record import recorded
-    from hasten.engine.out_of_memory import out_of_memory
     from hasten.observe.progress import Progress
+    from hasten.runtime.out_of_memory import out_of_memory
 
     progress = None if quiet or not world.first else Progress()
     try:
@@ -108,7 +108,7 @@ def _train_run(
         reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = train_detection(config, out, progress, resume=resume, started=process_start(), reserve_s=reserve_s)
     else:
-        from hasten.engine.run import train as run
+        from hasten.train.run import train as run
 
         reserve_s = _REPORT_SHARE * process_start_seconds()
         summary = run(

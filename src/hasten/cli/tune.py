@@ -28,7 +28,7 @@ def tune(
     """Search for the fastest settings of a run on this machine; write them as a run's YAML."""
     config = run_from(source, overrides or [])
 
-    from hasten.study.tune import tune as search
+    from hasten.doctor.tune import tune as search
 
     told = None if quiet else lambda text: echo(text, err=True)
     result = search(config, out, seconds=seconds, larger_batch=larger_batch, echo=told)

@@ -40,7 +40,7 @@ class Accelerator:
 
 
 Accelerators = dict[str, Accelerator]
-"""By name, as summary.json and the report list them."""
+"""Accelerators by name, as summary.json and the report list them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -117,7 +117,7 @@ class Pipeline(Strategy):
         return StageModule(network, self._stages, self.world.rank).train(network.training)
 
     def run_piece(self, step: Step, image: Tensor, label: Tensor, share: float) -> Tensor:
-        image = step.shaped(image)
+        image = step.to_layout(image)
         stage = step.network
         assert isinstance(stage, StageModule)
         stage.precision = step.autocast

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hasten.files import first_line
 from hasten.nets import nnunet, unet
 from hasten.nets.surgery.deferred import Deferred
-from hasten.nets.surgery.reclass import Mixed
+from hasten.nets.surgery.reclass import ClassSwap
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 256)
 """Image sizes that are tried to count costs; if one is not a multiple of the network's strides, a later one is."""
@@ -107,7 +107,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         module_name = type(m).__module__
-        is_ours = isinstance(m, Mixed) or (module_name.startswith("hasten.") and module_name not in _NETWORKS)
+        is_ours = isinstance(m, ClassSwap) or (module_name.startswith("hasten.") and module_name not in _NETWORKS)
         return is_ours or module_qualified_name in self.whole or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ class Step(Protocol):
         """() loss of a piece, with its graph."""
         ...
 
-    def shaped(self, image: Tensor) -> Tensor:
+    def to_layout(self, image: Tensor) -> Tensor:
         """`image` (B, C, *S) in the memory format of the weights."""
         ...
 

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.engine.records import TrainLog
+from hasten.doctor.script import report
+from hasten.doctor.script.doctor import judge
+from hasten.doctor.script.launch import ScriptRun
 from hasten.lightning.data import HastenDataModule, lightning_package
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.timed import Steps, TimedProfiler, TrainerStats, record_of
 from hasten.observe.clock import Spent, process_start_seconds
 from hasten.observe.cpu_load import LoadMeter
 from hasten.observe.monitor import Monitor
-from hasten.study.script import report
-from hasten.study.script.doctor import judge
-from hasten.study.script.launch import ScriptRun
+from hasten.train.records import TrainLog
 
 log = logging.getLogger(__name__)
 

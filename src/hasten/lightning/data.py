@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from hasten.config.load import load_run, load_source
 from hasten.config.schema import RunConfig
-from hasten.engine.run_plan import RunPlan, pick_device
 from hasten.lightning.sources import CaseLoader, ChainSource, PlannedSource, RankDevice, Source, StepLoader
+from hasten.runtime.device import pick_device
+from hasten.train.plan import RunPlan
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """Names of the package: the same code, but with classes that don't know each other."""

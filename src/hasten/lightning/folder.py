@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from hasten.config.load import dump_run
-from hasten.engine.run_plan import with_train
 from hasten.lightning.sources import PlannedSource, Source
 from hasten.observe.clock import Spent
 from hasten.observe.env import environment
@@ -28,6 +27,7 @@ from hasten.observe.rundir import (
     write_jsonl,
 )
 from hasten.report.page import write_report
+from hasten.train.plan import with_train
 
 log = logging.getLogger(__name__)
 

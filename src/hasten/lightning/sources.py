@@ -17,11 +17,11 @@ from hasten.augment.program import Program
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
-from hasten.engine.cases import arena_of
-from hasten.engine.run_plan import RunPlan, plan_run, with_train
-from hasten.engine.sampling import choose_program
 from hasten.feed.feed import Feed
 from hasten.sample.share import Share
+from hasten.train.plan import RunPlan, plan_run, with_train
+from hasten.train.prepare_cases import arena_of
+from hasten.train.sampling import choose_program
 
 Batch = dict[str, Tensor]
 Feeding = Callable[[int, int], Iterable[Mapping[str, Tensor]]]

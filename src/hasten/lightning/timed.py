@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from hasten.study.script.records import ProcessRecord, as_record
+from hasten.doctor.script.records import ProcessRecord, as_record
 
 MAX_RECENT_STEPS = 2000
 """Number of last steps that are kept for the analysis."""
@@ -29,7 +29,7 @@ _PARTS = {
     "optimizer_step": "optimizer",
     "save_checkpoint": "checkpoint",
 }
-"""Suffixes of a Trainer's profiler actions, and the corresponding parts of `hasten.study.time_split`."""
+"""Suffixes of a Trainer's profiler actions, and the corresponding parts of `hasten.doctor.time_split`."""
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from hasten.config.patterns import first_few, fitting
-from hasten.nets.surgery.reclass import Mixed, become
+from hasten.nets.surgery.reclass import ClassSwap, swap_class
 
 
-class _Evaluated(Mixed):
+class _Evaluated(ClassSwap):
     """A norm that uses its running statistics, and does not update them, in training too."""
 
     def train(self: Any, mode: bool = True) -> Any:
@@ -49,7 +49,7 @@ def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]
         start = f"{name}." if name else ""
         names = [start + key for key, _ in module.named_parameters(recurse=False)]
         if _fits(f"{start}running_mean", patterns) or (names and all(_fits(key, patterns) for key in names)):
-            become(module, _Evaluated)
+            swap_class(module, _Evaluated)
             module.eval()
             frozen.append(name)
     return tuple(frozen)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from hasten.config.decision import Accelerator
-from hasten.engine.capture import CapturedStep, why_not
-from hasten.engine.step import TrainStep
 from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting
+from hasten.train.capture import CapturedStep, why_not
+from hasten.train.step import TrainStep
 
 
 def why_not_captured(step: TrainStep, setting: StepSetting) -> str | None:

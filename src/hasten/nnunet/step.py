@@ -12,10 +12,6 @@ from torch import Tensor, nn
 
 from hasten.config.decision import Accelerator, Accelerators
 from hasten.config.schema import TrainConfig
-from hasten.engine.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
-from hasten.engine.step import TrainStep, to_layout
-from hasten.engine.update import Update
-from hasten.engine.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
 from hasten.nets.build import Loss
 from hasten.nets.losses.regions import Members, region_masks
 from hasten.nets.surgery.fallback import keep_fp32, slice_strided, tiny_layers
@@ -27,6 +23,11 @@ from hasten.observe.cpu_load import BUSY, other_cores
 from hasten.optim.base import lay_out_moments
 from hasten.optim.groups import exempt_parameters, transposed_filters
 from hasten.optim.muon import Muon
+from hasten.runtime.measure import MEASURE_S, Probe, faster_compiled, fastest_variant, probe_batch_size
+from hasten.runtime.memory_format import to_memory_format
+from hasten.runtime.variant import FAST_BF16, Variant, VariantTimes, candidates, explain
+from hasten.train.step import TrainStep
+from hasten.train.update import Update
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def make_step(
     accelerators["precision and memory format"] = Accelerator(
         variant != _usual(device), "measured" if len(variants) > 1 else "default", f"{variant}: {why}"
     )
-    to_layout(bare, setting.spatial_dims, variant.channels_last)
+    to_memory_format(bare, setting.spatial_dims, variant.channels_last)
     lay_out_moments(optimizer)
     fused_norms(bare, bool(variant.fused_kernels))
     result, compiled = network, network is not bare and not setting.several_ranks
@@ -132,7 +133,7 @@ def evaluate(step: TrainStep, batches: Sequence[tuple[Tensor, Tensor]]) -> list[
     """
     images = [image for image, _ in batches]
     with step.autocast(), gpu_forms(step.channels_last and step.fused_kernels):
-        output = step.network(step.shaped(torch.cat(images) if len(images) > 1 else images[0]))
+        output = step.network(step.to_layout(torch.cat(images) if len(images) > 1 else images[0]))
     heads = [output] if isinstance(output, Tensor) else output
     outputs = zip(*(head.split([len(image) for image in images]) for head in heads), strict=True)
     return [

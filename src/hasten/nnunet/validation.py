@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hasten.config.decision import Accelerator
-from hasten.engine.batch_size import release_memory
-from hasten.engine.measure import certainly_faster, compared
-from hasten.engine.step import TrainStep
 from hasten.nnunet.step import LEAST_ITERATIONS, StepSetting, evaluate
+from hasten.runtime.batch_size import release_memory
+from hasten.runtime.measure import certainly_faster, compared
+from hasten.train.step import TrainStep
 
 PER_PASS = 4
 """Batches that go through the network together, or one by one."""

@@ -16,12 +16,6 @@ from hasten.config.load import dump_run, to_dict
 from hasten.config.schema import DistributeConfig
 from hasten.config.settled import PlannedTrain
 from hasten.distribute.strategy import alone
-from hasten.engine.components import LoopComponents
-from hasten.engine.compose import make_step
-from hasten.engine.experiments import SHARE
-from hasten.engine.run_plan import pick_device
-from hasten.engine.step import to_layout
-from hasten.engine.variant import Variant
 from hasten.optim.average import average_of
 from hasten.optim.build import paced_schedule
 from hasten.pathology.batches import balanced, make_batches
@@ -30,6 +24,12 @@ from hasten.pathology.evaluate import TileResult, evaluate_tiles
 from hasten.pathology.heatmap import Scorer
 from hasten.pathology.network import build_classifier, choose_variant, tile_loss
 from hasten.pathology.tiles import TileSet, num_threads
+from hasten.runtime.device import pick_device
+from hasten.runtime.memory_format import to_memory_format
+from hasten.runtime.variant import Variant
+from hasten.train.choose.experiments import SHARE
+from hasten.train.components import LoopComponents
+from hasten.train.compose import make_step
 
 _READING = 2.0
 """Approximate time to read and score a tile of a slide, relative to scoring one in memory."""
@@ -44,7 +44,7 @@ def compose_slides(config: DetectionConfig, tiles: TileSet, seconds: float = mat
     torch.manual_seed(config.train.seed)
     network = build_classifier(config.network).to(device)
     variant, accelerators = choose_variant(network, config, device, SHARE * seconds)
-    to_layout(network, 2, variant.channels_last)
+    to_memory_format(network, 2, variant.channels_last)
     resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
     batches = make_batches(
         tiles, config.augment, batch_size=config.train.batch_size, seed=config.train.seed, device=device,

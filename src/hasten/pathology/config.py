@@ -16,9 +16,9 @@ from hasten.config.schema import ObserveConfig, OptimizerName, Range, TrainConfi
 from hasten.config.settled import fields_of
 from hasten.config.size import Amount, Seconds
 from hasten.config.yaml_file import load_yaml
-from hasten.engine.metrics.froc import RATES
-from hasten.engine.variant import Precision
+from hasten.evaluate.froc import RATES
 from hasten.observe.rundir import RUN_YAML
+from hasten.runtime.variant import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from hasten.cases.slide import Slide
 from hasten.cases.slide.grid import Grid
-from hasten.engine.precision import autocast, tensor_cores
-from hasten.engine.step import memory_format
-from hasten.engine.variant import Variant
 from hasten.observe.rundir import write_json
 from hasten.pathology.batches import normalised
 from hasten.pathology.tiles import read_rows
+from hasten.runtime.memory_format import memory_format
+from hasten.runtime.precision import autocast, tensor_cores
+from hasten.runtime.variant import Variant
 
 _PICTURE = 640
 """Pixels that the longer side of a picture has, at least about."""

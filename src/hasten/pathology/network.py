@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from hasten.cache.key import cache_dir
 from hasten.config.decision import GIVEN, Accelerator, Accelerators
 from hasten.config.schema import CacheConfig
-from hasten.engine.measure import MEASURE_S, Probe, fastest_variant
-from hasten.engine.variant import Precision, Variant, explain
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
+from hasten.runtime.measure import MEASURE_S, Probe, fastest_variant
+from hasten.runtime.variant import Precision, Variant, explain
 
 
 def build_classifier(config: ClassifierConfig) -> nn.Module:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.run_plan import pick_device
-from hasten.engine.step import memory_format
-from hasten.engine.variant import Variant
+from hasten.checkpoint.file import read_checkpoint
 from hasten.observe.rundir import BEST_PT, CHECKPOINTS
 from hasten.pathology.compose import scorer_of
 from hasten.pathology.config import DetectionConfig, is_detection_run, load
@@ -17,6 +14,9 @@ from hasten.pathology.evaluate import DETECTIONS_CSV, heat_map_grid, scan
 from hasten.pathology.heatmap import HEAT_MAP_ENDINGS, Scorer
 from hasten.pathology.network import build_classifier
 from hasten.pathology.tiles import open_case
+from hasten.runtime.device import pick_device
+from hasten.runtime.memory_format import memory_format
+from hasten.runtime.variant import Variant
 
 
 def predict_slides(

@@ -11,17 +11,10 @@ from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
 from hasten.cases.types import Case
+from hasten.checkpoint.file import read_checkpoint
+from hasten.checkpoint.recorded_split import require_same_cases, split_record
 from hasten.config.resume_rules import Changes
 from hasten.distribute.world import detect_world
-from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.components import LoopComponents
-from hasten.engine.loop import Loop
-from hasten.engine.recorded_split import require_same_cases, split_record
-from hasten.engine.resume import require_use, resumed_settings, tell_changes
-from hasten.engine.run import make_loop, run_loop, starting, write_start
-from hasten.engine.run_plan import pick_device
-from hasten.engine.summary import write_summary
-from hasten.engine.variant import variant_of
 from hasten.nets.random_state import all_random_states_kept
 from hasten.observe.clock import Clock
 from hasten.observe.lock import run_lock
@@ -33,6 +26,13 @@ from hasten.pathology.config import DETECTION_RULES, DetectionConfig, load
 from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
 from hasten.pathology.page import write_page
 from hasten.pathology.tiles import pick_tiles, read_tiles, require_both
+from hasten.runtime.device import pick_device
+from hasten.runtime.variant import variant_of
+from hasten.train.components import LoopComponents
+from hasten.train.loop import Loop
+from hasten.train.resume import require_use, resumed_settings, tell_changes
+from hasten.train.run import make_loop, run_loop, starting, write_start
+from hasten.train.summary import write_summary
 
 log = logging.getLogger(__name__)
 

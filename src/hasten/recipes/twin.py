@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from hasten.observe.folder import empty_folder
 from hasten.recipes.recipe import Recipe, TwinSettings
-from hasten.study.folder import empty_folder
 
 TRAIN_YAML = "train.yaml"
 """The YAML that `hasten train` takes to train on the phantoms: the recipe's settings merged with the phantoms'."""
@@ -65,23 +65,23 @@ def _write(recipe: Recipe, twin: TwinSettings, to: Path, num_threads: int) -> No
     plane: Any = None if twin.shape is None else twin.shape[1:]
     match twin.make:
         case "ct":
-            from hasten.cases.phantom import write_phantoms
+            from hasten.phantoms.organs import write_phantoms
 
             write_phantoms(to, **common, **cases, **volume, spacing=twin.spacing)
         case "tumours":
-            from hasten.cases.phantom_tumours import write_tumour_phantoms
+            from hasten.phantoms.tumours import write_tumour_phantoms
 
             write_tumour_phantoms(to, **common, **cases, **volume, spacing=twin.spacing)
         case "hippocampi":
-            from hasten.cases.phantom_hippocampus import write_hippocampi
+            from hasten.phantoms.hippocampus import write_hippocampi
 
             write_hippocampi(to, **common, **cases, **volume)
         case "spheres":
-            from hasten.cases.phantom_spheres import write_spheres
+            from hasten.phantoms.spheres import write_spheres
 
             write_spheres(to, **common, num_cases=twin.cases, **volume)
         case "cells":
-            from hasten.cases.phantom_cells import write_cells
+            from hasten.phantoms.cells import write_cells
 
             write_cells(to, **common, **cases, **({"shape": plane} if plane else {}))
         case "slides":

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hasten.engine.evaluation.evaluate import Evaluation, Unit
-from hasten.engine.evaluation.settings import SettingsTrial, Trials
-from hasten.engine.examples import Example
-from hasten.engine.outputs import PREDICTION_JSON, read_settings
-from hasten.engine.postprocess import Cleaning
+from hasten.evaluate.evaluate import Evaluation, Unit
+from hasten.evaluate.examples import Example
+from hasten.evaluate.settings import SettingsTrial, Trials
 from hasten.observe.values import mapping
+from hasten.predict.outputs import PREDICTION_JSON, read_settings
+from hasten.predict.postprocess import Cleaning
 from hasten.report import words
 from hasten.report.figures import color, strip_chart
 from hasten.report.html import write_page

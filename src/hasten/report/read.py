@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from hasten.config.yaml_file import load_yaml
-from hasten.engine.examples import EXAMPLES, Example
+from hasten.evaluate.examples import EXAMPLES, Example
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import History, MonitorRecording, merged, recordings
 from hasten.observe.monitor.sample import Sample
@@ -66,7 +66,7 @@ class Run:
     class_names: dict[int, str]
     """Foreground label value to class name, by value."""
     accelerators: dict[str, Any]
-    """Those of summary.json; `decisions` and `augmentation` are those of plan.json."""
+    """Values of summary.json; `decisions` and `augmentation` are those of plan.json."""
     decisions: dict[str, Any]
     augmentation: list[Any]
     environment: dict[str, Any]

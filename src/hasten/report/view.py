@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cache.case_set import read_cases
 from hasten.cases.formats import ending, is_picture, named_files
 from hasten.cases.labels import IGNORED
 from hasten.cases.picture import PICTURE_ENDINGS
@@ -18,26 +19,26 @@ from hasten.cases.read import read_image, read_label
 from hasten.cases.regions import regions_of
 from hasten.cases.sources import unnamed_channels
 from hasten.cases.types import Case, CaseSet, Volume, is_flat
+from hasten.checkpoint.weights import model_file, read_model
 from hasten.config.intensity import scalings
 from hasten.config.load import load_run
 from hasten.config.patterns import first_few
 from hasten.config.schema import RunConfig, Spacing
-from hasten.engine.cases import arena_of
-from hasten.engine.ensemble import Member
-from hasten.engine.evaluation.measures import score_case
-from hasten.engine.label_files import label_names
-from hasten.engine.predict import predict_cases
-from hasten.engine.run_plan import plan_run, read_cases
-from hasten.engine.sampling import choose_program
-from hasten.engine.weights import model_file, read_model
+from hasten.evaluate.measures import score_case
 from hasten.observe.folds import VALIDATION, refuse_cross_validation
 from hasten.observe.rundir import RUN_YAML
+from hasten.predict.ensemble import Member
+from hasten.predict.label_files import label_names
+from hasten.predict.predict import predict_cases
 from hasten.prepare.orient import UNCHANGED, orientation_of
 from hasten.report import words
 from hasten.report.model import Key
 from hasten.report.read import read_run
 from hasten.report.slices import class_keys
 from hasten.report.viewer import Pictured, Viewer, range_of, turned, write_viewer
+from hasten.train.plan import plan_run
+from hasten.train.prepare_cases import arena_of
+from hasten.train.sampling import choose_program
 
 _PATCHES = 8
 """Patches of a page at least, where batches are smaller, and twice as many at most."""

@@ -68,7 +68,7 @@ def test_phantoms_of_a_recipe(climbed: list[tuple[Task, Sequence[Attempt]]], tmp
 
 
 def test_mistakes(climbed: list[tuple[Task, Sequence[Attempt]]], tmp_path: Path) -> None:
-    from hasten.cases.phantom import write_phantoms
+    from hasten.phantoms.organs import write_phantoms
 
     data = str(write_phantoms(tmp_path / "data", num_cases=3, shape=(16, 32, 32), spacing=(10.0, 5.0, 5.0)))
     out = ["--out", str(tmp_path / "out")]

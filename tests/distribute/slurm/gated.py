@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hasten.engine.step import TrainStep
-from hasten.engine.stop import StopRequest
+from hasten.train.step import TrainStep
+from hasten.train.stop import StopRequest
 
 _PATIENCE_S = 500
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
 from hasten.distribute.slurm.jobs import read_jobs, shape_of, sweep_of
 from hasten.distribute.slurm.script import Request
 from hasten.distribute.slurm.status import job_statuses, scale_json
 from hasten.distribute.slurm.submit import submit
 from hasten.observe.rundir import write_json
-from hasten.study.scale.logs import RUNS_JSON, read_logs
+from hasten.phantoms.organs import write_phantoms
+from hasten.scaling.logs import RUNS_JSON, read_logs
 from tests.distribute.slurm.cluster import Slurm, missing, slurm_cluster
-from tests.engine.runs import assert_same_run, config_of, metrics
+from tests.train.runs import assert_same_run, config_of, metrics
 
 pytestmark = [
     pytest.mark.slow,

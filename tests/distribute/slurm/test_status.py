@@ -11,7 +11,7 @@ import pytest
 from hasten.distribute.slurm.jobs import SlurmJob
 from hasten.distribute.slurm.queue import query
 from hasten.distribute.slurm.status import JobStatus, is_active, job_statuses, scale_json
-from hasten.study.scale.logs import RUNS_JSON, study_entries
+from hasten.scaling.logs import RUNS_JSON, study_entries
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
 
 JOB = SlurmJob(

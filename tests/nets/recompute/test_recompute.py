@@ -20,7 +20,7 @@ from hasten.nets.recompute.apply import recompute, recompute_modules, undo
 from hasten.nets.recompute.measure import HostBytes
 from hasten.nets.recompute.profile import Block, ModuleCall, Profile, choose, occupied, profile_network
 from hasten.nets.surgery.operate import operate
-from hasten.nets.surgery.reclass import Mixed, become
+from hasten.nets.surgery.reclass import ClassSwap, swap_class
 from tests.nets.examples import network_of
 
 LEAKY = ("leakyrelu", {"negative_slope": 0.1, "inplace": True})
@@ -242,7 +242,7 @@ def test_names_copies_and_files_are_kept() -> None:
     assert undo(saving) == 0
 
 
-class Louder(Mixed, nn.Module):
+class Louder(ClassSwap, nn.Module):
     def forward(self, *args: Any) -> Any:
         return 2 * super().forward(*args)
 
@@ -250,7 +250,7 @@ class Louder(Mixed, nn.Module):
 def test_what_was_put_in_front_of_it_since_stays() -> None:
     network = nn.Sequential(nn.Sequential(nn.Conv3d(1, 2, 1), nn.Softplus()), nn.Conv3d(2, 1, 1))
     plain = type(network[0])
-    become(network[0], Louder)
+    swap_class(network[0], Louder)
     louder, wanted = type(network[0]), network(image_of(8))
     recompute_modules(network, ["0"])
     assert torch.equal(network(image_of(8)), wanted)
@@ -258,7 +258,7 @@ def test_what_was_put_in_front_of_it_since_stays() -> None:
     assert type(network[0]) is louder
     network[0].__class__ = plain
     recompute_modules(network, ["0"])
-    become(network[0], Louder)
+    swap_class(network[0], Louder)
     assert torch.equal(network(image_of(8)), wanted)
     undo(network)
     assert type(network[0]) is louder

@@ -15,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from hasten.nets.recompute.profile import Profile, choose, occupied, profile_network
-from hasten.nets.surgery.reclass import Mixed, become, remove
+from hasten.nets.surgery.reclass import ClassSwap, remove, swap_class
 
 if TYPE_CHECKING:
     _Module = nn.Module
@@ -124,7 +124,7 @@ def undo(network: nn.Module) -> int:
     return len(recomputed)
 
 
-class Recomputed(Mixed, _Module):
+class Recomputed(ClassSwap, _Module):
     """Mixin that is put in front of a module's class."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ class Recomputed(Mixed, _Module):
 
 def turn_on(module: nn.Module, *, draws: bool) -> None:
     """Recompute this module from now on. draws: whether its forward pass takes random numbers other than by dropout."""
-    if become(module, Recomputed) and draws:
+    if swap_class(module, Recomputed) and draws:
         setattr(module, _DRAWS, True)
 
 

@@ -18,7 +18,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils._pytree import tree_leaves
 
 from hasten.nets.surgery.dataflow import Call, Flow, Probe, copied, run, see_flow
-from hasten.nets.surgery.reclass import Mixed, become
+from hasten.nets.surgery.reclass import ClassSwap, swap_class
 
 _CHANGED = 1e-3
 """How much of an output's largest value a bias may change by rounding, and still be called cancelled."""
@@ -141,12 +141,12 @@ def _running_mean(norm: nn.Module) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-class _Unbiased(Mixed):
+class _Unbiased(ClassSwap):
     def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return super()._conv_forward(image, weight, None)  # type: ignore[misc]
 
 
-class _UnbiasedTransposed(Mixed):
+class _UnbiasedTransposed(ClassSwap):
     def forward(self: Any, image: Tensor, output_size: list[int] | None = None) -> Tensor:
         dims = len(self.kernel_size)
         padding = self._output_padding(
@@ -156,7 +156,7 @@ class _UnbiasedTransposed(Mixed):
         return convolve(image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation)
 
 
-class _UnbiasedLinear(Mixed):
+class _UnbiasedLinear(ClassSwap):
     def forward(self: Any, image: Tensor) -> Tensor:
         return functional.linear(image, self.weight)
 
@@ -165,10 +165,10 @@ def to_unbiased(layer: nn.Module) -> bool:
     """Make the layer add no bias, in place. False if its forward is not torch's own, so that this can't be done."""
     forward = type(layer).forward
     if forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward):
-        return become(layer, _Unbiased)
+        return swap_class(layer, _Unbiased)
     if any(forward is kind.forward for kind in _TRANSPOSED):
-        return become(layer, _UnbiasedTransposed)
-    return forward is nn.Linear.forward and become(layer, _UnbiasedLinear)
+        return swap_class(layer, _UnbiasedTransposed)
+    return forward is nn.Linear.forward and swap_class(layer, _UnbiasedLinear)
 
 
 def is_unbiased(layer: nn.Module) -> bool:

@@ -13,10 +13,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
 from hasten.nets.surgery.dataflow import Probe, see_flow
-from hasten.nets.surgery.reclass import Mixed, become
+from hasten.nets.surgery.reclass import ClassSwap, swap_class
 
 
-class _Fp32(Mixed):
+class _Fp32(ClassSwap):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor)}
         args, kwargs = tree_map(_to_fp32, (args, kwargs))
@@ -46,7 +46,7 @@ def keep_fp32(network: nn.Module, patterns: str | Iterable[str], *, at: str = "p
             )
     matching = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in requested))
     for name in matching:
-        become(network.get_submodule(name), _Fp32)
+        swap_class(network.get_submodule(name), _Fp32)
     return matching
 
 
@@ -72,7 +72,7 @@ def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[st
     return tuple(layers)
 
 
-class _Sliced(Mixed):
+class _Sliced(ClassSwap):
     def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if image.device.type == "cpu":
             rows, columns = self.stride
@@ -90,7 +90,7 @@ def slice_strided(network: nn.Module) -> tuple[str, ...]:
     """
     layers = [name for name, layer in network.named_modules() if _writes_past(layer)]
     for name in layers:
-        become(network.get_submodule(name), _Sliced)
+        swap_class(network.get_submodule(name), _Sliced)
     return tuple(layers)
 
 

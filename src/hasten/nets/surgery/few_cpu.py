@@ -19,7 +19,7 @@ from hasten.nets.surgery.bias import is_unbiased
 from hasten.nets.surgery.few_channels import FEW
 from hasten.nets.surgery.layout import channels_last_of, layout_of, on_cpu_only
 from hasten.nets.surgery.normact import DTYPES, cpu_kernel_takes
-from hasten.nets.surgery.reclass import Mixed, become, remove
+from hasten.nets.surgery.reclass import ClassSwap, remove, swap_class
 
 
 class _Size(ctypes.Structure):
@@ -100,7 +100,7 @@ def _empty(image: Tensor, channels: int, sides: Sequence[int]) -> Tensor:
     return torch.empty(shape, dtype=image.dtype, memory_format=channels_last_of(image))
 
 
-class _FewChannels(Mixed):
+class _FewChannels(ClassSwap):
     def forward(self: Any, image: Tensor, *more: Any) -> Tensor:
         bias = None if is_unbiased(self) else self.bias
         ready = None if more or image.shape[1:2] != (self.in_channels,) else _ready(image, self.weight, bias)
@@ -130,7 +130,7 @@ def few_channel_layers(network: nn.Module) -> tuple[str, ...]:
     """
     for layer in network.modules():
         if _has_few(layer):
-            become(layer, _FewChannels)
+            swap_class(layer, _FewChannels)
     return tuple(name for name, layer in network.named_modules() if isinstance(layer, _FewChannels))
 
 

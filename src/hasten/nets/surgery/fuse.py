@@ -15,7 +15,7 @@ from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred, Finish
 from hasten.nets.surgery.layout import layout_of, on_cpu_only
 from hasten.nets.surgery.normact import Statistics, batch_norm_act, cpu_kernel_takes, group_norm_act
-from hasten.nets.surgery.reclass import Mixed, become, original
+from hasten.nets.surgery.reclass import ClassSwap, original, swap_class
 
 _INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)
 _BATCH = (nn.BatchNorm2d, nn.BatchNorm3d)
@@ -55,7 +55,7 @@ class Surgery:
         )
 
 
-class _Kept(Mixed):
+class _Kept(ClassSwap):
     """A norm that keeps the memory format of its input."""
 
     hasten_defers: bool = False
@@ -140,7 +140,7 @@ def _track(norm: Any, running: Statistics, batch: Statistics, count: int) -> Non
     running.var.lerp_((batch.var * (count / (count - 1))).to(running.var.dtype), share)
 
 
-class _Following(Mixed):
+class _Following(ClassSwap):
     """An activation that handles a deferred norm output, with a PReLU's gradient as one sum."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
@@ -174,12 +174,12 @@ def fuse(network: nn.Module, flow: Flow) -> Surgery:
     """
     norms, activations, pairs = [], [], []
     for name, module in network.named_modules():
-        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and become(module, _Following):
+        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and swap_class(module, _Following):
             activations.append(name)
         if type(module) not in _NORMS:
             continue
         calls = flow.calls_of(name)
-        become(module, _KeptBatch if isinstance(module, _BATCH) else _Kept)
+        swap_class(module, _KeptBatch if isinstance(module, _BATCH) else _Kept)
         norms.append(name)
         module.hasten_defers = bool(calls) and all(_is_activated(call.output, flow) for call in calls)
         if module.hasten_defers:
@@ -199,9 +199,9 @@ def fuse_block(block: nn.Module) -> bool:
     norm, activation = children["N"], children["A"]
     if type(norm) not in _INSTANCE or norm.affine or norm.track_running_stats or type(activation) not in _ACTIVATIONS:
         return False
-    become(norm, _Kept)
+    swap_class(norm, _Kept)
     norm.hasten_defers = True  # type: ignore[assignment]
-    become(activation, _Following)
+    swap_class(activation, _Following)
     return True
 
 

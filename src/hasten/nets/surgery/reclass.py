@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 
-class Mixed:
+class ClassSwap:
     """Base of mixins that are put in front of a module's class. Such a module can be deep-copied and pickled."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -20,7 +20,7 @@ class Mixed:
         return (_empty, _parts(type(self)), *rest)
 
 
-def become(module: nn.Module, mixin: type[Mixed]) -> bool:
+def swap_class(module: nn.Module, mixin: type[ClassSwap]) -> bool:
     """Put `mixin` in front of the module's class, in place. False if it is there already."""
     if isinstance(module, mixin):
         return False
@@ -30,11 +30,11 @@ def become(module: nn.Module, mixin: type[Mixed]) -> bool:
 
 
 def original(module: nn.Module) -> None:
-    """Restore the class that the module had before `become`."""
+    """Restore the class that the module had before `swap_class`."""
     module.__class__ = _parts(type(module))[0]
 
 
-def remove(module: nn.Module, mixin: type[Mixed]) -> None:
+def remove(module: nn.Module, mixin: type[ClassSwap]) -> None:
     """Take one mixin away from the module's class, in place; the others stay."""
     kind, *mixins = _parts(type(module))
     for each in mixins:

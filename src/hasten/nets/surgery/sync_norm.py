@@ -11,10 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hasten.nets.over_ranks import several_ranks, sum_over_ranks
 from hasten.nets.surgery.activate import per_channel
-from hasten.nets.surgery.reclass import Mixed, become
+from hasten.nets.surgery.reclass import ClassSwap, swap_class
 
 
-class _Shared(Mixed):
+class _Shared(ClassSwap):
     """A batch norm, or torch's `SyncBatchNorm` for images on a CPU: mean and variance are two sums over processes."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
@@ -54,6 +54,6 @@ def sync_batch_norm(network: nn.Module, process_group: ProcessGroup | None = Non
     if not (started and distributed.get_backend(process_group) == "gloo"):
         network = nn.SyncBatchNorm.convert_sync_batchnorm(network, process_group)
     for module in network.modules():
-        if isinstance(module, _BatchNorm) and become(module, _Shared):
+        if isinstance(module, _BatchNorm) and swap_class(module, _Shared):
             module.process_group = process_group  # type: ignore[assignment]
     return network

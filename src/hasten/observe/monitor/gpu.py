@@ -24,7 +24,7 @@ _REASONS = {
 _NEVER = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission")
 """Errors after which a reading is not tried again."""
 
-Reading = Callable[[Any, Any], dict[str, Any]]
+KeyRead = Callable[[Any, Any], dict[str, Any]]
 """Fields of a Gpu, from the library and a handle."""
 
 
@@ -123,7 +123,7 @@ def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
     return {"throttle": tuple(name for bit, name in _REASONS.items() if bits & bit)}
 
 
-_READINGS: tuple[Reading, ...] = (
+_READINGS: tuple[KeyRead, ...] = (
     lambda nvml, gpu: {"util": float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)},
     _memory,
     lambda nvml, gpu: {"power_w": nvml.nvmlDeviceGetPowerUsage(gpu) / 1000},

@@ -1,0 +1,1 @@
+"""Files that hold a model and the state of its training."""

@@ -1,0 +1,202 @@
+"""Versions that are known not to work well together: a table, and a pure function over it."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+
+import torch
+
+from hasten.doctor.environment.check import Check, Level, check
+from hasten.observe.env import cpu_has_bf16, driver_version, installed_version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """What is installed; None is absent. A build tag stays in: 2.13.0+cpu."""
+
+    python: str
+    torch: str
+    cuda: str | None = None
+    """CUDA version of torch's build; None for a build without CUDA."""
+    cudnn: str | None = None
+    driver: str | None = None
+    """Version of NVIDIA's driver."""
+    torchvision: str | None = None
+    monai: str | None = None
+    gpu: bool = False
+    """Whether torch sees a CUDA device."""
+    cpu_bf16: bool = False
+    """Whether the processor multiplies bf16 itself (AVX512-BF16 or AMX)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownConflict:
+    """Versions that together are known to do harm."""
+
+    name: str
+    level: Level
+    spans: dict[str, tuple[str, str]]
+    """Versions by component, from the first on and below the second; an empty end is open. All must hold."""
+    problem: str
+    remedy: str
+    source: str
+    on: str = ""
+    """`cpu_bf16` or `gpu`: where that is what it happens on."""
+
+
+def _unsupported(component: str, title: str, least: str, remedy: str) -> KnownConflict:
+    """A component that is older than Hasten supports."""
+    problem = f"Hasten asks for {title} {least} or newer"
+    return KnownConflict(
+        name=f"{component}-unsupported",
+        level="bad",
+        spans={component: ("", least)},
+        problem=problem,
+        remedy=remedy,
+        source="pyproject.toml",
+    )
+
+
+def _old_driver(cuda: int, least: str, other: str) -> KnownConflict:
+    """An NVIDIA driver that is too old for torch's CUDA. other: a CUDA version to use instead."""
+    return KnownConflict(
+        name="driver-too-old",
+        level="bad",
+        spans={"cuda": (str(cuda), str(cuda + 1)), "driver": ("", least)},
+        problem=f"CUDA {cuda} asks for a driver of {least} or newer",
+        remedy=f"update the NVIDIA driver, or install a torch built for {other}",
+        source="CUDA toolkit release notes, table of minimum driver versions",
+    )
+
+
+RULES: tuple[KnownConflict, ...] = (
+    _unsupported("torch", "torch", "2.10", "pip install 'torch>=2.10'"),
+    _unsupported("monai", "MONAI", "1.6", "pip install 'monai>=1.6'"),
+    _unsupported("python", "Python", "3.11", "make an environment with Python 3.11 or newer"),
+    KnownConflict(
+        name="conv3d-bf16-wrong",
+        level="bad",
+        spans={"cudnn": ("9.8", "9.15")},
+        problem="bf16 3-D convolutions can be wrong without an error",
+        remedy="pip install 'nvidia-cudnn-cu12>=9.15' (-cu13 for CUDA 13), or train.precision=tf32",
+        source="pytorch#163539",
+    ),
+    KnownConflict(
+        name="conv3d-tf32-broken",
+        level="warn",
+        spans={"cudnn": ("9.10.2", "9.16")},
+        problem="TF32 3-D convolutions have broken kernels",
+        remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
+        source="pytorch PR#167024",
+    ),
+    _old_driver(12, "525.60.13", "an older CUDA"),
+    _old_driver(13, "580.65.06", "CUDA 12"),
+    KnownConflict(
+        name="cpu-bf16-tiny-maps",
+        level="warn",
+        spans={"torch": ("2.13", "2.14")},
+        on="cpu_bf16",
+        problem="on this processor a bf16 convolution of a map smaller than its filter has undefined weight gradients",
+        remedy="nothing to do in Hasten's runs; elsewhere keep those layers in float32: hasten.nets.surgery.keep_fp32",
+        source="measured with torch 2.13 on AVX512-BF16",
+    ),
+)
+"""Known bad pairs. A row is one claim with where it comes from; rows of one name are one fault in several versions."""
+
+_VISION_MINORS = 15
+"""torchvision 0.(n + 15) belongs to torch 2.n, since 2.0 and 0.15."""
+
+
+def check_versions(versions: Versions) -> tuple[Check, ...]:
+    """A check for each installed component, and one for each rule of the table that applies to these versions."""
+    checks = [
+        check("versions", name, text)
+        for name, text in (
+            ("Python", versions.python),
+            ("torch", f"{versions.torch}{f', CUDA {versions.cuda}' if versions.cuda else ', for the CPU'}"),
+            ("cuDNN", versions.cudnn),
+            ("NVIDIA driver", versions.driver),
+            ("MONAI", versions.monai),
+            ("torchvision", versions.torchvision),
+        )
+        if text
+    ]
+    for rule in RULES:
+        if (not rule.on or getattr(versions, rule.on)) and all(_within(versions, *span) for span in rule.spans.items()):
+            installed = ", ".join(f"{what} {getattr(versions, what)}" for what in rule.spans)
+            text = f"{installed}: {rule.problem} ({rule.source})"
+            checks.append(check("versions", rule.name, text, rule.remedy, level=rule.level))
+    return (*checks, *_vision(versions), *_blind(versions))
+
+
+def _within(versions: Versions, what: str, span: tuple[str, str]) -> bool:
+    version, (least, below) = getattr(versions, what), span
+    return (
+        version is not None and numbers(least) <= numbers(version) and (not below or numbers(version) < numbers(below))
+    )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """(2, 13, 0) of `2.13.0+cpu`; a pre-release counts as its release. Trailing zeros are left out."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in match[0].split(".")] if match else []
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
+
+
+def _vision(versions: Versions) -> list[Check]:
+    """torchvision is built for one torch, and for its kind of build."""
+    if versions.torchvision is None:
+        return []
+    vision, base = (*numbers(versions.torchvision), 0, 0), (*numbers(versions.torch), 0, 0)
+    expected = f"0.{base[1] + _VISION_MINORS}"
+    tags = [text.partition("+")[2] for text in (versions.torchvision, versions.torch)]
+    if base[0] == 2 and vision[:2] != (0, base[1] + _VISION_MINORS):
+        why = f"torchvision {versions.torchvision} is not built for torch {versions.torch}, which goes with {expected}"
+    elif tags[1] == "cpu" and tags[0].startswith("cu"):
+        why = f"torchvision {versions.torchvision} asks for CUDA's libraries, and torch {versions.torch} brings none"
+    else:
+        return []
+    message = f"{why}; importing it, and timm, fails (`operator torchvision::nms does not exist`)"
+    index = "https://download.pytorch.org/whl/" + (tags[1] or "cpu")
+    remedy = f"pip install 'torchvision=={expected}.*' --index-url {index}, or pip uninstall torchvision"
+    return [check("versions", "torchvision-mismatch", message, remedy)]
+
+
+def _blind(versions: Versions) -> list[Check]:
+    """A GPU with a driver that torch can't use."""
+    if versions.driver is None or versions.gpu:
+        return []
+    if versions.cuda is None:
+        text = f"the machine has an NVIDIA driver ({versions.driver}), but torch {versions.torch} is built for the CPU"
+        remedy = "pip install torch from the index of your CUDA version: https://pytorch.org/get-started/locally"
+    else:
+        text = f"torch {versions.torch} sees no CUDA device, though there is a driver ({versions.driver})"
+        remedy = "look at CUDA_VISIBLE_DEVICES and at what `python -c 'import torch; torch.cuda.init()'` says"
+    return [check("versions", "gpu-unused", text, remedy, level="bad")]
+
+
+def cudnn_text(number: int) -> str:
+    """9.10.2 of torch's 91002, 8.9.2 of 8902."""
+    if number >= 90000:
+        return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
+
+
+def versions_here() -> Versions:
+    """What this process runs with."""
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda and torch.backends.cudnn.is_available() else None
+    return Versions(
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        cuda=torch.version.cuda,
+        cudnn=cudnn_text(cudnn) if cudnn else None,
+        driver=driver_version(),
+        torchvision=installed_version("torchvision"),
+        monai=installed_version("monai"),
+        gpu=torch.cuda.is_available(),
+        cpu_bf16=cpu_has_bf16(),
+    )

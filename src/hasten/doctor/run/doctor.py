@@ -1,0 +1,235 @@
+"""The diagnosis of a run: some of its steps, two ablations, and the findings that follow."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hasten.config.schema import RunConfig
+from hasten.doctor.environment.rates import copy_rate, matmul_rate, transfer_rates
+from hasten.doctor.environment.threads import threads_here
+from hasten.doctor.finding import Finding
+from hasten.doctor.run.assemble import Assembled, ColdCache, assemble
+from hasten.doctor.run.findings import RunMeasurements, findings
+from hasten.doctor.run.probes import (
+    Arms,
+    Batch,
+    PeriodicCosts,
+    device_busy,
+    first_batch,
+    measure_periodic,
+    operation_costs,
+    run_arms,
+    work_of,
+)
+from hasten.doctor.run.timed import TimedSteps, feed_alone, mean_seconds, run_steps, split_of
+from hasten.doctor.time_split import Diagnosis, Split, diagnose
+from hasten.doctor.training import (
+    RunComponents,
+    collected_between_steps,
+    synchronize,
+)
+from hasten.feed.feed import Feed
+from hasten.observe.cpu_load import LoadMeter
+from hasten.observe.env import environment
+
+Echo = Callable[[str], None]
+_ENDLESS = 10**9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDiagnosis:
+    """Ready for JSON by `hasten.observe.rundir.write_json`."""
+
+    split: Split
+    diagnosis: Diagnosis
+    findings: tuple[Finding, ...]
+    """The largest gain first."""
+    settings: dict[str, Any]
+    """The settings that the run chose, as far as the findings refer to them."""
+    once: dict[str, float]
+    """Seconds before the first step, by what."""
+    periodic: PeriodicCosts
+    cold: ColdCache | None
+    arms: Arms
+    operations: dict[str, float]
+    """Seconds of a batch by operation of the augmentation; "batch" is the whole."""
+    notes: tuple[str, ...]
+    """What the numbers do not cover."""
+    others: float
+    """Cores that other programs used meanwhile."""
+    environment: dict[str, Any]
+    seconds: float
+
+
+def diagnose_run(
+    config: RunConfig, *, steps: int = 20, seconds: float = 60.0, echo: Echo | None = None
+) -> RunDiagnosis:
+    """Run some of a run's steps and report its bottleneck. The run's folder is not needed and no file is kept.
+
+    steps: largest number that is timed; seconds: approximate time that is spent after the first step is ready. What a
+    cache lacks is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary
+    folder. Raises ValueError for bad input before anything runs, as `train` does.
+    """
+    if steps < 2 or seconds <= 0:
+        raise ValueError(f"steps={steps}, seconds={seconds:g}: give at least 2 steps and a time above 0")
+    begin = time.perf_counter()
+    report = echo or (lambda _: None)
+    meter = LoadMeter()
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
+        report("putting the run together")
+        run = assemble(config, Path(folder), seconds=seconds)
+        measured = _measure(run, Path(folder), steps, seconds, meter, report)
+    return RunDiagnosis(
+        split=measured.split,
+        diagnosis=diagnose(measured.split),
+        findings=tuple(findings(measured)),
+        settings=_settings(run.components),
+        once=run.once,
+        periodic=measured.periodic,
+        cold=run.cold,
+        arms=measured.arms,
+        operations=measured.operations,
+        notes=tuple(_notes(run, measured.captured)),
+        others=measured.others,
+        environment=environment(),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _measure(
+    run: Assembled, folder: Path, steps: int, seconds: float, meter: LoadMeter, report: Echo
+) -> RunMeasurements:
+    components, config, device = run.components, run.components.planned.config, run.components.planned.device
+    threads, cuda, inline = threads_here(), device.type == "cuda", not components.program.latest.prepared_on_host
+    # Most of the run has patches of this step's size. The feed is abandoned once enough batches were taken.
+    first, last = components.program.rounds.stages[-1].first, config.train.steps
+    feed = Feed(components.program, first=first, last=_ENDLESS)
+    disk_s, captured_s = _disk_seconds(components, first), _captured(components, steps, seconds * 0.1)
+    report(f"training {steps} steps")
+    with collected_between_steps():
+        ran = run_steps(components.step, feed, steps=steps, seconds=seconds * 0.3, last=last)
+    report("the feed without steps")
+    alone = feed_alone(feed, steps=steps, seconds=seconds * 0.08, device=device)
+    report("steps on a fixed batch, and on twice its samples")
+    batch = first_batch(components, first)
+    arms = run_arms(components, batch, cores=threads.wanted, seconds=seconds * 0.25)
+    report("a validation and a checkpoint")
+    periodic = measure_periodic(
+        components, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
+    )
+    report("the augmentation, operation by operation")
+    split = split_of(
+        ran,
+        inline=inline,
+        periodic=periodic,
+        cold=run.cold,
+        arms=arms,
+        feed_alone_s=alone,
+        cuda=cuda,
+        busy_s=device_busy(lambda: components.step(*batch, 0), device),
+        copy_s=_copy_seconds(batch, device),
+        captured_s=captured_s,
+        shares=_intensity(components, batch, ran),
+    )
+    return RunMeasurements(
+        config=config,
+        split=split,
+        cuda=cuda,
+        inline=inline,
+        home=components.arena.home,
+        periodic=periodic,
+        cold=run.cold,
+        arms=arms,
+        operations=operation_costs(components, seconds=seconds * 0.08),
+        probabilities={type(op).__name__: op.prob for op in components.program.latest.chain.ops if hasattr(op, "prob")},
+        threads=threads.torch,
+        cores=threads.wanted,
+        disk_s=disk_s,
+        captured=captured_s is not None,
+        isal=importlib.util.find_spec("isal") is not None,
+        others=meter.others(),
+    )
+
+
+def _disk_seconds(components: RunComponents, first: int) -> float:
+    """Seconds of a batch that the page cache saves; 0 if the cases aren't in a file."""
+    segment = components.program.latest
+    if components.arena.pages is None or segment.compiled:
+        return 0.0
+    differences = []
+    for number in range(3):
+        draws = next(segment.draws(first + number, first + number + 1))
+        times = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            segment.rendered(draws)
+            times.append(time.perf_counter() - begin)
+        differences.append(times[0] - times[1])
+    return max(0.0, statistics.median(differences))
+
+
+def _captured(components: RunComponents, steps: int, seconds: float) -> float | None:
+    """Seconds of a step as a CUDA graph; None without one."""
+    captured, device = components.captured, components.planned.device
+    if captured is None:
+        return None
+    with closing(captured):
+        for index in range(8):
+            captured(index)
+        synchronize(device)
+        if not captured.on:
+            return None
+        return mean_seconds(lambda count: captured(8 + count), steps=steps, seconds=seconds, device=device)
+
+
+def _copy_seconds(batch: Batch, device: torch.device) -> float:
+    if device.type != "cuda":
+        return 0.0
+    return sum(tensor.nbytes for tensor in batch) / transfer_rates(device)[0]
+
+
+def _intensity(components: RunComponents, batch: Batch, ran: TimedSteps) -> tuple[float | None, float | None]:
+    """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
+    compute = ran.part("forward", "backward")
+    precision, device = components.planned.config.train.precision, components.planned.device
+    if compute <= 0 or precision is None:
+        return None, None
+    try:
+        flops, moved = work_of(components, batch)
+    except (RuntimeError, NotImplementedError):  # an operation that the counters can't see through
+        return None, None
+    # A copy reads each byte and writes it.
+    return moved / compute / (2 * copy_rate(device)), flops / compute / matmul_rate(device, precision)
+
+
+def _settings(components: RunComponents) -> dict[str, Any]:
+    planned = components.planned
+    sample, train = planned.config.sample, planned.config.train
+    names = ("steps", "validate_every", "checkpoint_every", "optimizer", "precision", "channels_last", "compile")
+    return {
+        "device": str(planned.device),
+        "home": components.arena.home,
+        "train cases": len(planned.train),
+        "validation cases": len(planned.validation),
+        "patch": sample.patch,
+        "batch_size": sample.batch_size,
+        **{name: getattr(train, name) for name in (*names, "accumulate")},
+    }
+
+
+def _notes(run: Assembled, captured: bool) -> Iterator[str]:
+    if not run.whole:
+        yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
+    if captured:
+        yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
+    yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."

@@ -1,0 +1,332 @@
+"""Findings about a run from its measurements: settings to change, each with its cost, cure and expected gain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hasten.config.settled import PlannedRun
+from hasten.doctor.finding import (
+    CHECKPOINTS,
+    DOUBLED,
+    FASTER,
+    VALIDATION,
+    WAITS,
+    Finding,
+    finding_from_share,
+    gain_of,
+    ms,
+    ranked,
+)
+from hasten.doctor.run.assemble import ColdCache
+from hasten.doctor.run.probes import Arms, PeriodicCosts
+from hasten.doctor.time_split import Split
+from hasten.observe.cpu_load import BUSY
+
+_VALIDATION = 0.10
+_CHECKPOINTS = 0.02
+"""Target shares for validations and checkpoints that take much more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunMeasurements:
+    """Everything that a finding may depend on."""
+
+    config: PlannedRun
+    split: Split
+    cuda: bool
+    inline: bool
+    """Whether the training device makes its batches itself."""
+    home: str
+    """Home of the arena, as `Arena.home`."""
+    periodic: PeriodicCosts
+    cold: ColdCache | None
+    arms: Arms
+    operations: dict[str, float] = field(default_factory=dict)
+    """Costs of the operations, from `operation_costs`."""
+    probabilities: dict[str, float] = field(default_factory=dict)
+    """Probability of each operation of the augmentation, by its name."""
+    threads: int = 1
+    cores: int = 1
+    disk_s: float = 0.0
+    """Seconds of a batch that go into fetching its voxels from the disk."""
+    captured: bool = False
+    """Whether the step runs as a CUDA graph."""
+    isal: bool = True
+    others: float = 0.0
+
+    def seconds(self, *names: str) -> float:
+        """Seconds of a step that these parts take."""
+        return sum(self.split.parts.get(name, 0.0) for name in names)
+
+    def finding(self, cost_s: float, **texts: str) -> Finding:
+        """A finding that costs this many seconds of a step, all of which its cure saves."""
+        return Finding(cost_s=cost_s, gain=gain_of(cost_s, self.split.step_s), **texts)  # type: ignore[arg-type]
+
+
+def findings(run: RunMeasurements) -> list[Finding]:
+    """Ranked by expected gain."""
+    candidates = [
+        *_cold(run),
+        *_feed(run),
+        *_augmentation(run),
+        *_transfer(run),
+        *_batch(run),
+        *_launches(run),
+        *_arms(run),
+        *_validation(run),
+        *_checkpoints(run),
+        *_busy(run),
+    ]
+    return ranked(candidates)
+
+
+def _cold(run: RunMeasurements) -> Iterator[Finding]:
+    cold, cost = run.cold, run.seconds("read", "prepare")
+    if cold is None or cost < 0.05 * run.split.step_s:
+        return
+    evidence = (
+        f"of a case: {ms(cold.disk_s)} reading, {ms(cold.decode_s)} unpacking, {ms(cold.prepare_s)} preparing; "
+        f"{cold.cases} cases on {cold.threads} threads take {cold.read_total_s + cold.prepare_total_s:.0f} s, once"
+    )
+    parts = {"disk": cold.disk_s, "decode": cold.decode_s, "prepare": cold.prepare_s}
+    worst = max(parts, key=lambda name: parts[name])
+    where = "data.source"
+    if worst == "disk":
+        name, title = "slow-disk", "Reading the data set's files holds the start up"
+        cure = "copy the data set to a local disk and set data.source to it"
+    elif worst == "decode" and not run.isal:
+        name, title, cure = "slow-gunzip", "Unpacking the files holds the start up", "pip install isal"
+    else:
+        name, title = "cold-cache", "Preparing the cases takes long for a run this short"
+        where, cure = "cache.dir", "keep the cache (cache.dir): later runs find the cases"
+        if cold.threads < run.cores:
+            where, cure = "prepare.num_threads", f"prepare.num_threads={run.cores}"
+    yield run.finding(cost, name=name, title=title, where=where, cure=cure, evidence=evidence)
+
+
+def _feed(run: RunMeasurements) -> Iterator[Finding]:
+    wait, alone = run.seconds("wait"), run.split.feed_alone_s
+    if wait < WAITS * run.split.step_s:
+        return
+    evidence = f"a step waits {ms(wait)} for its batch"
+    evidence += f"; with no step a batch takes {ms(alone)}" if alone is not None else ""
+    where = "cache.home"
+    if run.disk_s > 0.3 * wait:
+        name, title, cure = "cases-on-disk", "Batches wait for the disk", "cache.home=ram"
+        evidence += f"; {ms(run.disk_s)} of it from the disk"
+    elif run.cuda and not run.inline:
+        name, title = "host-batches", "The host makes batches more slowly than the GPU uses them"
+        cure = "cache.home=device"
+    else:
+        name, title, where = "slow-feed", "The step stands still while its batch is made", "feed"
+        cure = "make batches ahead in a thread (hasten.ThreadDataLoader), from cases held in memory"
+    yield run.finding(wait, name=name, title=title, where=where, cure=cure, evidence=evidence)
+
+
+def _augmentation(run: RunMeasurements) -> Iterator[Finding]:
+    costs = dict(run.operations)
+    batch = costs.pop("batch", 0.0)
+    # Where a thread makes the batches they cost the step only what it waits.
+    batch_s = run.seconds("sample") if run.inline else min(run.seconds("wait"), batch)
+    if batch_s < WAITS * run.split.step_s:
+        return
+    evidence = f"a batch takes {ms(batch_s)} to crop and augment"
+    where, title, cost = "sample", "Cropping and augmenting takes much of a step", 0.5 * batch_s
+    cure = "cache.home=device" if run.cuda else "cache.home=ram"
+    if costs:
+        worst = max(costs, key=lambda name: costs[name])
+        evidence += "; saved without " + ", ".join(f"{name}: {ms(value)}" for name, value in costs.items())
+        now = run.probabilities[worst]
+        less = max(0.01, round(now / 3, 2))
+        where, title = "augment", f"Augmentation takes much of a step, {worst} most"
+        cure = f"augment.override='{{{worst}.prob: {less:g}}}'"
+        if run.cuda and not run.inline:
+            cure = "cache.home=device"
+        cost = min(batch_s, costs[worst]) * (1 - less / now)
+    yield run.finding(cost, name="slow-augmentation", title=title, where=where, cure=cure, evidence=evidence)
+
+
+def _transfer(run: RunMeasurements) -> list[Finding]:
+    copies = run.seconds("host_to_device")
+    return finding_from_share(
+        copies,
+        run.split.step_s,
+        WAITS,
+        name="host-to-device",
+        title="Copying batches to the device takes much of a step",
+        where="cache.home",
+        cure="cache.home=device",
+        evidence=f"{ms(copies)} a step",
+    )
+
+
+def _batch(run: RunMeasurements) -> Iterator[Finding]:
+    doubled, size = run.arms.doubled, run.config.sample.batch_size
+    if doubled is None or doubled >= DOUBLED or size is None:
+        return
+    fixed = _fixed_share(run, doubled)
+    if fixed < 0.5:
+        return
+    times = min(8, max(2, 2 ** math.ceil(math.log2(4 * fixed / (1 - fixed)))))
+    gain = times / (fixed + times * (1 - fixed))
+    evidence = f"a step on twice the {size} samples takes {doubled:.2f} times as long"
+    if times > 2:
+        evidence += f"; {times} times as many would take about {fixed + times * (1 - fixed):.1f} times as long"
+    step = run.arms.seconds.get("fixed", run.split.step_s)
+    yield Finding(
+        name="small-batch",
+        title="The batch is too small: a step's fixed costs rule",
+        where="sample.batch_size",
+        cure=f"sample.batch_size={times * size}",
+        evidence=evidence + " (samples a second)",
+        cost_s=fixed * step,
+        gain=min(20.0, gain_of((1 - 1 / gain) * step, run.split.step_s)),
+    )
+
+
+def _fixed_share(run: RunMeasurements, doubled: float) -> float:
+    """Share of a step that doesn't grow with its samples: at most what one small patch and the optimizer take."""
+    small, step = run.arms.seconds.get("small"), run.arms.seconds["fixed"]
+    share = 2 - doubled
+    if small is not None:
+        share = min(share, (small + run.seconds("optimizer")) / step)
+    return min(0.95, max(0.0, share))
+
+
+def _launches(run: RunMeasurements) -> Iterator[Finding]:
+    cost = run.seconds("overhead")
+    if cost < 0.15 * run.split.step_s or any(_batch(run)):  # each cause is reported once
+        return
+    train = run.config.train
+    if run.cuda and train.capture is False and run.inline:
+        where, cure = "train.capture", "train.capture=true"
+    elif not train.compile:
+        where, cure = "train.compile", "train.compile=true"
+    else:
+        where, cure = "sample.batch_size", f"sample.batch_size={2 * run.config.sample.batch_size}"
+    yield run.finding(
+        0.5 * cost,
+        name="launch-overhead",
+        title="Interpreter and launches take much of a step",
+        where=where,
+        cure=cure,
+        evidence=f"{ms(cost)} a step do not depend on the number of voxels",
+    )
+
+
+def _arms(run: RunMeasurements) -> Iterator[Finding]:
+    """Arms that are faster than the step as it is."""
+    pieces = run.config.train.accumulate
+    if pieces > 1:
+        yield from _faster_arm(
+            run,
+            "whole",
+            1.03,
+            f"in {pieces} pieces",
+            "in one, which fits into memory",
+            name="needless-accumulate",
+            title="The batch goes through in pieces though it fits whole",
+            where="train.accumulate",
+            cure="train.accumulate=1",
+        )
+    yield from _faster_arm(
+        run,
+        "eager",
+        1.05,
+        "compiled",
+        "eager",
+        name="slow-compile",
+        title="The compiled network is slower than the plain one",
+        where="train.compile",
+        cure="train.compile=false",
+    )
+    yield from _faster_arm(
+        run,
+        "threads",
+        FASTER,
+        f"on {run.threads} threads",
+        f"on {run.cores}",
+        name="few-threads",
+        title="torch uses fewer threads than there are cores",
+        where="OMP_NUM_THREADS",
+        cure=f"export OMP_NUM_THREADS={run.cores}",
+    )
+
+
+def _faster_arm(run: RunMeasurements, arm: str, least: float, now: str, other: str, **texts: str) -> Iterator[Finding]:
+    """A finding if the step takes more than `least` times as long as `arm`. now, other: words for the two."""
+    step_s, arm_s = run.arms.seconds.get("fixed", 0.0), run.arms.seconds.get(arm, math.inf)
+    if step_s > least * arm_s:
+        evidence = f"a step takes {ms(step_s)} {now} and {ms(arm_s)} {other}"
+        yield run.finding(step_s - arm_s, evidence=evidence, **texts)
+
+
+def _validation(run: RunMeasurements) -> list[Finding]:
+    periodic, cost = run.periodic, run.seconds("validation")
+    every = run.config.train.validate_every
+    rest = run.split.step_s - cost
+    interval = _nice(periodic.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else periodic.steps
+    evidence = (
+        f"a validation takes {ms(periodic.validation_s)} (by {periodic.timed_cases} cases) and comes every {every} "
+        f"steps: {cost / run.split.step_s:.0%} of the time"
+    )
+    if every >= periodic.steps or interval <= every:
+        saved_s, where, cure = 0.5 * cost, "infer.overlap", "infer.overlap=0.25"
+    else:
+        interval = min(interval, periodic.steps)
+        saved_s = cost - periodic.validation_s * -(-periodic.steps // interval) / periodic.steps
+        where, cure = "train.validate_every", f"train.validate_every={interval}"
+    return finding_from_share(
+        cost,
+        run.split.step_s,
+        VALIDATION,
+        saved_s=saved_s,
+        name="validation-often",
+        title="Validation takes much of the time",
+        where=where,
+        cure=cure,
+        evidence=evidence,
+    )
+
+
+def _checkpoints(run: RunMeasurements) -> list[Finding]:
+    periodic, cost = run.periodic, run.seconds("checkpoint")
+    every = run.config.train.checkpoint_every
+    rest = run.split.step_s - cost
+    alone = max(periodic.write_s, periodic.checkpoint_s) if rest <= 0 else periodic.checkpoint_s
+    interval = min(periodic.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
+    evidence = f"a checkpoint holds the training up for {ms(periodic.checkpoint_s)}, every {every} steps"
+    return finding_from_share(
+        cost,
+        run.split.step_s,
+        CHECKPOINTS,
+        saved_s=cost * (1 - every / interval),
+        name="checkpoint-often",
+        title="Checkpoints take much of the time",
+        where="train.checkpoint_every",
+        cure=f"train.checkpoint_every={interval}",
+        evidence=evidence,
+    )
+
+
+def _nice(value: float) -> int:
+    """The next round number that is not smaller."""
+    if value <= 1:
+        return 1
+    power = 10 ** math.floor(math.log10(value))
+    rounded = (step * power for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10))
+    return int(next(each for each in rounded if each >= value and each % 1 == 0))
+
+
+def _busy(run: RunMeasurements) -> Iterator[Finding]:
+    if run.others > BUSY:
+        yield Finding(
+            name="busy-machine",
+            title="Other programs ran meanwhile, so all times are doubtful",
+            where="",
+            cure="end them (see `top`) and ask again",
+            evidence=f"they used {run.others:.1f} cores",
+            level="note",
+        )

@@ -1,0 +1,124 @@
+"""Findings on how the devices compute: algorithms, precision, single images, threads, the balance between ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from hasten.doctor.finding import Finding, FindingText, ms
+from hasten.doctor.script.findings import texts
+from hasten.doctor.script.findings.experiments import saved_s
+from hasten.doctor.script.records import ProcessRecord
+from hasten.observe.cores import spin_text
+from hasten.observe.cpu_load import BUSY
+
+FIXED = 0.8
+"""Share of the calls that must have the commonest shapes: the last batch of a pass may be smaller."""
+SHAPES = 3
+"""Number of different shapes up to which cuDNN's search pays, as each is searched once."""
+IMAGE = 512 * 512
+"""Pixels up to which one image is too little work for a GPU."""
+UNEQUAL = 1.25
+"""Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""
+
+
+def find(record: ProcessRecord) -> list[Finding]:
+    """small-batch of one image; for a GPU deterministic, cudnn-benchmark-off (inputs of one shape) and no-autocast."""
+    shapes = record.listed_dict("shapes")
+    if not shapes:
+        return list(_precision(record))
+    shape = max(shapes, key=lambda name: shapes[name])
+    evidence = f"{shapes[shape]} of {sum(shapes.values())} inputs are {shape}"
+    return [*_single(record, shape, evidence), *_benchmark(record, shapes, evidence), *_precision(record)]
+
+
+def _single(record: ProcessRecord, shape: str, evidence: str) -> Iterator[Finding]:
+    """2-D images one by one, where no GPU was there to measure a larger batch."""
+    sides = [int(side) for side in shape.split("x")]
+    if not record.on_gpu and len(sides) == 4 and sides[0] == 1 and sides[2] * sides[3] <= IMAGE:
+        yield record.finding(texts.SMALL_BATCH, record.loader_site, evidence=evidence, level="note")
+
+
+def _benchmark(record: ProcessRecord, shapes: dict[str, int], evidence: str) -> Iterator[Finding]:
+    if not record.cuda or not record.raw.get("convolutions"):
+        return
+    if record.raw.get("cudnn_deterministic"):
+        yield record.finding(texts.DETERMINISTIC, record.root_site)
+        return
+    usual = sorted(shapes.values(), reverse=True)[:SHAPES]
+    cost = saved_s(record.experiments, "cudnn_benchmark")
+    # If the experiment on this GPU showed no gain, there is none.
+    idle = cost is None and record.on_gpu and "base_s" in (record.experiments.get("cudnn_benchmark") or {})
+    if not record.raw.get("cudnn_benchmark") and sum(usual) >= FIXED * sum(shapes.values()) and not idle:
+        yield record.finding(texts.CUDNN_BENCHMARK_OFF, record.root_site, evidence=evidence, cost_s=cost)
+
+
+def _precision(record: ProcessRecord) -> Iterator[Finding]:
+    """A note for a GPU that isn't here; on a GPU the experiment decides."""
+    autocast = record.listed_dict("autocast")
+    if record.cuda and not record.on_gpu and autocast and not any(kind and count for kind, count in autocast.items()):
+        yield record.finding(texts.NO_AUTOCAST, record.root_site, level="note")
+
+
+def parallel(records: Sequence[ProcessRecord]) -> list[Finding]:
+    """data-parallel (a note with at most one GPU, where it has no effect) and unequal-ranks."""
+    return [*_wrapper(records[0]), *_balance(records)]
+
+
+def _wrapper(record: ProcessRecord) -> Iterator[Finding]:
+    sites, gpus = record.listed_dict("mode_sites"), record.raw.get("cuda_devices", 0)
+    if "data_parallel" in sites:
+        yield record.finding(
+            texts.DATA_PARALLEL,
+            sites["data_parallel"],
+            evidence=f"{gpus} GPUs here",
+            level="finding" if gpus > 1 or record.assume_cuda else "note",
+        )
+
+
+def _work(record: ProcessRecord) -> float:
+    """Median seconds of a step that a rank works or waits for data; waiting for other ranks doesn't count.
+
+    On a CPU that is the thread's processor time. On a GPU, where the host's time says little, it is the forward pass,
+    which has no collectives.
+    """
+    if record.on_gpu:
+        steps = [step for step in record.measured if step.get("synced")] or record.measured
+        return statistics.median(step["parts"].get("forward", 0.0) + step["parts"].get("wait", 0.0) for step in steps)
+    return statistics.median(
+        step["cpu"] - step.get("wait_cpu", 0.0) + step["parts"].get("wait", 0.0) for step in record.measured
+    )
+
+
+def _balance(records: Sequence[ProcessRecord]) -> Iterator[Finding]:
+    """unequal-ranks: one rank has more work than the others in most steps."""
+    ranks = [record for record in records if record.measured]
+    if len(ranks) < 2:
+        return
+    measured = [(_work(record), record) for record in ranks]
+    most, slow = max(measured, key=lambda pair: pair[0])
+    mean = statistics.fmean(seconds for seconds, _ in measured)
+    if mean > 0 and most >= UNEQUAL * mean:
+        title = f"rank {slow.rank} has more work in a step than the others, which wait for it"
+        cure = "give every rank the same number of samples of the same size: DistributedSampler, fixed crops"
+        yield slow.finding(
+            FindingText("unequal-ranks", title, cure),
+            slow.loader_site,
+            evidence="work a step: " + ", ".join(f"rank {record.rank} {ms(seconds)}" for seconds, record in measured),
+            cost_s=most - mean,
+        )
+
+
+def spinning(record: ProcessRecord) -> Iterator[Finding]:
+    """spinning-threads, of one process on a CPU, where no variable says how OpenMP's threads wait."""
+    threads, cores = int(record.raw.get("threads") or 1), int(record.raw.get("cores") or 0)
+    others = float(record.listed_dict("load").get("others") or 0.0)
+    if record.on_gpu or record.world > 1 or threads < 2 or not cores or record.raw.get("spin"):
+        return
+    if threads <= cores and (others <= BUSY or threads <= cores - others):
+        return
+    few = max(1, min(threads, round(cores - others)))
+    title = "torch's threads keep cores busy while they wait for one another, and do not all have a core"
+    cure = f"export {spin_text()} OMP_NUM_THREADS={few}, before Python starts"
+    evidence = f"{threads} threads on {cores} cores, of which other programs used {others:.1f}"
+    yield record.finding(FindingText("spinning-threads", title, cure), "", evidence=evidence)

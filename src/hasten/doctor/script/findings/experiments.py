@@ -1,0 +1,430 @@
+"""Findings from the experiments in the script's process: faults that a measured gain proves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hasten.doctor.finding import DOUBLED, FASTER, Finding, ms
+from hasten.doctor.script.records import place
+from hasten.observe.cpu_load import BUSY
+
+TOY_S = 0.015
+"""Seconds of forward and backward on a CPU below which call overhead dominates precision and layout."""
+AMID_LOAD = 1.5
+"""Gain from which a finding is trusted on a busy machine; smaller gains become notes."""
+AGREE = {"autocast": 0.05, "exact": 1e-3}
+"""Largest difference of the outputs, relative to the largest output."""
+HIDDEN = 0.05
+"""Share of a step spent waiting below which workers count as fast enough."""
+BATCH_ROOM = 0.3
+"""Share of the memory that must be free before a larger batch is advised."""
+LEAST = 1.05
+"""Predicted speed-up of the step from which something is a finding; smaller gains are not reported."""
+WORK = 0.5
+"""Repeated work of a batch, as a share of a GPU's step, from which it is a note although workers hide it here."""
+GPU_CORES, GPU_LEAST_S = 200, 0.005
+"""Rough model of a GPU: as fast as this many cores, but a step takes at least this long."""
+BEFORE_DRAW = 0.25
+"""Share of an item that must come before its first random number: less is just reading a prepared file."""
+HANDOVER_S = 0.0005
+"""Seconds that the main process needs to receive a batch from a worker."""
+
+_PARTS = {
+    "before-draw": (
+        "what an item does before it first draws a random number is done again in every epoch",
+        "keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
+    ),
+    "foreground": (
+        "the crop searches the whole volume for its foreground at every call",
+        "FgBgToIndicesd before the crop, whose fg_indices_key and bg_indices_key then name what it keeps",
+    ),
+}
+"""Parts of an item that are the same each time: title and cure."""
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """A model of the script's step: with workers the loader runs in parallel with the rest, without them before it.
+
+    Validations and checkpoints are excluded, as they have findings of their own.
+    """
+
+    step_s: float
+    batch_s: float | None
+    """Seconds a batch from the loader as it is, beside the training."""
+    compute_s: float
+    workers: int
+    rare_s: float = 0.0
+    """Seconds of validations and checkpoints, spread over the steps."""
+
+    def after(self, *, saved_s: float = 0.0, batch_s: float | None = None, workers: int | None = None) -> float:
+        """Predicted seconds of a step whose compute takes `saved_s` less, or with another loader."""
+        count = self.workers if workers is None else workers
+        batch = self.batch_s if batch_s is None else batch_s
+        compute = max(self.compute_s - saved_s, 0.02 * self.step_s)
+        if batch is None:
+            return max(self.step_s - saved_s, 0.05 * self.step_s)
+        return max(max(compute, batch) if count else compute + batch, 0.05 * self.step_s)
+
+    def gain(self, **changed: Any) -> float:
+        return min(20.0, self.step_s / self.after(**changed))
+
+    def gpu_s(self, cores: int) -> float:
+        """Rough seconds of a step on a GPU, for notes on what would be slow there. cores: of this machine."""
+        return max(GPU_LEAST_S, self.compute_s * cores / GPU_CORES)
+
+    def overall(self, gain: float) -> float:
+        """Convert a gain on the step into one on the whole training time."""
+        return (self.step_s + self.rare_s) / (self.step_s / gain + self.rare_s)
+
+
+def findings(results: Results) -> list[Finding]:
+    """Findings of the experiments of a record; none where there were no steps to judge by.
+
+    The interval of the measured rounds must prove a finding. It becomes a note on a busy machine, unless the gain is
+    large, and if long validations leave too little of the gain.
+    """
+    step = step_of(results)
+    if step is None:
+        return []
+    rules = (workers, items, _autocast, _layout, _batch, _fused, _biases)
+    others = results.get("others") or 0.0
+    return [_tempered(finding, step, others) for rule in rules if (finding := rule(results, step)) is not None]
+
+
+def _tempered(finding: Finding, step: StepTimes, others: float) -> Finding:
+    """The finding with its gain on the whole training time, as a note if a busy machine makes it doubtful."""
+    if finding.gain is not None and step.rare_s:
+        gain = step.overall(finding.gain)
+        finding = replace(finding, gain=gain, level="note" if gain < LEAST else finding.level)
+    if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
+        return finding
+    evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
+    return replace(finding, level="note", evidence=evidence)
+
+
+def saved_s(results: Results, name: str) -> float | None:
+    """Seconds of a step that an experiment saved; None if its interval does not prove any."""
+    arm = _arm(results, name, 1.0)
+    return None if arm is None else arm["base_s"] - arm["arm_s"]
+
+
+def step_of(results: Results) -> StepTimes | None:
+    """The model of a step from the times of the loader and the network; None without measured steps."""
+    rare_s = results.get("rare_s") or 0.0
+    step_s = (results.get("step_s") or 0.0) - rare_s
+    if step_s <= 0:
+        return None
+    loader = results.get("workers") or {}
+    count = int(loader.get("now") or 0)
+    alone: Any = (loader.get("seconds") or {}).get(str(count))
+    wait_s: Any = results.get("wait_s")
+    if wait_s is None and alone is None:
+        return StepTimes(step_s=step_s, batch_s=None, compute_s=step_s, workers=count, rare_s=rare_s)
+    if wait_s is None:
+        wait_s = alone if count == 0 else 0.0 if alone < 0.9 * step_s else 0.5 * step_s
+    wait_s = min(wait_s, 0.98 * step_s)
+    hidden = count > 0 and wait_s < HIDDEN * step_s
+    # If the loader is the bottleneck, a batch takes as long as a step, whatever it takes alone.
+    batch_s = wait_s if count == 0 else step_s
+    if hidden:
+        batch_s = None if alone is None else min(alone, step_s)
+    compute_s = step_s if hidden else step_s - wait_s
+    return StepTimes(step_s=step_s, batch_s=batch_s, compute_s=compute_s, workers=count, rare_s=rare_s)
+
+
+def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
+    """An experiment's result if the lower end of its gain is above `low`."""
+    arm = results.get(name) or {}
+    return dict(arm) if arm.get("low", 0.0) > low else None
+
+
+def _weighty(results: Results, name: str) -> dict[str, Any] | None:
+    """The arm of another precision or layout if it is clearly faster: a larger threshold, and not for toy networks."""
+    arm = _arm(results, name, LEAST)
+    if arm is None or arm["gain"] < FASTER:
+        return None
+    return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
+
+
+def _timing_text(arm: Results, what: str) -> str:
+    return (
+        f"{what} {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
+        f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} interleaved rounds)"
+    )
+
+
+def _autocast(results: Results, step: StepTimes) -> Finding | None:
+    arm = _weighty(results, "autocast")
+    if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
+        return None
+    device, dtype = arm.get("device", "cuda"), arm["dtype"]
+    scaler = ", with torch.amp.GradScaler for the backward" if dtype == "float16" else ""
+    return _of_arm(
+        arm,
+        step,
+        name="no-autocast",
+        title="forward and backward run in float32 where this machine gains by a lower precision",
+        cure=f'with torch.autocast("{device}", dtype=torch.{dtype}): around the forward and the loss{scaler}',
+        switch="autocast" if dtype == "bfloat16" else "",
+        also=f"; outputs differ by {arm['difference']:.1%} of the largest",
+    )
+
+
+def _layout(results: Results, step: StepTimes) -> Finding | None:
+    arm = _weighty(results, "channels_last")
+    if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
+        return None
+    layout = arm["layout"]
+    return _of_arm(
+        arm,
+        step,
+        name="no-channels-last",
+        title="the convolutions run in the plain memory layout where this machine gains by channels_last",
+        cure=f"net = net.to(memory_format=torch.{layout}); x = x.to(memory_format=torch.{layout})",
+        also=f"; outputs agree to {arm['difference']:.1g}",
+    )
+
+
+def _fused(results: Results, step: StepTimes) -> Finding | None:
+    arm = _arm(results, "fused", FASTER)
+    if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
+        return None
+    return _of_arm(
+        arm,
+        step,
+        name="unfused-optimizer",
+        title="the optimizer updates its tensors one by one or in groups, where one fused kernel is faster",
+        cure=f"torch.optim.{arm['class']}(..., fused=True)",
+        what=f"a step of the optimizer ({arm['tensors']} tensors) takes",
+        also=f"; weights agree to {arm['difference']:.1g}",
+    )
+
+
+def _of_arm(
+    arm: dict[str, Any], step: StepTimes, *, also: str, what: str = "forward and backward take", **texts: str
+) -> Finding | None:
+    """A finding if the arm's gain is worthwhile. what: the timed work, also: more evidence, both in words."""
+    saved_s = arm["base_s"] - arm["arm_s"]
+    gain = step.gain(saved_s=saved_s)
+    if gain < LEAST:
+        return None
+    evidence = f"{_timing_text(arm, what)}{also}; a step takes {ms(step.step_s)}"
+    return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
+
+
+def _batch(results: Results, step: StepTimes) -> Finding | None:
+    arm = _arm(results, "doubled_batch", 2 / DOUBLED)
+    room = None if arm is None else arm.get("free_share")
+    if arm is None or (room is not None and room < BATCH_ROOM):
+        return None
+    more = arm["arm_s"] - arm["base_s"]
+    after = step.step_s + max(0.0, more)
+    if step.batch_s is not None:
+        after = replace(step, batch_s=2 * step.batch_s).after(saved_s=-more)
+    gain = min(2.0, 2 * step.step_s / after)
+    if gain < 1.15:
+        return None
+    size = arm["size"]
+    return Finding(
+        name="small-batch",
+        title=f"a batch of {size} leaves the machine idle: fixed costs rule the step",
+        where=place((results.get("workers") or {}).get("site") or arm.get("site", "")),
+        cure=f"batch_size={2 * size} or more (and the learning rate with it)",
+        evidence=f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on "
+        f"{2 * size}: {arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
+        + (f"{room:.0%} of the memory is free" if room is not None else "free memory unknown"),
+        cost_s=step.step_s * (1 - 1 / gain),
+        gain=gain,
+    )
+
+
+def _biases(results: Results, step: StepTimes) -> Finding | None:
+    """A note without a measured gain: the bias is useless in any case, but may cost nothing on this hardware."""
+    arm = results.get("conv_bias") or {}
+    names = arm.get("modules") or []
+    if not names or arm.get("difference", 1.0) > AGREE["exact"]:
+        return None
+    sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
+    saved_s = arm.get("base_s", 0.0) - arm.get("arm_s", 0.0)
+    proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=saved_s) >= 1.02
+    text = _timing_text(arm, "forward and backward take") if "gain" in arm else f"not timed: {arm.get('skipped', '')}"
+    listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    return Finding(
+        name="conv-bias-before-norm",
+        title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
+        where=sites[0] if sites else place(arm.get("site", "")),
+        cure="bias=False for the convolutions before a norm",
+        evidence=f"modules {listed}; {text}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
+        cost_s=saved_s if proven else None,
+        gain=step.gain(saved_s=saved_s) if proven else None,
+        level="finding" if proven else "note",
+    )
+
+
+# The loader
+
+
+def workers(results: Results, step: StepTimes) -> Finding | None:
+    loader = results.get("workers") or {}
+    times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
+    if step.workers not in times:
+        return None
+    loops = measured_loops(results, step.workers)
+    if loops:
+        return _of_loops(loader, loops, step)
+    predicted = {
+        count: step.after(
+            batch_s=_beside(results, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
+        )
+        for count in times
+    }
+    predicted[step.workers] = step.step_s
+    best = min(count for count in times if predicted[count] <= 1.05 * min(predicted.values()))
+    gain = min(20.0, step.step_s / predicted[best])
+    if best <= step.workers or gain < LEAST:
+        return None
+    if step.workers and times[step.workers] < 1.2 * times[best]:
+        return None
+    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
+    name, title = too_few(step.workers)
+    return Finding(
+        name=name,
+        title=title,
+        where=place(loader.get("site", "")),
+        cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
+        switch=f"workers={best}",
+        evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
+        cost_s=max(0.0, step.step_s - predicted[best]),
+        gain=gain,
+    )
+
+
+def measured_loops(results: Results, workers: int) -> dict[int, list[float]]:
+    """Seconds of whole steps by number of workers; empty unless they were timed with other numbers than `workers` too.
+
+    Each number was timed in two rounds; a single round of the present number proves nothing.
+    """
+    loops = {int(count): seconds for count, seconds in ((results.get("workers") or {}).get("loop") or {}).items()}
+    return loops if len(loops) > 1 and len(loops.get(workers, ())) > 1 else {}
+
+
+def too_many(workers: int, cores: int) -> tuple[str, str]:
+    """Name and title."""
+    return "many-workers", f"{workers} workers on {cores} cores take them from the network and from each other"
+
+
+def too_few(workers: int) -> tuple[str, str]:
+    """Name and title."""
+    if workers == 0:
+        return "no-workers", "the loader reads in the training's own process, which waits for each batch"
+    return "few-workers", f"{workers} workers are too few for this dataset: the training waits for its batches"
+
+
+def _beside(results: Results, step: StepTimes, times: dict[int, float], count: int) -> float:
+    """Seconds of a batch while the training runs: on a CPU both share the cores."""
+    batch = times[count] + (HANDOVER_S if count else 0.0)
+    if step.workers and step.batch_s is not None:
+        batch *= step.batch_s / times[step.workers]
+    if count == 0 or results.get("device", "cpu") != "cpu" or 0 not in times:
+        return batch
+    loader = results["workers"]
+    cores = max(1, int(loader.get("cores") or 1))
+    threads = min(cores, int(loader.get("threads") or 1))
+    work = times[0] * float(loader.get("cpu_share", 1.0)) + step.compute_s * threads
+    return max(batch, work / cores)
+
+
+def items(results: Results, step: StepTimes) -> Finding | None:
+    items = results.get("items") or {}
+    if items.get("kind") not in ("whole", "prefix", *_PARTS):
+        return None
+    size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
+    alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
+    lanes = max(1, step.workers)
+    share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
+    if step.batch_s is None:
+        return None
+    after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
+    gain = min(20.0, step.step_s / after)
+    # What workers hide here costs nothing, but it would with a GPU's shorter step. Reading a prepared file is fine.
+    sound = results.get("device") == "cuda" or items["kind"] == "before-draw"
+    least_s = math.inf if sound else WORK * step.gpu_s(int(results.get("cores") or 1))
+    if gain < LEAST and each * size / lanes < least_s:
+        return None
+    cost_s = max(0.0, step.step_s - after)
+    effect: dict[str, Any] = {"level": "note"} if gain < LEAST else {"cost_s": cost_s, "gain": gain}
+    where = place(items.get("site", ""))
+    if items["kind"] in _PARTS:
+        title, cure = _PARTS[items["kind"]]
+        evidence = f"{ms(each)} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch"
+        if items["kind"] == "before-draw" and each < BEFORE_DRAW * items["item_s"]:
+            return None
+        return Finding(name="uncached-items", title=title, where=where, cure=cure, evidence=evidence, **effect)
+    whole = items["kind"] == "whole"
+    num_bytes = items.get("bytes", 0) * count
+    fits = num_bytes < 0.5 * (items.get("free_bytes") or 0)
+    room = f"all {count} results take {num_bytes / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
+    evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
+    names = items.get("transforms") or ()
+    if names:
+        evidence += f"; the transforms before the first random one: {', '.join(names)}"
+    return Finding(
+        name="uncached-items" if whole else "uncached-transforms",
+        title="each item is made anew in every epoch, with the same result"
+        if whole
+        else f"{len(names)} of {items.get('all_transforms')} transforms do the same work in every epoch",
+        where=where,
+        cure=_cache_cure(whole and not names, fits),
+        evidence=evidence,
+        **effect,
+    )
+
+
+def _cache_cure(plain: bool, fits: bool) -> str:
+    if plain:
+        if fits:
+            return "make the items once: items = [dataset[i] for i in range(len(dataset))]; DataLoader(items, ...)"
+        return "make the items once, into files: numpy.save each, and numpy.load(..., mmap_mode='r') in __getitem__"
+    if fits:
+        return "monai.data.CacheDataset(data, transform, cache_rate=1.0) in place of Dataset(data, transform)"
+    return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
+
+
+def _of_loops(loader: Results, loops: dict[int, list[float]], step: StepTimes) -> Finding | None:
+    """The finding from whole steps, measured interleaved, which include that workers take cores from the network."""
+    now, cores = step.workers, int(loader.get("cores") or 1)
+    usual = {count: statistics.median(times) for count, times in loops.items()}
+    best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
+    rounds = min(len(loops[now]), len(loops[best]))
+    least = min(loops[now][number] / loops[best][number] for number in range(rounds))
+    proven = best != now and rounds > 1 and least > LEAST
+    if not proven and (now <= cores or all(_slower(loops[count], loops[now]) for count in loops if count < now)):
+        return None
+    gain = min(20.0, usual[now] / usual[best])
+    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
+    name, title = too_few(now)
+    if best < now or not proven:
+        name, title = too_many(now, cores)
+    suggested = best if proven else min(now, cores)
+    return Finding(
+        name=name,
+        title=title,
+        where=place(loader.get("site", "")),
+        cure=f"DataLoader(..., num_workers={suggested}{', persistent_workers=True' if suggested else ''})",
+        evidence=f"seconds of a whole step by workers, {rounds} interleaved rounds: {table}; {cores} cores",
+        cost_s=step.step_s * (1 - 1 / gain) if proven else None,
+        gain=gain if proven else None,
+        level="finding" if proven else "note",
+        switch=f"workers={suggested}" if proven else "",
+    )
+
+
+def _slower(times: list[float], others: list[float]) -> bool:
+    """Whether `times` are slower in every round."""
+    return all(one > LEAST * other for one, other in zip(times, others, strict=False))

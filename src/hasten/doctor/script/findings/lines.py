@@ -1,0 +1,158 @@
+"""Findings on lines of user code where the host works and the network waits, from samples of the training thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from hasten.doctor.finding import Finding, FindingText, ms
+from hasten.doctor.script.findings import texts
+from hasten.doctor.script.findings.tensors import MAPS
+from hasten.doctor.script.records import ProcessRecord, place
+
+SHARE = 0.05
+"""Share of the training step from which a line's work on the host is a note, and of the whole time for a finding."""
+HEAVY = 0.25
+"""Share of the time from which it is too much work wherever it is done."""
+FEW = 4
+"""Fewest samples for which a line's time is meaningful."""
+EVERY = 0.005
+"""Seconds between samples."""
+AGAIN = 1.5
+"""Mean number of times a file is opened from which it counts as read again and again."""
+LOOPED = 30
+"""Calls of one torch function by one line in a step from which that line counts as a loop over tensors."""
+COPIES = 8
+"""Copies in a validation round from which maps count as copied one by one."""
+HISTOGRAMS = 8
+"""Number of histograms from which they count as those of all weights."""
+HOST = (
+    "numpy", "scipy", "skimage", "PIL", "cv2", "sklearn", "zipfile", "gzip", "zlib", "nibabel", "SimpleITK", "h5py",
+    "pandas", "imageio", "numba", "multiprocessing", "queue", "threading",
+)  # fmt: skip
+PLOTS = ("matplotlib", "seaborn", "plotly")
+
+
+def find(record: ProcessRecord) -> list[Finding]:
+    """histograms, sync-plot, host-metric, no-workers and heavy-items of the loop itself, and python-loop."""
+    findings = list(_histograms(record))
+    places = {finding.where for finding in findings}
+    for where in ("step", "validation"):
+        for site, packages in _by_site(record, where).items():
+            if place(site) in places:
+                continue
+            matches = [*_plot(record, site, packages), *_metric(record, site, packages, where)]
+            if not matches and where == "step":
+                matches = list(_loading(record, site, packages))
+            findings += matches
+            places |= {finding.where for finding in matches}
+    return findings + [each for each in (*_copied_maps(record), *_loops(record)) if each.where not in places]
+
+
+def _by_site(record: ProcessRecord, where: str) -> dict[str, Counter[str]]:
+    """Seconds of each line by package; "" is the line itself."""
+    sites: dict[str, Counter[str]] = {}
+    for line in record.listed("lines"):
+        if line["where"] == where:
+            sites.setdefault(line["site"], Counter())[line["package"]] += line["seconds"]
+    return sites
+
+
+def _cost(record: ProcessRecord, seconds: float) -> float | None:
+    """Seconds of a step, if there are enough samples and the share is large enough.
+
+    Waiting for data and long validations are excluded, so that they don't hide it.
+    """
+    cost = record.per_step(seconds)
+    return cost if seconds >= FEW * EVERY and cost >= SHARE * (record.train_s - record.part("wait")) else None
+
+
+def _finding(record: ProcessRecord, cost: float | None, text: FindingText, site: str, *, evidence: str) -> Finding:
+    level = "finding" if cost is not None and cost >= SHARE * record.step_s else "note"
+    return record.finding(text, site, evidence=evidence, cost_s=cost, level=level)
+
+
+def _histograms(record: ProcessRecord) -> Iterator[Finding]:
+    for call in record.listed("calls"):
+        if call["kind"] == "histogram" and call["count"] >= HISTOGRAMS:
+            sampled = sum(line["seconds"] for line in record.listed("lines") if line["site"] == call["site"])
+            yield _finding(
+                record,
+                _cost(record, max(call["seconds"], sampled)),
+                texts.HISTOGRAMS,
+                call["site"],
+                evidence=f"{call['count']} histograms in {record.steps} steps",
+            )
+
+
+def _plot(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
+    cost = _cost(record, sum(packages[name] for name in PLOTS))
+    if cost is not None:
+        yield _finding(record, cost, texts.SYNC_PLOT, site, evidence=f"{ms(cost)} a step")
+
+
+def _metric(record: ProcessRecord, site: str, packages: Counter[str], where: str) -> Iterator[Finding]:
+    """Maps that are read from the device at this line, and what the host then does with them."""
+    validating = where == "validation"
+    reads = any(
+        read.get("loop") == site and read.get("elements", 0) >= MAPS and read.get("validating", False) == validating
+        for read in record.listed("reads")
+    )
+    host = sum(packages[name] for name in HOST)
+    cost = _cost(record, sum(packages.values()) if reads else host)
+    if cost is not None and (reads or (validating and host)):
+        yield _finding(
+            record,
+            cost,
+            texts.HOST_METRIC,
+            site,
+            evidence=f"{ms(cost)} a step{(' of validation rounds' if validating else '')}",
+        )
+
+
+def _copied_maps(record: ProcessRecord) -> Iterator[Finding]:
+    """Score maps copied in validation rounds; on a GPU each copy is waited for, whatever the host then does with it."""
+    rounds = len(record.listed("validations"))
+    sites: dict[str, int] = {}
+    for read in record.listed("reads") if record.cuda else ():
+        many = read.get("elements", 0) >= MAPS and read["count"] >= COPIES * max(1, rounds)
+        if read.get("validating") and many:
+            sites[read["site"]] = max(sites.get(read["site"], 0), read["count"])
+    for site, count in sites.items():
+        yield record.finding(texts.COPIED_MAPS, site, evidence=f"{count} copies in {rounds} rounds", level="note")
+
+
+def _loading(record: ProcessRecord, site: str, packages: Counter[str]) -> Iterator[Finding]:
+    cost = _cost(record, sum(packages[name] for name in HOST))
+    if cost is None:
+        return
+    names = ", ".join(name for name, _ in packages.most_common(3) if name in HOST)
+    evidence = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
+    waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
+    if record.per_step(waits) < cost / 2:
+        yield _finding(record, cost, texts.LOOP_LOADS, site, evidence=evidence)
+    opened = next((each for each in record.listed("opened") if each["site"] == site), None)
+    if opened and opened["opens"] >= AGAIN * opened["files"] and record.per_step(opened["opens"]) >= 1:
+        yield _finding(
+            record,
+            cost,
+            texts.FILES_READ_AGAIN,
+            site,
+            evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
+        )
+    if cost >= HEAVY * record.step_s:
+        yield _finding(record, cost, texts.LOOP_HEAVY, site, evidence=evidence)
+
+
+def _loops(record: ProcessRecord) -> Iterator[Finding]:
+    calls: dict[str, dict[str, Any]] = {}
+    for call in record.listed("torch_calls"):
+        if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
+            calls[call["site"]] = call
+    # Not timed: the probe's work between the operations can't be separated from their time.
+    for site, call in calls.items():
+        if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_"):
+            yield record.finding(
+                texts.PYTHON_LOOP, site, evidence=f"{call['count']} calls of {call['function']} in a step", level="note"
+            )

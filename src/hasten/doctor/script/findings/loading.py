@@ -1,0 +1,185 @@
+"""Findings on the settings of the script's DataLoaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hasten.doctor.finding import WAITS, Finding, FindingText, finding_from_share, gain_of, ms
+from hasten.doctor.script.findings import texts
+from hasten.doctor.script.findings.experiments import measured_loops, step_of, too_few, too_many
+from hasten.doctor.script.records import ProcessRecord, place
+from hasten.doctor.script.time_split import contended_s
+from hasten.observe.cores import usable_cores
+
+LEAST_WAIT_S = 0.0005
+"""Wait below which workers would cost more than they hide, as handing over a batch takes about as long."""
+RESTARTS = 0.05
+"""Share of the time spent on restarting workers, from which it is a finding."""
+_HIDE = ("no-workers", "few-workers")
+OTHERS_HIDE = 1.5
+"""Predicted gain from which more workers are the cure."""
+HEAVY = 0.15
+"""Share of a step that waiting for batches, and for the cores that make them, must take. Items that workers hide here,
+but that would delay a GPU, are a note."""
+
+
+def find(record: ProcessRecord) -> Iterator[Finding]:
+    """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory of the training's loaders."""
+    for loader in record.training_loaders:
+        for rule in (_workers, _many, _prefetch, _persistent, _pinned):
+            yield from rule(record, loader)
+
+
+def _workers(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    wait, step_s = record.part("wait"), record.step_s
+    if loader["num_workers"] or loader["own_thread"] or wait < max(LEAST_WAIT_S, WAITS * record.train_s):
+        return
+    fetches = max(1, loader["fetches"])
+    evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
+    if loader["fetches"]:
+        evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
+    # On a CPU the workers take cores from the training, so only a part of the wait can be hidden. Where other counts
+    # were measured, the experiments give the gain; this is then a note, as more cores would still hide the wait.
+    measured = len((record.experiments.get("workers") or {}).get("seconds") or ()) > 1
+    name, title = too_few(0)
+    workers = min(4, usable_cores())
+    cure = f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
+    yield record.finding(
+        FindingText(name, title, cure),
+        loader["site"],
+        switch="" if measured else f"workers={workers}",
+        evidence=evidence,
+        cost_s=wait,
+        gain=None if measured else gain_of(wait if record.on_gpu else wait / 2, step_s),
+        level="note" if measured or wait < WAITS * step_s else "finding",
+    )
+
+
+def _many(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    """many-workers on a CPU; where whole steps were measured, the experiments report it."""
+    workers, cores = loader["num_workers"], int(record.raw.get("cores") or 0)
+    if measured_loops(record.experiments, workers) or not cores or workers <= cores or record.on_gpu:
+        return
+    lost_s = contended_s(record)
+    suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
+    name, title = too_many(workers, cores)
+    cure = f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each"
+    evidence = f"{cores} cores{suffix}"
+    yield record.finding(FindingText(name, title, cure), loader["site"], evidence=evidence, level="note")
+
+
+def _prefetch(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
+    wait = record.part("wait")
+    if not loader["num_workers"] or loader["prefetch_factor"] != 1:
+        return []
+    return finding_from_share(
+        wait,
+        record.step_s,
+        WAITS,
+        name="no-prefetch",
+        title="workers prepare only one batch ahead, and the training waits whenever one is late",
+        where=place(loader["site"]),
+        cure="DataLoader(..., prefetch_factor=4)",
+        evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
+    )
+
+
+def _persistent(record: ProcessRecord, loader: dict[str, Any]) -> list[Finding]:
+    again = loader["starts"][1:]
+    if not loader["num_workers"] or loader["persistent_workers"] or not again:
+        return []
+    usual = loader["wait_s"] / max(1, loader["batches"])
+    return finding_from_share(
+        record.per_step(sum(max(0.0, start - usual) for start in again)),
+        record.step_s,
+        RESTARTS,
+        name="no-persistent-workers",
+        title="the workers are started again for every pass over the data",
+        where=place(loader["site"]),
+        cure="DataLoader(..., persistent_workers=True)",
+        evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
+    )
+
+
+def _pinned(record: ProcessRecord, loader: dict[str, Any]) -> Iterator[Finding]:
+    if loader["pin_memory"] or loader["own_thread"] or not record.cuda:
+        return
+    copies, cost = record.listed_dict("copies"), None
+    if record.on_gpu:
+        if not copies.get("count") or copies["pinned"] >= copies["count"] / 2:
+            return
+        cost = record.per_step(copies.get("seconds", 0.0))
+    yield record.finding(
+        texts.UNPINNED_MEMORY,
+        loader["site"],
+        evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
+        cost_s=cost,
+        level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
+    )
+
+
+def heavy_items(record: ProcessRecord, findings: list[Finding]) -> list[Finding]:
+    """heavy-items, unless more workers or a cache are the cure. findings: of the other rules."""
+    results = record.experiments
+    loader, items, step = results.get("workers") or {}, results.get("items") or {}, step_of(results)
+    loaders = record.training_loaders
+    if not loaders or items.get("kind") == "whole":
+        return []
+    if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
+        return []
+    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
+    work_s = float((loader.get("seconds") or {}).get("0") or 0.0) * float(loader.get("cpu_share") or 0.0)
+    cores = max(1, int(loader.get("cores") or 1))
+    hidden = step is None or work_s / cores <= step.compute_s
+    lanes = max(1, int(loaders[0]["num_workers"]))
+    gpu_waits = step is not None and not record.on_gpu and work_s / lanes >= step.gpu_s(cores)
+    if hidden and any(one.name in _HIDE and (one.gain or 1.0) > OTHERS_HIDE for one in findings):
+        return []
+    lost_s = contended_s(record)
+    cost = record.part("wait") + lost_s
+    if record.step_s <= 0 or (cost < HEAVY * record.train_s and not gpu_waits):
+        return []
+    evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
+    if seconds:
+        evidence = f"a batch takes {ms(max(seconds))} to make; {evidence}"
+    if lost_s:
+        evidence += (
+            f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "
+            f"of {record.raw.get('cores')} cores"
+        )
+    return [
+        record.finding(
+            texts.HEAVY_ITEMS,
+            loaders[0]["site"],
+            evidence=evidence,
+            cost_s=cost,
+            level="note" if cost < HEAVY * record.step_s else "finding",
+        )
+    ]
+
+
+def nnunet(record: ProcessRecord) -> list[Finding]:
+    """nnunet-loader, with the command that runs the same training by Hasten's trainer."""
+    trainer = record.listed_dict("nnunet")
+    wait, reads, step_s = record.part("wait"), record.part("device_reads"), record.step_s
+    if not trainer or trainer["hasten"] or wait + reads < WAITS * step_s:
+        return []
+    # On a CPU the training's cores then make the batches, which costs about half of the wait.
+    saved = wait + reads if record.on_gpu else wait / 2
+    arguments = " ".join(_without_trainer(trainer["arguments"]))
+    title = "nnU-Net waits for its loader processes, and reads the loss in every step"
+    cure = f"pip install 'hasten[nnunet]', then: hasten nnunet train {arguments}"
+    evidence = f"of {ms(step_s)} a step waits {ms(wait)} for its batch and {ms(reads)} for values of the device"
+    text, site = FindingText("nnunet-loader", title, cure), "nnUNetTrainer.train_step"
+    return [record.finding(text, site, evidence=evidence, cost_s=wait + reads, gain=gain_of(saved, step_s))]
+
+
+def _without_trainer(arguments: list[str]) -> list[str]:
+    """The arguments for Hasten's trainer, which is the default of `hasten nnunet train`."""
+    if "-tr" not in arguments:
+        return arguments
+    at = arguments.index("-tr")
+    name = arguments[at + 1] if at + 1 < len(arguments) else ""
+    ours = name.replace("nnUNetTrainer", "nnUNetTrainerHasten", 1)
+    return [*arguments[:at], *([] if name == "nnUNetTrainer" else ["-tr", ours]), *arguments[at + 2 :]]

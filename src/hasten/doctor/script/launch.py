@@ -1,0 +1,262 @@
+"""Run the script with the probe on its PYTHONPATH for a bounded number of steps and seconds, then end its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+import psutil
+
+from hasten.doctor.script.records import ProcessRecord, read_records
+from hasten.observe.cores import environment_of_user, usable_cores
+
+Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
+INJECT = Path(__file__).parent / "inject"
+GRACE = 10.0
+"""Seconds that a script has after its bound to write its files and to exit."""
+_END_GRACE = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
+SETUP = 600.0
+"""Seconds that a script may take until its first step ends; they don't count as watched time."""
+_TAIL_BYTES = 20_000
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*(\.exe)?$")
+_TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_BLIND = "IES"
+"""Switches of Python that make it ignore PYTHONPATH, or leave sitecustomize out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptRun:
+    """The result of one run of a script."""
+
+    command: tuple[str, ...]
+    exit_code: int
+    """The script's own exit code, or 128 + the number of the signal that ended it; 0 if the doctor stopped it."""
+    ended: Ended
+    records: list[ProcessRecord] = field(default_factory=list)
+    """Records of the processes that trained, by rank."""
+    seconds: float = 0.0
+    output: str = ""
+    """Last 20,000 characters of its stdout and stderr, of a quiet run only."""
+    torch_seen: bool = True
+    """Whether any of its processes imported torch."""
+
+
+def run_script(
+    command: Sequence[str],
+    *,
+    steps: int,
+    seconds: float,
+    switches: Sequence[str] = (),
+    experiments: bool = True,
+    assume_cuda: bool = False,
+    quiet: bool = False,
+    env: Mapping[str, str] | None = None,
+    setup: float = SETUP,
+) -> ScriptRun:
+    """Run `command` for `steps` training steps or `seconds`, then end it and everything that it started.
+
+    The seconds count from the end of its first step; before that it has `setup` seconds to write data or to compile.
+
+    It inherits stdin, stdout and stderr (quiet: the latter two go into `output`). switches: cures that the probe
+    applies, as in `Finding.switch`. experiments: after the last step, measure in its main process for up to half of
+    `seconds` more. assume_cuda: judge as if there were a GPU. env: added to the environment. Raises ValueError for a
+    command that can't be run.
+    """
+    runnable = checked(command)
+    budget = max(10.0, seconds / 2) if experiments else 0.0
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
+        out = Path(folder)
+        request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
+        request |= {"experiments": experiments, "cuda": assume_cuda, "cores": usable_cores()}
+        request["switches"] = list(switches)
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            runnable,
+            env=_environment(env or {}, json.dumps(request)),
+            stdout=log if quiet else None,
+            stderr=subprocess.STDOUT if quiet else None,
+            # A session of its own, so that everything it starts can be ended; Ctrl-C must then be passed on.
+            start_new_session=True,
+        )
+        killed = _watch(child, out, seconds, budget, setup)
+        took_s = time.perf_counter() - start
+        records = read_records(out)
+        ended, code = _outcome(child.returncode, killed, records)
+        return ScriptRun(
+            command=tuple(command),
+            exit_code=code,
+            ended=ended,
+            records=records,
+            seconds=took_s,
+            output=_tail(log) if quiet else "",
+            torch_seen=any(out.glob("torch-*")),
+        )
+
+
+def checked(command: Sequence[str]) -> list[str]:
+    """`command` as it can be run: `train.py args` becomes `python train.py args`.
+
+    Raises ValueError for an empty command, a program or script that isn't there, and switches of Python that would
+    keep the probe out. `python -m module`, torchrun and shell scripts stay as they are.
+    """
+    if not command:
+        raise ValueError("no command was given; put it after two dashes: hasten doctor -- python train.py")
+    program, *rest = command
+    if program.endswith(".py") and not os.access(program, os.X_OK):
+        _script(program)
+        return [sys.executable, program, *rest]
+    path = shutil.which(program)
+    if path is None and _PYTHON.fullmatch(program):
+        path = sys.executable
+    if path is None:
+        problem = "is not a program" if Path(program).exists() else "does not exist"
+        raise ValueError(f"{program}: {problem}; give the command as you'd type it, such as python train.py")
+    if _PYTHON.search(Path(path).name):
+        _python(program, rest)
+    return [path if shutil.which(program) is None else program, *rest]
+
+
+def _python(program: str, rest: list[str]) -> None:
+    at = 0
+    while at < len(rest):
+        word = rest[at]
+        if word in ("-m", "-c") or not word.startswith("-"):
+            break
+        if word in _TAKES_VALUE:
+            at += 1
+        elif not word.startswith(("--", "-X", "-W")):
+            blind = [letter for letter in word[1:] if letter in _BLIND]
+            if blind:
+                raise ValueError(f"{program} -{blind[0]}: keeps the probe out of the script; leave this switch out")
+            if word.endswith(("m", "c")):
+                break
+        at += 1
+    if at >= len(rest):
+        raise ValueError(f"{program}: no script was given; such as hasten doctor -- {program} train.py")
+    if not rest[at].startswith("-"):
+        _script(rest[at])
+
+
+def _script(name: str) -> None:
+    path = Path(name)
+    if not path.exists():
+        raise ValueError(f"{name}: does not exist; check the path (seen from {Path.cwd()})")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise ValueError(f"{name}: is a folder; give the script inside it")
+
+
+def _environment(more: Mapping[str, str], request: str) -> dict[str, str]:
+    env = {**environment_of_user(), **more}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
+    env["HASTEN_DOCTOR"] = request
+    # Write no __pycache__ into the script's folder.
+    env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    return env
+
+
+def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float, setup: float) -> bool:
+    """Wait until the script ends, or end it at its limit. Returns whether it had to be killed."""
+    start = time.monotonic()
+    trains, limit = math.inf, math.inf
+    try:
+        while child.poll() is None:
+            now = time.monotonic()
+            time.sleep(0.02 if now - start < 2 else 0.1)
+            state = _state(out)
+            if state:
+                trains = min(trains, now)
+            if state == "experiments":
+                needed = trains + seconds + 1.5 * budget + GRACE
+                limit = needed if limit == math.inf else max(limit, needed)
+            elif state == "bounded":
+                limit = min(limit, now + GRACE)
+            elif limit == math.inf and now - trains > seconds:
+                limit = now + GRACE / 2  # A step that has begun may finish.
+            elif limit == math.inf and trains == math.inf and now - start > setup:
+                limit = now + 0.5
+            if now > limit:
+                end_all(child)
+                return True
+        return False
+    except BaseException:
+        _interrupt(child)
+        end_all(child)
+        raise
+
+
+def _state(out: Path) -> str:
+    """`experiments`, `bounded` (every process that trained has reached its bound), `training` or ""."""
+    if any(out.glob("experiments-*")):
+        return "experiments"
+    trained, bounded = ({path.name.split("-")[1] for path in out.glob(f"{name}-*")} for name in ("trains", "bounded"))
+    if trained:
+        return "bounded" if trained <= bounded else "training"
+    return ""
+
+
+def _interrupt(child: subprocess.Popen[bytes]) -> None:
+    """Pass Ctrl-C on, and give the script time to end by itself."""
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(child.pid, signal.SIGINT)
+        child.wait(timeout=GRACE)
+
+
+def _outcome(returncode: int, killed: bool, records: list[ProcessRecord]) -> tuple[Ended, int]:
+    code = 128 - returncode if returncode < 0 else returncode
+    if records and all(record.bounded for record in records):
+        return "bounded", 0
+    if killed:
+        return ("timeout" if records else "never trained"), code
+    return ("crashed" if code else "finished" if records else "never trained"), code
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _TAIL_BYTES))
+    return log.read().decode("utf-8", "replace")
+
+
+def end_all(child: subprocess.Popen[bytes], grace: float = _END_GRACE) -> None:
+    """SIGTERM to `child`, its descendants and its process group, SIGKILL to what is left after `grace` seconds.
+
+    child: the leader of a session. Launchers put ranks into separate process groups, so descendants are ended too, and
+    all processes of the session whose parents have exited.
+    """
+    ours = _members(child.pid)
+    for member in ours:
+        with contextlib.suppress(psutil.Error):
+            member.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(ours, timeout=grace) if ours else ([], [])
+    for member in alive:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _members(leader: int) -> list[psutil.Process]:
+    members: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(leader)
+        if top.status() != psutil.STATUS_ZOMBIE:
+            members = {each.pid: each for each in (top, *top.children(recursive=True))}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if process.pid not in members and os.getsid(process.pid) == leader and process.pid != leader:
+                members[process.pid] = process
+    return list(members.values())

@@ -1,0 +1,143 @@
+"""Typed access to the records that watched processes write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hasten.doctor.finding import Finding, FindingText, gain_of
+
+WARMUP = 3
+"""First steps that aren't measured: compilation, start of workers, choice of algorithms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessRecord:
+    """One process that trained."""
+
+    rank: int = 0
+    world: int = 1
+    devices: tuple[str, ...] = ("cpu",)
+    """Device types on which the network's inputs lay."""
+    assume_cuda: bool = False
+    ended: str = "exit"
+    """`steps` or `seconds` at the limit, `exit`, `failed` after an exception, or `running` if it was killed."""
+    step_seconds: tuple[float, ...] = ()
+    """Every step's wall time, without the first."""
+    losses: tuple[float, ...] = ()
+    """Losses of the first steps, one a step (summed where a step had several)."""
+    experiments: dict[str, Any] = field(default_factory=dict)
+    """Results of `hasten_probe.experiments.run`."""
+    raw: dict[str, Any] = field(default_factory=dict)
+    """The whole JSON."""
+
+    @property
+    def bounded(self) -> bool:
+        return self.ended in ("steps", "seconds")
+
+    @property
+    def on_gpu(self) -> bool:
+        return "cuda" in self.devices
+
+    @property
+    def cuda(self) -> bool:
+        """Whether to judge it as a training on a GPU."""
+        return self.assume_cuda or self.on_gpu
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that it made."""
+        return len(self.raw.get("steps", ()))
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        """The steps after the warm-up: {"seconds", "parts", "cpu", "synced", ..}."""
+        steps: list[dict[str, Any]] = self.raw.get("steps", [])
+        return steps[min(WARMUP, max(1, len(steps) // 2)) :]
+
+    @property
+    def step_s(self) -> float:
+        """Mean wall seconds of a measured step; 0 if none was."""
+        return sum(step["seconds"] for step in self.measured) / max(1, len(self.measured))
+
+    @property
+    def train_s(self) -> float:
+        """Seconds of a step without validations and checkpoints, which have findings of their own."""
+        return max(0.0, self.step_s - self.part("validation") - self.part("checkpoint"))
+
+    def part(self, name: str) -> float:
+        """Mean seconds of a measured step that went into a part of `study.time_split.PARTS`."""
+        return sum(step["parts"].get(name, 0.0) for step in self.measured) / max(1, len(self.measured))
+
+    def per_step(self, count: float) -> float:
+        """The mean per step of something counted since the end of the first step."""
+        return count / max(1, self.steps - 1)
+
+    def listed(self, name: str) -> list[dict[str, Any]]:
+        return list(self.raw.get(name, ()))
+
+    def listed_dict(self, name: str) -> dict[str, Any]:
+        return dict(self.raw.get(name, {}))
+
+    @property
+    def training_loaders(self) -> list[dict[str, Any]]:
+        """Loaders from which at least a quarter of the steps took their batch."""
+        return [each for each in self.listed("loaders") if each["training"] >= max(1, self.steps // 4)]
+
+    @property
+    def root_site(self) -> str:
+        """Code line that makes the network; "" if that isn't known."""
+        return next((root["site"] for root in self.listed("roots") if root["site"]), "")
+
+    @property
+    def loader_site(self) -> str:
+        """Code line that makes the loader that trains; that of the network if there is none."""
+        return next((each["site"] for each in self.training_loaders), self.root_site)
+
+    def finding(self, text: FindingText, site: str, *, cost_s: float | None = None, **more: Any) -> Finding:
+        """A finding at a place in the code. Its cure saves its whole cost unless `more` gives another gain."""
+        more.setdefault("gain", None if cost_s is None else gain_of(cost_s, self.step_s))
+        name, title, cure = text.name, text.title, text.cure
+        return Finding(name=name, title=title, where=place(site), cure=cure, cost_s=cost_s, **more)
+
+
+def place(site: str) -> str:
+    """A probe's `/path/train.py:31`, relative to the working folder if it lies below."""
+    path, colon, line = site.rpartition(":")
+    try:
+        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
+    except ValueError:
+        return site
+
+
+def read_records(folder: Path) -> list[ProcessRecord]:
+    """Records of the processes that trained, by rank; the longest of several with one rank, such as folds.
+
+    Incomplete files of processes that were killed are ignored.
+    """
+    by_rank: dict[int, ProcessRecord] = {}
+    for path in sorted(folder.glob("record-*.json")):
+        try:
+            record = as_record(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            continue
+        if record.steps and (record.rank not in by_rank or record.steps > by_rank[record.rank].steps):
+            by_rank[record.rank] = record
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def as_record(raw: dict[str, Any]) -> ProcessRecord:
+    """`raw` as the probe wrote it."""
+    return ProcessRecord(
+        rank=raw.get("rank", 0),
+        world=raw.get("world", 1),
+        devices=tuple(raw.get("devices") or ("cpu",)),
+        assume_cuda=raw.get("assume_cuda", False),
+        ended=raw.get("ended", "exit"),
+        step_seconds=tuple(step["seconds"] for step in raw.get("steps", [])[1:]),
+        losses=tuple(raw.get("step_losses") or ()),
+        experiments=raw.get("experiments") or {},
+        raw=raw,
+    )

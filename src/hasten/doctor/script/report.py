@@ -1,0 +1,197 @@
+"""The doctor's report: lines for the terminal, JSON for programs, a page for people."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.doctor.finding import Finding, ms
+from hasten.doctor.script.launch import ScriptRun
+from hasten.doctor.show import finding_lines, findings_section, split_section
+from hasten.doctor.time_split import Diagnosis, Split
+from hasten.observe.cpu_load import BUSY
+from hasten.observe.folder import writing_to
+from hasten.observe.rundir import write_json
+from hasten.report.model import Page, Section, Table
+
+if TYPE_CHECKING:
+    from hasten.doctor.script.try_cures import Tried
+
+_EXPERIMENTS = {
+    "workers": "other numbers of workers",
+    "items": "whether items are the same each time",
+    "doubled_batch": "a batch of twice the samples",
+    "autocast": "autocast in bfloat16",
+    "fused": "a fused optimizer",
+    "channels_last": "the channels_last layout",
+    "conv_bias": "the convolutions without their idle biases",
+    "cudnn_benchmark": "cuDNN's search for the fastest algorithms",
+}
+"""Names of the probe's experiments."""
+JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
+_NOTHING = "None of the findings has a cure that can be applied from outside."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptReport:
+    """The complete result of one call of the doctor."""
+
+    run: ScriptRun
+    assume_cuda: bool
+    split: Split | None
+    diagnosis: Diagnosis | None
+    findings: tuple[Finding, ...]
+    tried: tuple[Tried, ...] | None = None
+    """None if none were to be tried."""
+    others: float = 0.0
+    """Cores that other programs used meanwhile."""
+
+
+def summary(report: ScriptReport) -> list[str]:
+    """Lines: the verdict, where the time went, and the findings in their order."""
+    if report.diagnosis is None:
+        few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
+        return [ending(report.run), *few]
+    evidence = (f"  {line}" for line in report.diagnosis.evidence)
+    lines = [ending(report.run), "", report.diagnosis.sentence, *evidence, "", *finding_lines(report.findings)]
+    missing = untried(report.run)
+    if all(finding.level == "note" for finding in report.findings):
+        nothing = "no fault found: the script does what can be seen from outside as it should"
+        lines.append("no fault found so far, but not everything was tried" if missing else nothing)
+    return lines + missing + busy(report)
+
+
+def untried(run: ScriptRun) -> list[str]:
+    """What there was no time to try, why, and the seconds that it needs; empty if all was tried that can be."""
+    tried = run.records[0].experiments if run.records else {}
+    skipped = {name: tried[name] for name in _EXPERIMENTS if "needs_s" in (tried.get(name) or {})}
+    if not skipped:
+        return []
+    lines = [
+        f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s"
+        for name, one in skipped.items()
+    ]
+    # Half of --seconds goes to the experiments.
+    suggested_s = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in skipped.values()))
+    return [*lines, f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it"]
+
+
+def busy(report: ScriptReport) -> list[str]:
+    """A warning if the times can't be trusted."""
+    if report.others <= BUSY:
+        return []
+    return [f"warning: other programs used {report.others:.1f} cores meanwhile: costs and gains are rough"]
+
+
+def ending(run: ScriptRun) -> str:
+    """How the run ended, in a sentence."""
+    return f"{shlex.join(run.command)}: {_how(run)}"
+
+
+def _how(run: ScriptRun) -> str:
+    ranks = f" on each of {len(run.records)} ranks" if len(run.records) > 1 else ""
+    watched = f"{run.records[0].steps if run.records else 0} training steps{ranks} in {run.seconds:.1f} s"
+    unseen = "torch was imported, but no torch.optim.Optimizer made a step"
+    if not run.torch_seen:
+        unseen = "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as "
+        unseen += "given (not python -I, nor in a container or on another machine)"
+    return {
+        "bounded": f"watched {watched}, then stopped the script",
+        "finished": f"ended by itself after {watched}",
+        "timeout": f"had to be stopped after {watched}: it did not come to the end of a step in time",
+        "crashed": f"failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else ""),
+        "never trained": f"never trained: {unseen}",
+    }[run.ended]
+
+
+def as_json(report: ScriptReport) -> dict[str, Any]:
+    """Ready for `hasten.observe.rundir.json_text`."""
+    run = report.run
+    return {
+        "command": list(run.command),
+        "ended": run.ended,
+        "exit_code": run.exit_code,
+        "seconds": run.seconds,
+        "ranks": len(run.records),
+        "assume_cuda": report.assume_cuda,
+        "other_cores": report.others,
+        "verdict": report.diagnosis,
+        "split": report.split,
+        "findings": report.findings,
+        "tried": report.tried or (),
+        "records": [record.raw for record in run.records],
+    }
+
+
+def write(report: ScriptReport, out: Path) -> list[Path]:
+    """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
+    path = out / JSON_NAME
+    with writing_to(out):
+        write_json(path, as_json(report))
+    return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
+
+
+def _page(report: ScriptReport, path: Path) -> Path:
+    from hasten.report.html import write_page
+
+    assert report.diagnosis is not None
+    assert report.split is not None
+    sections = [
+        split_section(report.split, report.diagnosis),
+        findings_section(report.findings, "No fault found."),
+    ]
+    if untried(report.run):
+        sections.append(Section("Not tried", "\n\n".join(untried(report.run))))
+    if report.tried is not None:
+        sections.append(_tried_section(report.tried))
+    num_findings = sum(finding.level == "finding" for finding in report.findings)
+    cards = (
+        ("step", ms(report.split.step_s), f"mean of {report.split.steps}"),
+        ("findings", str(num_findings), f"{len(report.findings) - num_findings} notes"),
+        ("ranks", str(len(report.run.records)), _how(report.run)),
+    )
+    if busy(report):
+        sections.insert(0, Section("A busy machine", busy(report)[0]))
+    title = f"Doctor: {shlex.join(report.run.command)}"
+    page = Page(title=title, verdict=report.diagnosis.sentence, cards=cards, sections=tuple(sections))
+    return write_page(page, path)
+
+
+def _tried_table(tried: Sequence[Tried]) -> Table:
+    """A row for each cure, in the order they were tried."""
+    columns = ("Cure", "Step without", "Step with", "Gain", "Outcome", "Losses")
+    rows = (
+        (
+            one.switch,
+            *(ms(sorted(each)[len(each) // 2]) if each else "" for each in (one.base_s, one.cured_s)),
+            "" if one.gain is None else f"{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})",
+            f"{one.outcome}: {one.why}" if one.why else one.outcome,
+            one.agreement,
+        )
+        for one in tried
+    )
+    return Table(columns, tuple(rows), numeric=(1, 2, 3))
+
+
+def tried_lines(tried: Sequence[Tried]) -> list[str]:
+    """Columns of text; one line of words where nothing was tried."""
+    from hasten.report.terminal import aligned
+
+    return aligned(_tried_table(tried)) if tried else [_NOTHING]
+
+
+def _tried_section(tried: Sequence[Tried]) -> Section:
+    if not tried:
+        return Section("Cures tried", _NOTHING)
+    return Section(
+        "Cures tried",
+        text="Runs with and without each cure were interleaved. A cure is faster only if each run with it was faster "
+        "than every run without.",
+        table=_tried_table(tried),
+        note="Gain: mean step without over mean step with it, and in brackets its worst and best pair of runs. "
+        "Losses: those of the first steps against the first run's; each worker draws its own random numbers.",
+    )

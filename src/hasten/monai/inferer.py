@@ -1,0 +1,331 @@
+"""A sliding window in the form of MONAI's `SlidingWindowInferer`, for evaluators and loops written for that."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import Triple
+from hasten.nets.losses.overlap import plain
+from hasten.nets.surgery.operate import operate
+from hasten.predict.blend import Mode
+from hasten.predict.canvas import ArgmaxSink, Scores, Sink, score_room
+from hasten.predict.scores import Average, above_zero, averaged, first_output, highest
+from hasten.predict.windows import BatchWindow, Windows, count_windows, slide
+from hasten.runtime.allocator import kept_memory
+from hasten.runtime.memory_format import memory_format
+
+SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_WORTH_KEEPING = 2**21
+"""Voxels of all windows from which on it pays to keep freed host memory."""
+
+
+class _SeveralOutputs(Exception):
+    """The network gives a list, tuple or dict."""
+
+
+class SlidingWindowInferer:
+    """`inferer(inputs, network)`: (B, C, *S) images to (B, K, *S) scores; `inferer.labels(...)`: to a label map.
+
+    The arguments of MONAI's, with its defaults and, to rounding, its results; of images with 1 to 3 spatial axes.
+    `labels` never holds the scores of a whole volume: a 14th of the memory where there are 14 classes.
+
+    A network may have several outputs, in a tuple or dict, each of its own size, and so has the result; `labels` and
+    `masks` are of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
+    left to MONAI's function, as are images of more than 3 axes, and have none of the arguments that MONAI's has not.
+
+    `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are accepted and have no effect. Running out of memory
+    halves the window batch, then moves sums, and at last the scores, to the host.
+    """
+
+    def __init__(
+        self,
+        roi_size: Sequence[int] | int,
+        sw_batch_size: int = 1,
+        overlap: Sequence[float] | float = 0.25,
+        mode: Mode | str = "constant",
+        sigma_scale: Sequence[float] | float = 0.125,
+        padding_mode: str = "constant",
+        cval: float = 0.0,
+        sw_device: torch.device | str | None = None,
+        device: torch.device | str | None = None,
+        progress: bool = False,
+        cache_roi_weight_map: bool = False,
+        cpu_thresh: int | None = None,
+        buffer_steps: int | None = None,
+        buffer_dim: int = -1,
+        with_coord: bool = False,
+        *,
+        flip_axes: Sequence[int] = (),
+        average: Average = "scores",
+        sums: str = "fp32",
+        channels_last: bool = False,
+        surgery: bool = False,
+    ) -> None:
+        """MONAI's arguments, and these:
+
+        flip_axes: spatial axes (0 is the first one) along all of whose mirrorings scores are averaged.
+        average: what is averaged over mirror images and windows, "scores" or their "softmax".
+        sums: type of the sums, "fp32", "fp16" or "bf16"; float64 images are summed in float64 unless it is half.
+        channels_last: windows go to the network in that memory format.
+        surgery: a network in eval mode is copied for the call, without redundant operations (`operate`).
+        Raises ValueError for values that cannot be.
+        """
+        self.roi_size, self.sw_batch_size, self.overlap = roi_size, sw_batch_size, overlap
+        self.mode: Any = getattr(mode, "value", mode)
+        self.sigma_scale, self.cval = sigma_scale, cval
+        self.padding_mode: str = getattr(padding_mode, "value", padding_mode)
+        self.sw_device, self.device, self.cpu_thresh = sw_device, device, cpu_thresh
+        self.progress, self.with_coord = progress, with_coord
+        self.buffer_steps, self.buffer_dim = buffer_steps, buffer_dim
+        self.flip_axes, self.average, self.sums = tuple(flip_axes), average, sums
+        self.channels_last, self.surgery = channels_last, surgery
+        self._original: nn.Module | None = None
+        self._copy: nn.Module | None = None
+        choices = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax"), "sums": tuple(SUMS)}
+        choices["padding_mode"] = ("constant", "reflect", "replicate", "circular")
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)}: use {' or '.join(allowed)}")
+        if sw_batch_size < 1:
+            raise ValueError(f"sw_batch_size={sw_batch_size}: use 1 or more")
+
+    def __call__(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """inputs: (B, C, *S) of a float type. Returns (B, K, *S) of that type, on `device` or that of the inputs.
+
+        network: a module, or any callable on (n, C, *roi_size). args, kwargs: passed on to it; but `device` replaces
+        the inferer's, and `condition`, shaped as `inputs`, is cut into windows with them.
+        """
+        images, extra, device = plain(inputs), *self._for_network(kwargs)
+        if device is None and self.cpu_thresh is not None and images.shape[2:].numel() > self.cpu_thresh:
+            device = "cpu"
+        device = torch.device(device) if device is not None else images.device
+        if _passes_gradients(inputs, network) or images.ndim > 5:
+            return self._by_monai(inputs, network, device, args, extra)
+        try:
+            return _wrapped(self._scores(images, network, device, args, extra), inputs)
+        except _SeveralOutputs:
+            return self._by_monai(inputs, network, device, args, extra)
+
+    def _scores(
+        self, images: Tensor, network: Callable[..., Any], device: torch.device, args: tuple[Any, ...],
+        extra: dict[str, Any],
+    ) -> Tensor:  # fmt: skip
+        room: list[Tensor] = []
+
+        def make(number: int, shape: Triple) -> Scores:
+            def allocate(classes: int) -> Tensor:
+                if not room:
+                    room.append(score_room((len(images), classes, *shape), device, self._dtype(images)))
+                return room[0][number]
+
+            return Scores(allocate, self._sums(images))
+
+        for _ in self._slide(images, network, make, args, extra, several=True):
+            pass
+        return room[0].reshape(len(images), -1, *images.shape[2:])
+
+    def _by_monai(
+        self, inputs: Tensor, network: Callable[..., Any], device: torch.device, args: tuple[Any, ...],
+        extra: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        from monai.inferers import sliding_window_inference
+
+        options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores", "sums": self.sums != "fp32"}
+        if any(options.values()):
+            names = " and ".join(name for name, used in options.items() if used)
+            raise ValueError(
+                f"{names}: not with gradients, several outputs or more than 3 axes; wrap the inferer in "
+                "torch.no_grad() and the network so that it gives one tensor, or leave this out"
+            )
+        return sliding_window_inference(
+            inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale,
+            self.padding_mode, self.cval, self.sw_device, device, self.progress, None, None, None, -1, self.with_coord,
+            *args, **extra,
+        )  # fmt: skip
+
+    def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
+        return self._decided(highest, inputs, network, args, kwargs)
+
+    def masks(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """(B, K, *S) bool, where the score of a class that may overlap others is above 0. Else as a call.
+
+        ValueError with average="softmax", whose shares are never below 0.
+        """
+        if self.average == "softmax":
+            raise ValueError('average="softmax": classes that may overlap have no soft-max; use "scores"')
+        return self._decided(above_zero, inputs, network, args, kwargs)
+
+    def _decided(
+        self,
+        decide: Callable[[Tensor], Tensor],
+        inputs: Tensor,
+        network: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Tensor:
+        images, extra, chosen = plain(inputs), *self._for_network(kwargs)
+        device = torch.device(chosen) if chosen is not None else images.device
+        results = self._slide(images, network, lambda _, shape: ArgmaxSink(decide, shape, device), args, extra)
+        outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
+        return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
+
+    @torch.inference_mode()
+    def _slide(
+        self,
+        images: Tensor,
+        network: Callable[..., Any],
+        sink: Callable[[int, Triple], Sink],
+        args: tuple[Any, ...],
+        extra: dict[str, Any],
+        *,
+        several: bool = False,
+    ) -> Iterator[tuple[int, Tensor]]:
+        """several: whether to raise `_SeveralOutputs` where the network gives them."""
+        dims, channels = images.ndim - 2, images.shape[1]
+        condition, extra = extra.get("condition"), {name: extra[name] for name in extra if name != "condition"}
+        if condition is not None:
+            if condition.shape != images.shape:
+                raise ValueError(f"condition: shape {tuple(condition.shape)}, inputs {tuple(images.shape)}; make it so")
+            images = torch.cat([images, condition.to(images)], 1)
+        how = self._windows(images)
+        volumes = images.reshape(*images.shape[:2], *[1] * (3 - dims), *images.shape[2:])
+        run = self._operated(network, (channels, *how.window[3 - dims :]), how)
+        layout = memory_format(dims, self.channels_last and dims > 1)
+
+        def forward(batch: Tensor, places: list[BatchWindow]) -> Tensor:
+            def once(batch: Tensor) -> Tensor:
+                windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
+                kwargs = dict(extra)
+                if condition is not None:
+                    windows, kwargs["condition"] = windows[:, :channels], windows[:, channels:]
+                # As MONAI's `with_coord` gives them: slices of batch, channel and space.
+                coordinates = [
+                    [slice(place.volume, place.volume + 1), slice(None), *place.slot[3 - dims :]] for place in places
+                ]
+                output = run(windows, *([coordinates] if self.with_coord else []), *args, **kwargs)
+                if several and isinstance(output, list | tuple | Mapping) and len(output):
+                    raise _SeveralOutputs
+                scores = first_output(output, dims + 2)
+                return scores.reshape(*scores.shape[:2], *[1] * (3 - dims), *scores.shape[2:])
+
+            return averaged(once, [axis % dims + 3 - dims for axis in self.flip_axes], self.average)(batch)
+
+        total = len(images) * count_windows(_triple(volumes.shape[2:]), how)
+        large = how.device.type == "cpu" and total * prod(how.window) >= _WORTH_KEEPING
+        keeping: AbstractContextManager[Any] = kept_memory() if large else nullcontext()
+        with keeping, _progress(total, self.progress) as tick:
+            yield from slide(forward, volumes, how, sink, tick)
+
+    def _windows(self, images: Tensor) -> Windows:
+        dims, space = images.ndim - 2, images.shape[2:]
+        if not 1 <= dims <= 3:
+            raise ValueError(f"inputs of shape {tuple(images.shape)}; give (batch, channel) and 1 to 3 spatial axes")
+        roi = [side if side and side > 0 else space[axis] for axis, side in enumerate(self._each("roi_size", dims))]
+        overlap, sigma = self._each("overlap", dims), self._each("sigma_scale", dims)
+        if not all(0 <= share < 1 for share in overlap):
+            raise ValueError(f"overlap={self.overlap}: use values of at least 0 and below 1")
+        if not all(-dims <= axis < dims for axis in self.flip_axes):
+            raise ValueError(f"flip_axes={self.flip_axes}: these images have {dims} spatial axes, 0 to {dims - 1}")
+        missing = 3 - dims
+        return Windows(
+            window=_triple([1] * missing + roi),
+            overlap=_triple([0.0] * missing + overlap),
+            batch_size=self.sw_batch_size,
+            device=torch.device(self.sw_device) if self.sw_device is not None else images.device,
+            mode=self.mode,
+            sigma=_triple([1.0] * missing + sigma),
+            sums=self._sums(images),
+            dtype=self._dtype(images),
+            padding_mode=self.padding_mode,
+            padding_value=self.cval,
+        )
+
+    def _each(self, name: str, dims: int) -> list[Any]:
+        value = getattr(self, name)
+        if not isinstance(value, Sequence):
+            return [value] * dims
+        if len(value) != dims:
+            raise ValueError(f"{name}={tuple(value)}: {len(value)} values for images with {dims} spatial axes")
+        return list(value)
+
+    def _operated(self, network: Callable[..., Any], shape: tuple[int, ...], how: Windows) -> Callable[..., Any]:
+        """The network's copy after surgery, with the weights that the network has now; or the network itself."""
+        if not self.surgery or not isinstance(network, nn.Module) or network.training:
+            return network
+        if self._original is not network:
+            self._original, self._copy = network, operated(network, shape, device=how.device, dtype=how.dtype)
+        assert self._copy is not None
+        self._copy.load_state_dict(network.state_dict())
+        return self._copy
+
+    def _for_network(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """The network's keyword arguments, and the device, of a call's."""
+        ours = ("device", "buffer_steps", "buffer_dim")
+        return {name: kwargs[name] for name in kwargs if name not in ours}, kwargs.get("device", self.device)
+
+    @staticmethod
+    def _dtype(images: Tensor) -> torch.dtype:
+        return images.dtype if images.is_floating_point() else torch.float32
+
+    def _sums(self, images: Tensor) -> torch.dtype:
+        return torch.float64 if self.sums == "fp32" and images.dtype == torch.float64 else SUMS[self.sums]
+
+
+def operated(network: nn.Module, shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A copy in eval mode without redundant operations. shape: (C, *S) of an image it takes.
+
+    It is tried out on small images of which it surely takes one, if its strides are powers of 2; if it takes none of
+    them (or asks for more than an image), only MONAI's blocks are known.
+    """
+    network_copy, draws = copy.deepcopy(network).eval(), torch.Generator().manual_seed(0)
+    for largest in (32, 64):
+        sides = [min(side & -side, largest) for side in shape[1:]]  # the power of 2 in each side
+        try:
+            operate(network_copy, torch.randn(2, shape[0], *sides, generator=draws).to(device, dtype))
+            return network_copy.eval()
+        except ValueError:
+            continue
+    operate(network_copy)
+    return network_copy
+
+
+def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    learns = isinstance(network, nn.Module) and network.training and any(p.requires_grad for p in network.parameters())
+    return inputs.requires_grad or learns
+
+
+def _triple(values: Sequence[Any]) -> tuple[Any, Any, Any]:
+    first, second, third = values
+    return first, second, third
+
+
+@contextmanager
+def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | None]:
+    if not enabled:
+        yield None
+        return
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        raise ValueError("progress=True needs tqdm; run `pip install tqdm`, or leave it out") from None
+    with tqdm(total=total) as bar:
+        yield bar.update
+
+
+def _wrapped(output: Tensor, inputs: Tensor) -> Tensor:
+    """`output` with the meta data of the inputs, where those are MONAI's."""
+    if type(inputs) is Tensor:
+        return output
+    from monai.data import MetaTensor
+
+    return MetaTensor(output).copy_meta_from(inputs, copy_attr=False) if isinstance(inputs, MetaTensor) else output

@@ -1,0 +1,200 @@
+"""`SupervisedTrainer`: MONAI's, with Hasten's step inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from ignite.engine import Events
+from monai.engines import SupervisedTrainer as MonaiSupervisedTrainer
+from monai.engines import Trainer
+from monai.engines.utils import IterationEvents, default_metric_cmp_fn
+from monai.utils.enums import CommonKeys as Keys
+from torch import Tensor, nn
+
+from hasten.distribute.strategy import without_sync
+from hasten.monai.workflow.base import QuickWorkflow, old_name
+from hasten.monai.workflow.batch import detached, float32, joined, lay_out, like, pieces, plain, prepare_batch
+from hasten.nets.surgery.fallback import slice_strided
+from hasten.nets.wrappers import unwrapped
+from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
+from hasten.optim.average import average_of
+from hasten.optim.base import lay_out_moments
+from hasten.train.update import Update
+
+
+class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
+    """MONAI's `SupervisedTrainer`: its arguments, in its order, its events, and what its handlers find in `state`.
+
+    Nothing is computed that no handler reads: outputs are decollated on first access, metatensors pass the network
+    and the loss as plain tensors, and the loss stays on the device until it is read. Gradients
+    are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
+    a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
+    loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
+    in it, as long as the network is in training mode. post_transform: older name of postprocessing.
+
+    Beyond MONAI's:
+
+    precision: "fp32", "tf32", "bf16" or "fp16"; None leaves torch's setting, or with `amp` takes bf16 on a CPU and on
+    a GPU that supports it, else fp16 with `trainer.scaler`. channels_last: weights and images in that memory format.
+    clip_norm: largest norm of the gradient, 0 for none. average: True, or a module from `average_of(network)`, keeps an
+    exponential moving average, `trainer.average`, with `average_decay`. schedule: learning rate of a 0-based update.
+    accumulate: pieces that each batch is cut into along its samples; the events of forward pass, loss and backward pass
+    then come once for each. (`accumulation_steps`, MONAI's, joins several batches.) skip_non_finite: leave out an
+    update whose gradient is not finite and count it in `trainer.update.skipped`; None does so where one of clip_norm,
+    average and schedule is used. With these four the gradients are dropped right after the update: a handler that reads
+    them does so on BACKWARD_COMPLETED. keep_meta: hand metatensors to the network and the loss.
+
+    Raises ValueError naming the argument that is wrong.
+    """
+
+    # fmt: off
+    def __init__(
+        self, device: str | torch.device, max_epochs: int, train_data_loader: Iterable[Any], network: nn.Module,
+        optimizer: torch.optim.Optimizer, loss_function: Callable[..., Any], epoch_length: int | None = None,
+        non_blocking: bool = False, prepare_batch: Callable[..., Any] = prepare_batch,
+        iteration_update: Callable[[Any, Any], Any] | None = None, inferer: Any = None,
+        postprocessing: Callable[..., Any] | None = None, key_train_metric: dict[str, Any] | None = None,
+        additional_metrics: dict[str, Any] | None = None, metric_cmp_fn: Callable[..., Any] = default_metric_cmp_fn,
+        train_handlers: Sequence[Any] | None = None, amp: bool = False, event_names: list[Any] | None = None,
+        event_to_attr: dict[Any, str] | None = None, decollate: bool = True, optim_set_to_none: bool = False,
+        to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
+        compile_kwargs: dict[str, Any] | None = None, accumulation_steps: int = 1, *,
+        post_transform: Callable[..., Any] | None = None, precision: str | None = None, channels_last: bool = False,
+        clip_norm: float = 0.0, average: bool | nn.Module = False, average_decay: float = 0.995,
+        schedule: Callable[[int], float] | None = None, accumulate: int = 1, skip_non_finite: bool | None = None,
+        keep_meta: bool = False,
+    ) -> None:
+        super().__init__(
+            device, max_epochs, train_data_loader, network, optimizer, loss_function, epoch_length, non_blocking,
+            prepare_batch, iteration_update, inferer, metric_cmp_fn=metric_cmp_fn, amp=amp, event_names=event_names,
+            event_to_attr=event_to_attr, decollate=False, optim_set_to_none=optim_set_to_none, to_kwargs=to_kwargs,
+            amp_kwargs=amp_kwargs, compile=compile, compile_kwargs=compile_kwargs,
+            accumulation_steps=accumulation_steps,
+        )
+        # fmt: on
+        if accumulate < 1:
+            raise ValueError(f"accumulate={accumulate}: give the number of pieces of a batch, 1 or more")
+        self.accumulate, self.channels_last = accumulate, channels_last
+        self.average: nn.Module | None = average_of(unwrapped(network)) if average is True else average or None
+        self._updates: dict[str, Any] = {
+            "schedule": schedule, "average": self.average, "average_decay": average_decay, "clip_norm": clip_norm,
+        }  # fmt: skip
+        uses_update = schedule is not None or self.average is not None or clip_norm > 0
+        self._guarded = uses_update if skip_non_finite is None else skip_non_finite or uses_update
+        self.update: Update | None = None
+        self._begin(
+            own_iteration=iteration_update is None,
+            precision=precision,
+            keep_meta=keep_meta,
+            decollate=decollate,
+            postprocessing=old_name(postprocessing, post_transform),
+            key_metric=key_train_metric,
+            additional_metrics=additional_metrics,
+            handlers=train_handlers,
+        )
+        self.scaler: torch.amp.GradScaler | None = self.arithmetic.scaler()
+        if channels_last:
+            slice_strided(unwrapped(network))
+            lay_out(unwrapped(network))
+            self.add_event_handler(Events.EPOCH_STARTED, lambda: lay_out_moments(self.optimizer))
+
+    def run(self) -> None:
+        """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it continues."""
+        if self._guarded and self.update is None:
+            self.update = Update(
+                weights=unwrapped(self.network), optimizer=self.optimizer, scaler=self.scaler, **self._updates
+            )
+        # Skips MONAI's own `run`, which only makes a new scaler, for CUDA.
+        super(Trainer, self).run()
+
+    def _step(self, batch: Any) -> None:
+        parts = self._parts(batch)
+        first, last, index = self._turn()
+        if not self.network.training:
+            self.network.train()
+        if first:
+            self.optimizer.zero_grad(set_to_none=True)
+        with self.arithmetic.step():
+            if self.accumulate == 1:
+                self._piece(*parts, share=1.0, sync=last)
+            else:
+                self._pieces(*parts, sync=last)
+            if last:
+                self._apply(index)
+        output = self.state.output
+        output[Keys.PRED], output[Keys.LOSS] = detached(output[Keys.PRED]), detached(output[Keys.LOSS])
+        self._fire_event(IterationEvents.MODEL_COMPLETED)
+
+    def _turn(self) -> tuple[bool, bool, int]:
+        """Whether this batch is the first one and the last one of an update, and the update's 0-based number."""
+        joins, state = self.accumulation_steps, self.state
+        number = state.iteration - 1
+        if joins == 1:
+            return True, True, number
+        if state.epoch_length is None:
+            return number % joins == 0, (number + 1) % joins == 0, number // joins
+        # Batches left over at the end of an epoch make a separate update, as in MONAI.
+        epoch, number = divmod(number, state.epoch_length)
+        index = epoch * -(-state.epoch_length // joins) + number // joins
+        return number % joins == 0, (number + 1) % joins == 0 or number + 1 == state.epoch_length, index
+
+    def _piece(self, image: Any, label: Any, args: Any, kwargs: Any, *, share: float, sync: bool) -> None:
+        """Forward, loss and backward. share: of the batch; sync: whether ranks exchange gradients after it."""
+        state, bare = self.state, not self.keep_meta
+        state.output = {Keys.IMAGE: image, Keys.LABEL: label}
+        with nullcontext() if sync else without_sync(self.network, last=False):
+            with Range(FORWARD):
+                scores = self._infer(image, args, kwargs)
+            state.output[Keys.PRED] = like(scores, image) if bare else scores
+            self._fire_event(IterationEvents.FORWARD_COMPLETED)
+            scores = float32(state.output[Keys.PRED])
+            # The output is read again after each event: a handler may have replaced it.
+            with Range(FORWARD):
+                loss = self.loss_function(plain(scores), plain(label)) if bare else self.loss_function(scores, label)
+            state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss
+            self._fire_event(IterationEvents.LOSS_COMPLETED)
+            loss = state.output[Keys.LOSS]
+            if share != 1.0:
+                loss = loss * share
+            self._backward(loss / self.accumulation_steps if self.accumulation_steps > 1 else loss)
+        self._fire_event(IterationEvents.BACKWARD_COMPLETED)
+
+    def _pieces(self, image: Any, label: Any, args: Any, kwargs: Any, *, sync: bool) -> None:
+        whole = (image, label) if self.keep_meta else (plain(image), plain(label))
+        scores: list[Any] = []
+        losses: list[Tensor] = []
+        self._fire_event(IterationEvents.INNER_ITERATION_STARTED)
+        cuts = list(pieces((*whole, args, kwargs), self.accumulate))
+        for number, (cut, share) in enumerate(cuts, start=1):
+            self._piece(*cut, share=share, sync=sync and number == len(cuts))
+            output = self.state.output
+            scores.append(detached(plain(output[Keys.PRED])))
+            losses.append(output[Keys.LOSS].detach() * share)
+        self.state.output = {
+            Keys.IMAGE: image, Keys.LABEL: label, Keys.PRED: like(joined(scores), image),
+            Keys.LOSS: torch.stack(losses).sum(),
+        }  # fmt: skip
+        self._fire_event(IterationEvents.INNER_ITERATION_COMPLETED)
+
+    def _backward(self, loss: Tensor) -> None:
+        if self.update is not None:
+            self.update.backward(loss)
+            return
+        with Range(BACKWARD):
+            (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
+
+    def _apply(self, index: int) -> None:
+        if self.update is not None:
+            # Both may have been replaced since, as attributes of MONAI's trainer may.
+            self.update.optimizer, self.update.scaler = self.optimizer, self.scaler
+            self.update.apply(index)
+            return
+        with Range(OPTIMIZER):
+            if self.scaler is not None:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()

@@ -1,0 +1,35 @@
+"""Which device a run uses."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from hasten.distribute.world import World
+
+
+def pick_device(name: str, world: World | None = None) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there.
+
+    With several processes on a host, `auto` and `cuda` give each process its own GPU.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if world is None or world.size == 1:
+            return torch.device(name)
+    if name == "cuda" and world is not None and world.size > 1:
+        if count < world.local_size:
+            raise ValueError(
+                f"train.device={name}: {world.local_size} processes on {world.host} and {count} CUDA devices; "
+                "start as many processes as there are devices"
+            )
+        name = f"cuda:{world.local_rank}"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        names = "".join(f"cuda:{index}, " for index in range(count))
+        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
+    return device

@@ -1,0 +1,519 @@
+"""The analysis of a scaling study: times, speed-up and quality over the seeds, conclusions, and reasons for doubt."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.stats import PermutationMethod, mannwhitneyu
+
+from hasten.config.patterns import first_few
+from hasten.observe.cpu_load import BUSY
+from hasten.observe.values import integer, number, number_in
+from hasten.report.words import share
+from hasten.scaling.logs import MEASURED, SINGLE, Log, read_logs
+
+DROP = 0.05
+"""Default fall of the metric from which it is reported."""
+DEFAULT_EPOCH = 4
+"""Epoch to compare in logs of other trainings: that of the study that introduced their format."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Median and range of a figure over the runs."""
+
+    median: float
+    low: float
+    high: float
+    values: tuple[float, ...]
+    """Value of each run, by seed."""
+
+    def seconds(self) -> str:
+        """The value as a time, with the range of several runs."""
+        return self._text(".1f" if self.median >= 10 else ".3g", " s")
+
+    def score(self) -> str:
+        """The value as a score, with the range of several runs."""
+        return self._text(".3f", "")
+
+    def _text(self, digits: str, unit: str) -> str:
+        limits = f" ({self.low:{digits}} to {self.high:{digits}})" if len(self.values) > 1 else ""
+        return f"{self.median:{digits}}{unit}{limits}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One strategy on one count of workers; what isn't known is None."""
+
+    strategy: str
+    world: int
+    seeds: tuple[int, ...]
+    ideal: float
+    """Workers over those of the baseline."""
+    epoch_s: Spread | None
+    speedup: float | None
+    """Speed-up of an epoch: the baseline's median over this one's. None where `doubt` says why it is not quoted."""
+    efficiency: float | None
+    total_s: Spread | None
+    total_speedup: float | None
+    samples_per_s: float | None
+    target_s: float | None
+    """Median seconds to the target, if every run reached it."""
+    reached: int | None
+    """Runs that reached the target; None without one, or without validations."""
+    metric: Spread | None
+    fall: float | None
+    """The baseline's median metric less this one's."""
+    doubt: str
+    """Why no speed-up is quoted: it is above the ideal, or the processors were not these workers' alone; or ""."""
+    measured_ratio: float | None
+    """What was measured then: the baseline's median epoch over this one's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """All points of one strategy, the fewest workers first; the first is the baseline."""
+
+    strategy: str
+    points: tuple[Point, ...]
+    logs: tuple[Log, ...]
+    """Logs of all points, the baseline's too."""
+
+    @property
+    def base(self) -> Point:
+        return self.points[0]
+
+
+def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> int | None:
+    """The epoch to compare: the requested one, else 4 if all are logs by others with epoch 4, else None (the median).
+
+    Raises ValueError if the requested epoch isn't in every log.
+    """
+    epoch = DEFAULT_EPOCH if requested is None else requested
+    missing = [log for log in logs if epoch not in log.epochs]
+    if requested is None:
+        return None if missing or any(log.machine for log in logs) else epoch
+    if missing:
+        shortest = min(missing, key=lambda log: len(log.epochs))
+        there = f"{min(shortest.epochs)} to {max(shortest.epochs)}" if shortest.epochs else "none"
+        raise ValueError(
+            f"--epoch {epoch}: not in {first_few([log.source for log in missing])} of {folder} ({shortest.source} has "
+            f"{there}, counted from 0); name one that all have, or `median`"
+        )
+    return epoch
+
+
+def series_of(
+    logs: Sequence[Log], *, baseline: int, epoch: int | None, target: float | None, folder: Path
+) -> tuple[Series, ...]:
+    """A series for each strategy against its own runs on `baseline` workers, the one with the best speed-up first.
+
+    A run of Hasten on one worker is the same in any strategy, so the strategies share it. Runs with fewer workers than
+    the baseline are left out. Raises ValueError if a strategy has no run on `baseline` workers.
+    """
+    by_strategy: dict[str, list[Log]] = {}
+    for log in logs:
+        by_strategy.setdefault(log.strategy, []).append(log)
+    alone = by_strategy.pop(SINGLE, []) if len(by_strategy) > 1 else []
+    for strategy_logs in by_strategy.values():
+        if not any(log.world == 1 for log in strategy_logs):
+            strategy_logs[:0] = alone
+    _require_baseline(by_strategy, baseline, folder)
+    all_series = [
+        _series(strategy, [log for log in strategy_logs if log.world >= baseline], baseline, epoch, target)
+        for strategy, strategy_logs in by_strategy.items()
+    ]
+    return tuple(sorted(all_series, key=lambda one: -max(point.speedup or 0.0 for point in one.points)))
+
+
+def _require_baseline(by_strategy: dict[str, list[Log]], baseline: int, folder: Path) -> None:
+    worlds = {strategy: sorted({log.world for log in logs}) for strategy, logs in by_strategy.items()}
+    missing = [strategy for strategy, counts in worlds.items() if baseline not in counts]
+    if not missing:
+        return
+    available = "; ".join(f"{strategy}: {', '.join(map(str, counts))}" for strategy, counts in worlds.items())
+    common = set.intersection(*(set(counts) for counts in worlds.values()))
+    remedy = f"use --baseline {min(common)}" if common else "train the strategies on one count that all have"
+    raise ValueError(
+        f"{folder}: no log of {' and '.join(missing)} with {workers(baseline)}, which speed-up is measured against "
+        f"(workers there: {available}); add that run, or {remedy}"
+    )
+
+
+def _series(strategy: str, logs: list[Log], baseline: int, epoch: int | None, target: float | None) -> Series:
+    by_world: dict[int, list[Log]] = {}
+    for log in logs:
+        by_world.setdefault(log.world, []).append(log)
+    base = by_world[baseline]
+    points = [_point(strategy, world_logs, base, epoch, target) for _, world_logs in sorted(by_world.items())]
+    return Series(strategy=strategy, points=tuple(points), logs=tuple(sorted(logs, key=lambda log: log.world)))
+
+
+def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, target: float | None) -> Point:
+    epoch_s, first_epoch_s = (_spread([log.epoch_s(epoch) for log in group]) for group in (logs, base))
+    total_s, first_total_s = (_spread([log.total_s for log in group]) for group in (logs, base))
+    metric, first_metric = (_spread([log.metric for log in group]) for group in (logs, base))
+    ideal = logs[0].world / base[0].world
+    ratio, total_ratio = _ratio(first_epoch_s, epoch_s), _ratio(first_total_s, total_s)
+    doubt = "" if logs is base else _doubt([*base, *logs], ratio, ideal)
+    speedup = None if doubt else ratio
+    times = [log.time_to(target) for log in logs] if target is not None and any(log.scores for log in logs) else None
+    there = [time for time in times or [] if time is not None]
+    cases = logs[0].cases
+    return Point(
+        strategy=strategy,
+        world=logs[0].world,
+        seeds=tuple(log.seed for log in logs),
+        ideal=ideal,
+        epoch_s=epoch_s,
+        speedup=speedup,
+        efficiency=None if speedup is None else speedup / ideal,
+        total_s=total_s,
+        total_speedup=None if doubt or total_ratio is None or round(total_ratio, 2) > ideal else total_ratio,
+        samples_per_s=cases / epoch_s.median if cases and epoch_s else None,
+        target_s=statistics.median(there) if len(there) == len(logs) else None,
+        reached=None if times is None else len(there),
+        metric=metric,
+        fall=None if metric is None or first_metric is None else first_metric.median - metric.median,
+        doubt=doubt,
+        measured_ratio=ratio if doubt else None,
+    )
+
+
+def _doubt(logs: Sequence[Log], ratio: float | None, ideal: float) -> str:
+    """Why a ratio of times of these runs is no speed-up; "" if it may be one."""
+    others = max(number(log.machine.get("others_cores")) or 0.0 for log in logs)
+    if others > BUSY:
+        return f"other programs used up to {others:.2g} cores meanwhile"
+    crowded = [log.world for log in logs if log.world > (cpu_cores(log) or log.world)]
+    if crowded:
+        return f"{workers(max(crowded))} took turns on fewer cores"
+    if ratio is not None and round(ratio, 2) > ideal:
+        return "more than the ideal can't come from workers alone: something else differed between the runs"
+    return ""
+
+
+def cpu_cores(log: Log) -> int | None:
+    """Cores of the machine of a run on a CPU; None of other runs, and where nobody knows."""
+    return None if log.machine.get("gpus") else integer(log.machine.get("cores"))
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    """Spread over runs that all have the figure; None if one doesn't."""
+    numbers = tuple(value for value in values if value is not None)
+    if not numbers or len(numbers) < len(values):
+        return None
+    return Spread(median=statistics.median(numbers), low=min(numbers), high=max(numbers), values=numbers)
+
+
+def _ratio(base: Spread | None, other: Spread | None) -> float | None:
+    return base.median / other.median if base is not None and other is not None else None
+
+
+def workers(count: int) -> str:
+    """`1 worker`, `4 workers`."""
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+LEAST_EFFICIENCY = 0.8
+BEYOND = 0.05
+"""Largest probability by chance at which a difference counts as more than noise."""
+_DEALS = 20_000
+"""Permutations up to which the test is exact."""
+_EQUAL = 0.03
+"""Share below which a difference in time is ignored when single runs are compared."""
+
+
+def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
+    """Sentences: the fastest strategy, where more workers stop paying, and where quality falls by more than `drop`."""
+    return tuple(
+        filter(None, [_winner(series), *_unquoted(series), *_efficiencies(series), *_falls(series, drop, metric)])
+    )
+
+
+def _unquoted(series: Sequence[Series]) -> list[str]:
+    """What was measured where it is not quoted as a speed-up, and why."""
+    return [
+        f"{point.strategy} on {workers(point.world)}: no speed-up is quoted, as {point.doubt}. Measured: an epoch of "
+        f"{point.epoch_s.seconds()} against {one.base.epoch_s.seconds()}, a ratio of {point.measured_ratio:.2f} where "
+        f"{point.ideal:g} is ideal."
+        for one in series
+        for point in one.points[1:]
+        if point.measured_ratio is not None and point.epoch_s is not None and one.base.epoch_s is not None
+    ]
+
+
+def _winner(series: Sequence[Series]) -> str:
+    """The strategy with the shortest epochs on the most workers that several of them were tried on."""
+    by_world: dict[int, list[Point]] = {}
+    for one in series:
+        for point in one.points[1:]:
+            if point.speedup is not None:
+                by_world.setdefault(point.world, []).append(point)
+    shared = {world: points for world, points in by_world.items() if len(points) > 1}
+    if not shared:
+        return _alone(series)
+    world = max(shared)
+    ranked = sorted(shared[world], key=lambda point: _seconds(point).median)
+    best, second = ranked[:2]
+    text = (
+        f"at {workers(world)} an epoch takes {_seconds(best).seconds()} against "
+        f"{_seconds(second).seconds()} of {second.strategy}, a speed-up "
+        f"of {_speedups(best, second)}"
+    )
+    if not _faster(best, second):
+        return f"No winner can be told between {best.strategy} and {second.strategy}: {text}."
+    once = "" if len(best.seeds) > 1 and len(second.seeds) > 1 else " (one run each)"
+    return f"{best.strategy} wins{once}: {text}."
+
+
+def _alone(series: Sequence[Series]) -> str:
+    points = [point for one in series for point in one.points[1:] if point.speedup is not None]
+    if not points:
+        return ""
+    best = max(points, key=lambda point: point.world)
+    total = f" (total time {best.total_speedup:.2f}x)" if best.total_speedup is not None else ""
+    return f"{best.strategy} on {workers(best.world)} is {best.speedup:.2f}x as fast, of {best.ideal:g}x{total}."
+
+
+def _faster(best: Point, second: Point) -> bool:
+    """Whether the difference is more than noise: by a test if there are enough runs, else by its size."""
+    ours, theirs = _seconds(best), _seconds(second)
+    if least_chance(len(ours.values), len(theirs.values)) <= BEYOND:
+        return chance(ours.values, theirs.values) <= BEYOND
+    apart = ours.high < theirs.low
+    return apart and theirs.median > (1 + _EQUAL) * ours.median
+
+
+def _speedups(best: Point, second: Point) -> str:
+    assert best.speedup is not None
+    assert second.speedup is not None
+    text = f"{best.speedup:.2f}x against {second.speedup:.2f}x"
+    if best.total_speedup is None or second.total_speedup is None:
+        return text
+    return f"{text} (total time {best.total_speedup:.2f}x against {second.total_speedup:.2f}x)"
+
+
+def _seconds(point: Point) -> Spread:
+    assert point.epoch_s is not None
+    return point.epoch_s
+
+
+def _efficiencies(series: Sequence[Series]) -> list[str]:
+    sentences = []
+    for one in series:
+        measured = [(point.world, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
+        if not measured:
+            continue
+        under = [world for world, efficiency in measured if efficiency < LEAST_EFFICIENCY]
+        where = f"is under 80 % at {join_words(under)} workers" if under else "stays above 80 %"
+        world, last = measured[-1]
+        sentences.append(f"{one.strategy}: efficiency {where}; {share(last)} at {workers(world)}.")
+    return sentences
+
+
+def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
+    """Falls of single runs are reported together, those over several seeds one by one, each with its significance."""
+    base = workers(series[0].base.world)
+    sentences, known = [], False
+    for one in series:
+        falls = [(point, point.fall) for point in one.points[1:] if point.fall is not None]
+        known = known or bool(falls)
+        fallen = [(point, fall) for point, fall in falls if fall > drop]
+        single = [(point, fall) for point, fall in fallen if len(point.seeds) == 1 or len(one.base.seeds) == 1]
+        if single:
+            worlds = join_words([point.world for point, _ in single])
+            amounts = join_words([f"{fall:.3f}" for _, fall in single])
+            sentences.append(
+                f"{one.strategy}: {metric} falls by {amounts} at {worlds} workers against {base}; one seed: can't be "
+                "separated from noise."
+            )
+        sentences += [_judged(one, point, metric, base) for point, fall in fallen if (point, fall) not in single]
+    if known and not sentences:
+        return [f"{metric} is nowhere more than {drop:g} below {base}."]
+    return sentences
+
+
+def _judged(series: Series, point: Point, metric: str, base: str) -> str:
+    spread, base_spread = point.metric, series.base.metric
+    assert spread is not None
+    assert base_spread is not None
+    text = (
+        f"{series.strategy}: {metric} at {workers(point.world)} is {_quality(spread)} "
+        f"against {_quality(base_spread)} on {base}"
+    )
+    sizes = (len(spread.values), len(base_spread.values))
+    if least_chance(*sizes) > BEYOND:
+        return f"{text}: {sizes[0]} and {sizes[1]} seeds are too few to separate that from noise (3 and 3 can)."
+    by_chance = chance(spread.values, base_spread.values)
+    often = f"chance alone makes it so in {share(by_chance)} of cases"
+    return f"{text}: {'beyond' if by_chance <= BEYOND else 'within'} the seeds' noise ({often})."
+
+
+def chance(low: Sequence[float], high: Sequence[float]) -> float:
+    """One-sided p-value of the Wilcoxon-Mann-Whitney test: is `low` below `high`? Exact for small groups.
+
+    The smallest value of 3 against 3 is 0.05, of 2 against 2 it is 1/6. Both groups need at least two values.
+    """
+    if len({*low, *high}) == 1:
+        return 1.0
+    # By permutation, as scipy's exact method doesn't handle ties; it deals the ranks in every way if there are few.
+    by_permutation = PermutationMethod(n_resamples=_DEALS, random_state=0)
+    return float(mannwhitneyu(low, high, alternative="less", method=by_permutation).pvalue)
+
+
+def least_chance(low: int, high: int) -> float:
+    """The smallest `chance` that groups of these sizes can have; 1 for a single value, which has no spread."""
+    return 1.0 if min(low, high) == 1 else 1 / math.comb(low + high, low)
+
+
+def _quality(spread: Spread) -> str:
+    return f"{spread.median:.3f} ({spread.low:.3f} to {spread.high:.3f}, n = {len(spread.values)})"
+
+
+def join_words(values: Sequence[object]) -> str:
+    """`4`, `4 and 8`, `4, 8 and 16`."""
+    texts = [str(value) for value in values]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+_MODES = {
+    "weak": "Weak scaling: each worker has the batch of a single one, so the global batch and the learning rate grow "
+    "with the workers, and an epoch has fewer steps.",
+    "strong": "Strong scaling: the global batch is the same on every count of workers, which share it.",
+}
+
+
+def notes_of(series: Sequence[Series]) -> tuple[list[str], list[str]]:
+    """Sentences with reasons to doubt the figures, and sentences with other notes."""
+    logs = list({log.source: log for one in series for log in one.logs}.values())
+    doubts = [*_one_machine(logs), *_unlike(logs)]
+    modes = sorted({log.mode for log in logs if log.mode and log.world > 1})
+    if len(modes) > 1:
+        doubts.append(f"{' and '.join(modes)} scaling are mixed here; study each in its own folder.")
+    return doubts, [_MODES[modes[0]]] if len(modes) == 1 else []
+
+
+def _one_machine(logs: Sequence[Log]) -> list[str]:
+    """Workers on one CPU share its hardware, unlike workers with a GPU each."""
+    cpu_logs = [log for log in logs if log.machine and not log.machine.get("gpus")]
+    if not any(log.world > 1 for log in cpu_logs):
+        return []
+    cores = max(cpu_cores(log) or 0 for log in cpu_logs)
+    note = (
+        f"All workers shared one machine of {cores} cores, and its memory bandwidth and caches, which more processes "
+        "don't make more of."
+    )
+    used = {log.world: log.world * number_in(str(log.machine.get("threads"))) for log in cpu_logs}
+    if len(used) > 1 and len(set(used.values())) == 1:
+        total = next(iter(used.values()))
+        note += (
+            f" Every count of workers used {total:g} threads in all, so the hardware allows about 1x, and what is above"
+            " it is what one process loses with many threads. With one thread a worker each has the same share at any "
+            "count."
+        )
+    return [note]
+
+
+def _unlike(logs: Sequence[Log]) -> list[str]:
+    """Settings that runs chose by measuring, where compared runs chose differently."""
+    sentences = []
+    for name in MEASURED:
+        by_value: dict[str, set[int]] = {}
+        for log in logs:
+            if log.machine:
+                by_value.setdefault(str(log.machine.get(name)), set()).add(log.world)
+        if len(by_value) > 1:
+            each = ", ".join(
+                f"{value} with {', '.join(map(str, sorted(worlds)))}" for value, worlds in by_value.items()
+            )
+            sentences.append(
+                f"train.{name} was not the same in all runs ({each} workers), which changes their speed; "
+                "set it in the YAML."
+            )
+    devices = sorted({str(log.machine.get("device")) for log in logs if log.machine})
+    if len(devices) > 1:
+        sentences.append(f"The runs were on unlike devices ({', '.join(devices)}), which can't be compared.")
+    return sentences
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Analysis:
+    """The results of a scaling study."""
+
+    name: str
+    """Name of the folder."""
+    baseline: int
+    epoch: int | None
+    """The 0-based epoch that is compared; None is the median of all but the first."""
+    target: float | None
+    drop: float
+    metric: str
+    series: tuple[Series, ...]
+    verdicts: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """Reasons to doubt the figures."""
+    notes: tuple[str, ...]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Points of all strategies, one after another."""
+        return tuple(point for one in self.series for point in one.points)
+
+    @property
+    def logs(self) -> tuple[Log, ...]:
+        """Each once."""
+        return tuple({log.source: log for one in self.series for log in one.logs}.values())
+
+    @property
+    def epoch_words(self) -> str:
+        return "median epoch" if self.epoch is None else f"epoch {self.epoch}"
+
+
+def analyse(
+    folder: Path,
+    *,
+    baseline: int = 1,
+    epoch: int | None = None,
+    median: bool = False,
+    drop: float = DROP,
+    target: float | None = None,
+) -> Analysis:
+    """Read the logs in `folder` and compare them.
+
+    baseline: workers that speed-up is measured against. epoch: the 0-based epoch whose time is compared; without it 4
+    in logs by others with that epoch, else, and with `median`, the median of all but the first. drop: fall of the
+    metric that is reported. target: metric whose time is compared; without it the highest that every run reached.
+    Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
+    """
+    study = read_logs(folder)
+    if target is None:
+        target = reached_by_all(study.logs)
+    compared = None if median else chosen_epoch(study.logs, epoch, folder)
+    series = series_of(study.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
+    metric = study.logs[0].metric_name
+    doubts, notes = notes_of(series)
+    return Analysis(
+        name=folder.resolve().name,
+        baseline=baseline,
+        epoch=compared,
+        target=target,
+        drop=drop,
+        metric=metric,
+        series=series,
+        verdicts=verdicts(series, drop=drop, metric=metric),
+        warnings=tuple(doubts),
+        notes=(*study.notes, *notes),
+    )
+
+
+def reached_by_all(logs: Sequence[Log]) -> float | None:
+    """The highest metric, in hundredths, that a validation of every log reached; None if some had no validation."""
+    if not all(log.scores for log in logs):
+        return None
+    level = math.floor(100 * min(max(metric for _, metric in log.scores) for log in logs) + 1e-9) / 100
+    return level if level > 0 else None

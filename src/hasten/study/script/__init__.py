@@ -1,6 +1,0 @@
-"""Somebody else's training script, run unchanged and watched from outside: where its time goes, and what to do."""
-
-from hasten.study.script.doctor import doctor_script
-from hasten.study.script.launch import ScriptRun, run_script
-
-__all__ = ["ScriptRun", "doctor_script", "run_script"]

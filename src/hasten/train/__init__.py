@@ -1,0 +1,1 @@
+"""Training: plan, compose, choose, step, loop, checkpoints."""

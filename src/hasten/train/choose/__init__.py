@@ -1,0 +1,1 @@
+"""What a run chooses by measurement before its first step."""

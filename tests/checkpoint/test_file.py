@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import math
+import os
+import pickle
+import random
+import resource
+import subprocess
+import sys
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+import torch
+
+from hasten.checkpoint.file import read_checkpoint, write_checkpoint
+
+TRAILER = 40
+SAMPLES = 300
+
+
+def content(value: float = 1.0) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {
+        "step": 7,
+        "weights": {"a": torch.randn(3, 4), "b": torch.full((2,), value)},
+        "best": {"value": math.nan, "step": 0},
+        "nothing": None,
+        "names": ["x", "y"],
+        "random_state": torch.get_rng_state(),
+    }
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "last.pt"
+    write_checkpoint(path, content())
+    return path
+
+
+def assert_is_content(actual: dict[str, Any], value: float = 1.0) -> None:
+    expected = content(value)
+    assert actual.keys() == expected.keys()
+    assert actual["step"] == 7
+    assert actual["nothing"] is None
+    assert actual["names"] == ["x", "y"]
+    assert math.isnan(actual["best"]["value"])
+    assert torch.equal(actual["random_state"], expected["random_state"])
+    for name, tensor in expected["weights"].items():
+        assert torch.equal(actual["weights"][name], tensor)
+
+
+def test_round_trip(saved: Path) -> None:
+    assert_is_content(read_checkpoint(saved))
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_memory_format_is_kept(tmp_path: Path) -> None:
+    tensor = torch.randn(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d)
+    write_checkpoint(tmp_path / "x.pt", {"t": tensor})
+    result = read_checkpoint(tmp_path / "x.pt")["t"]
+    assert torch.equal(result, tensor)
+    assert result.stride() == tensor.stride()
+
+
+def test_plain_torch_load_reads_it(saved: Path) -> None:
+    assert_is_content(torch.load(saved, weights_only=True))
+
+
+def test_an_absent_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"last\.pt: no such checkpoint"):
+        read_checkpoint(tmp_path / "last.pt")
+
+
+def places(size: int) -> list[int]:
+    """First bytes, last bytes with the whole trailer, and some between."""
+    between = random.Random(0).sample(range(size), SAMPLES)
+    return sorted({0, 1, 2, 3, *range(size - TRAILER - 2, size), *between})
+
+
+def test_any_flipped_bit_is_detected(saved: Path) -> None:
+    whole = saved.read_bytes()
+    for number, place in enumerate(places(len(whole))):
+        data = bytearray(whole)
+        data[place] ^= 1 << number % 8
+        saved.write_bytes(data)
+        with pytest.raises(ValueError, match=r"last\.pt: damaged .*its checksum"):
+            read_checkpoint(saved)
+    saved.write_bytes(whole)
+    assert_is_content(read_checkpoint(saved))
+
+
+def test_any_truncation_is_detected(saved: Path) -> None:
+    whole = saved.read_bytes()
+    for length in [*range(TRAILER + 2), *places(len(whole))]:
+        saved.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="damaged"):
+            read_checkpoint(saved)
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def break_fsync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "fsync", no_space)
+
+
+class Full:
+    """A file on a disk with room for some more bytes."""
+
+    def __init__(self, file: IO[bytes], room: int) -> None:
+        self.file, self.room = file, room
+
+    def __enter__(self) -> Full:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, data: Any) -> int:
+        if len(data) > self.room:
+            no_space()
+        self.room -= len(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+
+def break_write(patch: pytest.MonkeyPatch, room: int = 0) -> None:
+    plain = Path.open
+
+    def opened(path: Path, mode: str = "r", *more: Any) -> Any:
+        file = plain(path, mode, *more)
+        return Full(file, room) if mode == "wb" else file  # type: ignore[arg-type]
+
+    patch.setattr(Path, "open", opened)
+
+
+def break_write_within(patch: pytest.MonkeyPatch) -> None:
+    break_write(patch, 700)
+
+
+def break_write_of_the_end(patch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    torch.save(content(2.0), buffer)
+    break_write(patch, len(buffer.getvalue()))
+
+
+def break_replace(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Path, "replace", no_space)
+
+
+@pytest.mark.parametrize(
+    "breaks", [break_fsync, break_write, break_write_within, break_write_of_the_end, break_replace]
+)
+def test_a_failed_write_leaves_the_previous_file(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    before = saved.read_bytes()
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        with pytest.raises(OSError, match="No space"):
+            write_checkpoint(saved, content(2.0))
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+    write_checkpoint(saved, content(2.0))
+    assert_is_content(read_checkpoint(saved), 2.0)
+
+
+def test_an_interrupted_write_leaves_the_previous_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    before = saved.read_bytes()
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(saved, content(2.0))
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_limit_on_file_sizes_leaves_the_previous_file(saved: Path) -> None:
+    """The system refuses in the middle of a large write, as it does on a full disk."""
+    before = saved.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_checkpoint(saved, {"weights": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+KILLER = """
+import mmap, os, random, signal, sys, time
+from functools import partial
+from pathlib import Path
+import torch
+from hasten.checkpoint.file import read_checkpoint, write_checkpoint
+from hasten.checkpoint.folder import Checkpoints
+from hasten.checkpoint.saver import Saver
+torch.set_num_threads(1)
+draw, folder, kind = random.Random(2), Path(sys.argv[1]), sys.argv[3]
+path = folder / "last.pt"
+durable = mmap.mmap(-1, 8)
+write_checkpoint(path, {"step": 0, "tensor": torch.zeros(200_000)})
+def save_in_a_loop(step):
+    tensor = torch.full((200_000,), float(step))
+    # Each process makes its own, as after a real restart.
+    write = Checkpoints(folder, keep=3).write if kind == "folder" else partial(write_checkpoint, path)
+    saver = Saver()
+    while True:
+        step += 1
+        tensor.fill_(step)
+        if kind == "folder":
+            saver.save({"step": step, "tensor": tensor}, write)
+            done = step - 2  # the one before may be under way, and this one waits
+        else:
+            write({"step": step, "tensor": tensor})
+            done = step
+        durable[:] = done.to_bytes(8, "little")
+for trial in range(int(sys.argv[2])):
+    before = Checkpoints(folder).newest().step
+    child = os.fork()
+    if not child:
+        save_in_a_loop(before)
+    # However slow the machine, every second child has saved something before it is killed.
+    ends = time.monotonic() + 30
+    while trial % 2 and int.from_bytes(durable[:], "little") <= before and time.monotonic() < ends:
+        time.sleep(0.001)
+    time.sleep(draw.uniform(0.0, 0.06))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    newest = Checkpoints(folder).newest()
+    assert newest.step >= max(before, int.from_bytes(durable[:], "little"))
+    assert torch.equal(newest.content["tensor"], torch.full((200_000,), float(newest.step)))
+    files = Checkpoints(folder).paths()
+    assert len(files) <= 4, files  # one too many while the new one is not yet durable
+    for file in files:
+        read_checkpoint(file)
+print(newest.step)
+"""
+"""A child saves in a loop and is killed at a random moment; whatever it left must be whole. Forked from one thread."""
+
+
+def kill_while_saving(folder: Path, trials: int, kind: str) -> None:
+    command = [sys.executable, "-c", KILLER, str(folder), str(trials), kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1  # it was killed in the middle of saving, not only before
+    assert read_checkpoint(folder / "last.pt")["step"] == int(done.stdout)
+
+
+def test_a_kill_while_saving_leaves_a_whole_file(tmp_path: Path) -> None:
+    kill_while_saving(tmp_path, 5, "folder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_hundred_kills_while_saving_leave_a_whole_file(tmp_path: Path, kind: str) -> None:
+    kill_while_saving(tmp_path, 100, kind)
+
+
+class Payload:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.target,)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("form", ["zip", "pickle"])
+def test_a_file_with_code_is_refused_and_runs_nothing(tmp_path: Path, form: str) -> None:
+    proof, path = tmp_path / "ran", tmp_path / "last.pt"
+    buffer = io.BytesIO()
+    content = {"step": 1, "weights": Payload(proof)}
+    if form == "zip":
+        torch.save(content, buffer)
+    else:
+        pickle.dump(content, buffer)
+    body = buffer.getvalue()
+    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
+    with pytest.raises(ValueError, match=r"last\.pt: not a checkpoint as Hasten writes it"):
+        read_checkpoint(path)
+    assert not proof.exists()
+    torch.load(io.BytesIO(body), weights_only=False) if form == "zip" else pickle.loads(body)
+    assert proof.exists()  # the payload would have worked
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_no_content_that_a_checksum_vouches_for_ends_otherwise(saved: Path) -> None:
+    """Whatever the unpickler makes of changed bytes, it is one ValueError, or data."""
+    draw, body = random.Random(3), saved.read_bytes()[:-TRAILER]
+    for _ in range(SAMPLES):
+        changed = bytearray(body)
+        for _ in range(draw.randrange(1, 8)):
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+        saved.write_bytes(changed + b"HASTEN01" + hashlib.sha256(changed).digest())
+        with contextlib.suppress(ValueError):
+            read_checkpoint(saved)
+
+
+def test_a_file_that_cannot_be_read_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(ValueError, match=r"last\.pt: cannot be read \(Input/output error\)"):
+        read_checkpoint(saved)
+
+
+PLAIN = [
+    None,
+    True,
+    1 << 70,
+    1.5,
+    1j,
+    "text",
+    b"bytes",
+    (1, [2, {"x": {3}}]),
+    OrderedDict(a=1),
+    Counter({20: 1}),
+    torch.float16,
+    torch.device("cpu"),
+    torch.Size([2, 3]),
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_values_come_back(tmp_path: Path, value: Any) -> None:
+    write_checkpoint(tmp_path / "x.pt", {"value": value})
+    result = read_checkpoint(tmp_path / "x.pt")["value"]
+    assert result == value
+    assert type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float64(1.0), np.zeros(2), defaultdict(int), Path("x"), frozenset({1}), Payload(Path("x"))],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, value: Any) -> None:
+    """Found out on resuming, it would have cost the run."""
+    before = saved.read_bytes()
+    with pytest.raises(ValueError, match=r"last\.pt\.extra\.list\[1\]: .* read back.*save tensors"):
+        write_checkpoint(saved, {"extra": {"list": [1, value]}})
+    assert saved.read_bytes() == before
+
+
+def test_it_has_the_permissions_of_a_plain_file(saved: Path) -> None:
+    plain = saved.with_name("plain")
+    plain.touch()
+    assert saved.stat().st_mode == plain.stat().st_mode
+
+
+def test_something_else_with_a_right_checksum_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    body = b"not a zip file"
+    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
+    with pytest.raises(ValueError, match="not a checkpoint as Hasten writes it"):
+        read_checkpoint(path)
+
+
+def test_what_is_no_dict_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save([1, 2], buffer)
+    body, path = buffer.getvalue(), tmp_path / "last.pt"
+    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
+    with pytest.raises(ValueError, match="it holds a list"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("more", [b"\0", b"x" * TRAILER])
+def test_bytes_after_the_end_are_detected(saved: Path, more: bytes) -> None:
+    saved.write_bytes(saved.read_bytes() + more)
+    with pytest.raises(ValueError, match="damaged"):
+        read_checkpoint(saved)

@@ -1,0 +1,296 @@
+"""Experiments' numbers to findings: each rule on made-up measurements, and what must stay silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from hasten.doctor.script.findings.experiments import StepTimes, findings, saved_s, step_of
+
+
+def arm(gain, base_s=0.1, spread=0.02, **more):
+    """An experiment whose every round agreed within `spread`."""
+    return {
+        "base_s": base_s,
+        "arm_s": base_s / gain,
+        "gain": gain,
+        "low": gain * (1 - spread),
+        "high": gain * (1 + spread),
+        "rounds": 15,
+        "site": "/s/train.py:30",
+        "device": "cpu",
+        "difference": 0.0,
+        **more,
+    }
+
+
+def loader(now=0, *, cpu_share=0.0, **seconds):
+    """By workers: w0=0.1 for 100 ms a batch without."""
+    return {
+        "site": "/s/train.py:20",
+        "now": now,
+        "cores": 4,
+        "threads": 4,
+        "cpu_share": cpu_share,
+        "batch_size": 4,
+        "seconds": {name[1:]: value for name, value in seconds.items()},
+    }
+
+
+def tried(step_s=0.2, **more):
+    return {"cores": 4, "steps": 25, "step_s": step_s, "others": 0.0, **more}
+
+
+def names(record):
+    return [finding.name for finding in findings(record)]
+
+
+def only(record):
+    (finding,) = findings(record)
+    return finding
+
+
+def test_nothing_measured_is_nothing_found():
+    assert findings({}) == []
+    assert findings({"skipped": "several ranks"}) == []
+    assert findings({"step_s": None}) == []
+    nothing = {name: {"skipped": "no time left"} for name in ("workers", "items", "autocast", "fused", "conv_bias")}
+    assert findings(tried(**nothing)) == []
+    assert findings(tried(**{name: {"error": "RuntimeError: x"} for name in nothing})) == []
+
+
+def test_no_workers_names_the_fewest_that_do():
+    result = only(tried(0.2, workers=loader(0, w0=0.1, w1=0.1, w2=0.05, w4=0.025)))
+    # One worker hides 100 ms behind the other 100 ms of the step: more bring nothing.
+    assert (result.name, result.where) == ("no-workers", "/s/train.py:20")
+    assert "num_workers=1" in result.cure
+    assert result.switch == "workers=1"
+    assert result.gain == pytest.approx(2.0, rel=0.01)
+    assert result.cost_s == pytest.approx(0.1, rel=0.01)
+    assert "0: 100 ms, 1: 100 ms, 2: 50.0 ms" in result.evidence
+
+
+def test_too_few_workers():
+    waiting = {"wait_s": 0.15, "workers": loader(1, w0=0.2, w1=0.2, w2=0.1, w4=0.05)}
+    result = only(tried(0.2, **waiting))
+    assert result.name == "few-workers"
+    assert "num_workers=4" in result.cure
+    assert result.gain == pytest.approx(4.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        loader(2, w0=0.1, w2=0.05, w4=0.025),  # Hidden behind the step.
+        loader(0, w0=0.001, w1=0.004, w2=0.003),  # From memory: workers only cost.
+        loader(4, w0=0.4, w4=0.1, w2=0.2),  # The most there are.
+        loader(0, w1=0.01),  # The present one wasn't measured.
+        loader(0, w0=0.1, w1=0.1, w2=0.1, cpu_share=1.0) | {"cores": 1},  # One core computes one thing at a time.
+    ],
+)
+def test_workers_that_are_right_or_would_not_help(workers):
+    assert names(tried(0.2, workers=workers)) == []
+
+
+def test_items_always_the_same():
+    items = {"kind": "whole", "item_s": 0.02, "cached_s": 0.02, "bytes": 2**20, "items": 100, "free_bytes": 2**32}
+    items |= {"site": "/s/train.py:20", "batch_size": 4, "workers": 0}
+    result = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
+    assert result.name == "uncached-items"
+    assert result.gain == pytest.approx(5.0, rel=0.02)
+    assert result.cost_s == pytest.approx(0.08, rel=0.05)
+    assert "list" not in result.cure
+    assert "for i in range(len(dataset))" in result.cure
+    assert "100 MiB" in result.evidence
+    huge = only(tried(0.1, workers=loader(0, w0=0.08), items=items | {"free_bytes": 2**20}))
+    assert "into files" in huge.cure
+
+
+def test_monai_transforms_before_the_first_random_one():
+    items = {"kind": "prefix", "item_s": 0.02, "cached_s": 0.015, "bytes": 2**20, "items": 100, "free_bytes": 2**32}
+    items |= {"site": "/s/train.py:20", "batch_size": 4, "transforms": ["LoadImage", "Spacing"], "all_transforms": 5}
+    result = only(tried(0.1, workers=loader(0, w0=0.08), items=items))
+    assert result.name == "uncached-transforms"
+    assert "2 of 5" in result.title
+    assert "CacheDataset" in result.cure
+    assert "LoadImage, Spacing" in result.evidence
+    assert result.gain == pytest.approx(0.1 / 0.04, rel=0.02)
+    assert "PersistentDataset" in only(tried(0.1, workers=loader(0, w0=0.08), items=items | {"free_bytes": 0})).cure
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        {"kind": "random", "item_s": 0.02},
+        {"skipped": "CacheDataset keeps its results already"},
+        {"kind": "whole", "item_s": 1e-5, "cached_s": 1e-5, "bytes": 64, "items": 9, "free_bytes": 1, "batch_size": 4},
+    ],
+)
+def test_items_that_need_no_cache(items):
+    assert names(tried(0.1, workers=loader(0, w0=0.08), items=items)) == []
+
+
+def test_items_whose_workers_hide_them():
+    items = {"kind": "whole", "item_s": 0.02, "cached_s": 0.02, "bytes": 8, "items": 9, "free_bytes": 999}
+    hidden = loader(2, w0=0.08, w2=0.04)
+    result = only(tried(0.1, workers=hidden, items=items | {"batch_size": 4}))
+    assert (result.name, result.level, result.gain) == ("uncached-items", "note", None)
+    assert names(tried(8.0, workers=hidden, items=items | {"batch_size": 4})) == []
+    assert names(tried(0.1, device="cuda", workers=hidden, items=items | {"batch_size": 4})) == []
+    prepared = items | {"kind": "before-draw", "batch_size": 4}
+    assert names(tried(0.1, workers=hidden, items=prepared)) == [], "reading a prepared file is as it should be"
+
+
+def test_what_shortens_the_step_is_judged_without_validations():
+    items = {"kind": "before-draw", "item_s": 0.02, "cached_s": 0.015, "batch_size": 2, "site": "/s/train.py:20"}
+    result = only(tried(1.0, rare_s=0.9, wait_s=0.04, workers=loader(0, w0=0.04), items=items))
+    assert (result.name, result.level) == ("uncached-items", "note")
+    assert result.gain == pytest.approx(1 / 0.97, rel=0.01)
+    result = only(tried(1.0, rare_s=0.5, wait_s=0.4, workers=loader(0, w0=0.4), items=items | {"batch_size": 20}))
+    assert (result.level, result.gain) == ("finding", pytest.approx(1 / 0.7, rel=0.01))
+
+
+def test_a_search_for_the_foreground_counts_however_small_a_part_of_the_item_it_is():
+    part = {"item_s": 0.2, "cached_s": 0.02, "batch_size": 2, "site": "/s/train.py:20"}
+    loading = {"wait_s": 0.4, "workers": loader(0, w0=0.4)}
+    result = only(tried(0.5, **loading, items={"kind": "foreground", **part}))
+    assert "fg_indices_key" in result.cure
+    assert names(tried(0.5, **loading, items={"kind": "before-draw", **part})) == []
+
+
+@pytest.mark.parametrize(
+    ("loops", "level"),
+    [
+        ({"0": [0.4, 0.4], "4": [0.2, 0.2], "16": [0.3, 0.3]}, "finding"),
+        ({"0": [0.4, 0.4], "4": [0.2, 0.2], "16": [0.2, 0.2]}, "note"),
+        ({"0": [0.4, 0.4], "4": [0.2, 0.25], "16": [0.2, 0.2]}, "note"),
+        ({"0": [0.4, 0.4], "4": [0.3, 0.3], "16": [0.2, 0.2]}, None),
+    ],
+    ids=["fewer are faster", "fewer are as fast", "fewer are as fast in a round", "fewer are slower"],
+)
+def test_more_workers_than_cores(loops, level):
+    workers = loader(16, w0=0.4, w4=0.2, w16=0.2) | {"loop": loops}
+    result = findings(tried(0.3, wait_s=0.2, workers=workers))
+    assert [(one.name, one.level) for one in result] == ([("many-workers", level)] if level else [])
+
+
+def test_autocast_with_its_gain_on_the_whole_step():
+    result = only(tried(0.2, autocast=arm(2.0, dtype="float16", device="cuda", difference=0.003)))
+    assert result.name == "no-autocast"
+    assert result.cost_s == pytest.approx(0.05)
+    assert result.gain == pytest.approx(0.2 / 0.15)
+    assert 'torch.autocast("cuda", dtype=torch.float16)' in result.cure
+    assert "GradScaler" in result.cure
+    assert result.switch == ""  # a scaler is more than one switch
+    assert only(tried(0.2, autocast=arm(2.0, dtype="bfloat16"))).switch == "autocast"
+    assert "0.3%" in result.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("autocast", arm(1.08, dtype="bfloat16")),
+        ("autocast", arm(1.5, spread=0.4, dtype="bfloat16")),
+        ("autocast", arm(2.0, dtype="bfloat16", difference=0.4)),
+        ("autocast", arm(2.0, base_s=0.012, dtype="bfloat16")),
+        ("channels_last", arm(1.5, layout="channels_last", difference=0.1)),
+        ("channels_last", arm(0.7, layout="channels_last")),
+        ("fused", arm(3.0, base_s=0.001, **{"class": "Adam", "tensors": 9})),
+        ("fused", arm(3.0, spread=0.7, **{"class": "Adam", "tensors": 9})),
+        ("doubled_batch", arm(1.2, size=4, free_share=0.9)),
+        ("doubled_batch", arm(1.9, size=4, free_share=0.1)),
+    ],
+)
+def test_what_is_not_proven_not_equal_or_not_worth_it_is_silent(name, result):
+    assert names(tried(0.2, **{name: result})) == []
+
+
+def test_on_a_cpu_a_toy_network_is_not_told_to_change_its_precision():
+    toy = arm(2.0, base_s=0.012, dtype="bfloat16")
+    assert names(tried(0.02, autocast=toy)) == []
+    assert names(tried(0.02, autocast=toy | {"device": "cuda"})) == ["no-autocast"]
+    assert names(tried(0.02, channels_last=toy | {"layout": "channels_last"})) == []
+
+
+def test_an_item_of_microseconds_needs_neither_workers_nor_a_cache():
+    """A step of a toy: waits a little, and would wait longer for a worker."""
+    items = {"kind": "whole", "item_s": 7e-6, "cached_s": 7e-6, "bytes": 2048, "items": 64, "free_bytes": 2**34}
+    fetched = loader(0, cpu_share=0.08, w0=5e-5, w1=0.0036, w2=0.0028) | {"batch_size": 1, "cores": 2, "threads": 1}
+    assert names(tried(0.0042, wait_s=0.00028, workers=fetched, items=items | {"batch_size": 1})) == []
+
+
+def test_channels_last_and_fused():
+    result = only(tried(0.2, channels_last=arm(2.0, layout="channels_last_3d", difference=1e-6)))
+    assert result.name == "no-channels-last"
+    assert "torch.channels_last_3d" in result.cure
+    result = only(tried(0.2, fused=arm(5.0, **{"class": "AdamW", "tensors": 300}, site="/s/train.py:9")))
+    assert (result.name, result.where) == ("unfused-optimizer", "/s/train.py:9")
+    assert "torch.optim.AdamW(..., fused=True)" in result.cure
+    assert "300 tensors" in result.evidence
+
+
+def test_a_small_batch_gains_in_samples_and_not_where_the_loader_rules():
+    double = arm(1.9, base_s=0.1, size=4, free_share=0.8) | {"arm_s": 0.105}
+    result = only(tried(0.15, doubled_batch=double))
+    assert result.name == "small-batch"
+    assert "batch_size=8" in result.cure
+    assert result.gain == pytest.approx(2 * 0.15 / 0.155)
+    slow = loader(0, w0=1.0)
+    assert names(tried(1.1, wait_s=1.0, workers=slow, doubled_batch=double)) == []
+
+
+def test_idle_biases_are_a_note_until_they_are_proven_to_cost():
+    more = {"modules": ["0", "3"], "sites": ["/s/net.py:5", "/s/net.py:8"], "difference": 1e-7}
+    note = only(tried(0.2, conv_bias=arm(1.0, **more)))
+    assert (note.name, note.level, note.where, note.gain) == ("conv-bias-before-norm", "note", "/s/net.py:5", None)
+    assert "also at /s/net.py:8" in note.evidence
+    assert only(tried(0.2, conv_bias={"skipped": "no time", **more})).level == "note"
+    result = only(tried(0.2, conv_bias=arm(1.2, **more)))
+    assert result.level == "finding"
+    assert result.gain == pytest.approx(0.2 / (0.1 + 0.1 / 1.2))
+    assert names(tried(0.2, conv_bias=arm(1.2, **more | {"difference": 0.2}))) == []
+
+
+def test_a_busy_machine_makes_notes_of_all_but_the_gross():
+    small = tried(0.2, autocast=arm(1.5, dtype="bfloat16"))
+    assert only(small).level == "finding"
+    busy = only(small | {"others": 1.0})
+    assert busy.level == "note"
+    assert "other programs used 1.0 cores" in busy.evidence
+    gross = tried(0.2, workers=loader(0, w0=0.1, w1=0.1, w2=0.05), others=1.0)
+    assert only(gross).level == "finding"
+
+
+def test_what_an_experiment_saved():
+    assert saved_s(tried(cudnn_benchmark=arm(2.0)), "cudnn_benchmark") == pytest.approx(0.05)
+    assert saved_s(tried(cudnn_benchmark=arm(1.0)), "cudnn_benchmark") is None
+    assert saved_s(tried(), "cudnn_benchmark") is None
+
+
+def test_the_step_as_far_as_it_is_known():
+    assert step_of(tried(0.2, workers=loader(0, w0=0.05))) == StepTimes(
+        step_s=0.2, batch_s=0.05, compute_s=pytest.approx(0.15), workers=0
+    )
+    assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.2))).compute_s == pytest.approx(0.08)
+    # Batches that others slowed down: the steps tell how fast they truly came.
+    assert step_of(tried(0.2, wait_s=0.12, workers=loader(2, w2=0.05))).batch_s == 0.2
+    assert step_of(tried(0.2, wait_s=0.001, workers=loader(2, w2=0.05))).batch_s == 0.05
+    assert step_of(tried(0.2, workers=loader(2, w2=0.05))).compute_s == 0.2
+    assert step_of(tried(0.2, wait_s=0.05, workers=loader(0, w0=0.01))).batch_s == 0.05
+    assert step_of(tried(0.2, wait_s=0.05)).compute_s == pytest.approx(0.15)
+    for known in (
+        {},
+        {"wait_s": 0.05},
+        {"workers": loader(0, w0=0.05)},
+        {"workers": loader(2, w2=0.2), "wait_s": 0.15},
+    ):
+        assert step_of(tried(0.2, **known)).after() == pytest.approx(0.2)
+
+
+def test_predicted_steps():
+    step = StepTimes(step_s=0.2, batch_s=0.1, compute_s=0.1, workers=0)
+    assert step.after() == pytest.approx(0.2)
+    assert step.after(saved_s=0.05) == pytest.approx(0.15)
+    assert step.after(workers=1) == pytest.approx(0.1)
+    hidden = StepTimes(step_s=0.2, batch_s=0.15, compute_s=0.2, workers=2)
+    assert hidden.after(saved_s=0.1) == pytest.approx(0.15)
+    assert StepTimes(step_s=0.2, batch_s=None, compute_s=0.2, workers=0).after(saved_s=0.19) == pytest.approx(0.01)

@@ -1,0 +1,132 @@
+"""Workers that take the cores from the training: seen by the network's own time alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from hasten.doctor.finding import Finding
+from hasten.doctor.script.findings.loading import heavy_items, nnunet
+from hasten.doctor.script.records import as_record
+from hasten.doctor.script.time_split import alone_s, contended_s, split_of
+from hasten.doctor.time_split import diagnose
+
+SITE = "/s/train.py:10"
+
+
+def record(*, alone=0.1, now=1, share=0.9, wait=0.02, device="cpu", workers=True):
+    """Steps of 300 ms: `wait`, and the rest forward and backward, beside a loader that takes 200 ms a batch."""
+    both = 0.3 - wait
+    parts = {"wait": wait, "forward": 0.4 * both, "backward": 0.6 * both}
+    step = {"seconds": 0.3, "parts": parts, "cpu": 0.3, "synced": False}
+    tried = {"step_s": 0.3, "doubled_batch": {"base_s": alone}, "autocast": {"base_s": 0.9 * alone}}
+    if workers:
+        tried["workers"] = {"now": now, "cores": 2, "cpu_share": share, "site": SITE, "seconds": {"0": 0.2, "1": 0.2}}
+    loader = {"training": 20, "num_workers": now, "batches": 20, "wait_s": 20 * wait, "site": SITE}
+    return as_record(
+        {"steps": [step] * 20, "devices": {device: 20}, "loaders": [loader], "experiments": tried, "roots": []}
+    )
+
+
+def test_the_time_beside_the_workers_over_the_time_alone():
+    assert alone_s(record()) == pytest.approx(0.1)
+    assert contended_s(record()) == pytest.approx(0.18)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        record(alone=0.25),
+        record(now=0),
+        record(share=0.1),
+        record(device="cuda"),
+        record(workers=False),
+    ],
+    ids=["as fast alone", "no workers", "workers that sleep", "on a GPU", "not measured"],
+)
+def test_what_workers_do_not_explain(sound):
+    assert contended_s(sound) == 0.0
+
+
+def test_the_split_gives_it_to_the_items_and_the_verdict_follows():
+    split = split_of(record())
+    assert split.parts["sample"] == pytest.approx(0.18)
+    assert split.parts["forward"] + split.parts["backward"] == pytest.approx(0.1)
+    assert sum(split.parts.values()) == pytest.approx(split.step_s)
+    assert diagnose(split).bound == "input"
+    assert diagnose(split_of(record(alone=0.25))).bound == "compute"
+
+
+def test_the_finding_names_loader_cost_and_both_times():
+    (result,) = heavy_items(record(), [])
+    assert (result.name, result.where) == ("heavy-items", SITE)
+    assert result.cost_s == pytest.approx(0.2)
+    assert result.gain == pytest.approx(3.0)
+    assert "180 ms for a core that one of 1 workers has" in result.evidence
+
+
+def test_other_workers_that_hide_it_or_items_that_can_be_kept_are_the_better_cure():
+    assert heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=2.0)]) == []
+    assert heavy_items(record(), [Finding(name="few-workers", title="", where=SITE, cure="", gain=1.1)]) != []
+    same = record()
+    same.experiments["items"] = {"kind": "whole"}
+    assert heavy_items(same, []) == []
+
+
+def test_work_that_is_hidden_here_is_a_note():
+    (result,) = heavy_items(record(alone=0.25, wait=0.01), [])
+    assert (result.name, result.level) == ("heavy-items", "note")
+    assert heavy_items(record(alone=0.25, wait=0.01, share=0.02), []) == []
+    assert heavy_items(record(alone=0.25, wait=0.01, device="cuda"), []) == []
+
+
+def test_workers_hide_nothing_that_all_cores_together_are_too_slow_for():
+    slow = record(wait=0.28)
+    slow.experiments["workers"]["seconds"] = {"0": 0.5, "1": 0.5, "2": 0.26}
+    few = Finding(name="few-workers", title="", where=SITE, cure="", gain=1.9)
+    assert [one.level for one in heavy_items(slow, [few])] == ["finding"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "others", "cpu", "lost"),
+    [(0.6, 0.0, 0.1, 0.18), (0.1, 0.0, 0.1, 0.0), (0.5, 0.5, 0.1, 0.135), (0.6, 0.0, 0.3, 0.0)],
+)
+def test_time_without_a_core_is_that_of_the_workers_which_have_it(workers, others, cpu, lost):
+    step = {"seconds": 0.3, "parts": {"wait": 0.02, "forward": 0.28}, "cpu": cpu}
+    raw = {"steps": [step] * 20, "devices": {"cpu": 20}, "cores": 1, "load": {"workers": workers, "others": others}}
+    assert contended_s(as_record(raw)) == pytest.approx(lost, rel=0.05)
+
+
+# nnU-Net's own trainer
+
+
+def of_nnunet(parts: dict[str, float], *, cuda: bool = True, hasten: bool = False, arguments: str = "4 2d 0"):
+    """Steps of 100 ms."""
+    step = {"seconds": 0.1, "parts": {"forward": 0.1 - sum(parts.values()), **parts}, "cpu": 0.1, "synced": False}
+    raw = {"steps": [step] * 20, "devices": {"cuda" if cuda else "cpu": 20}}
+    return as_record(raw | {"nnunet": {"arguments": arguments.split(), "hasten": hasten}})
+
+
+@pytest.mark.parametrize(("cuda", "gain"), [(True, 2.0), (False, 1.25)])
+def test_a_wait_names_this_trainer_and_its_gain(cuda: bool, gain: float) -> None:
+    [result] = nnunet(of_nnunet({"wait": 0.04, "device_reads": 0.01}, cuda=cuda))
+    assert result.name == "nnunet-loader"
+    assert result.level == "finding"
+    assert result.gain == pytest.approx(gain)
+    assert result.cost_s == pytest.approx(0.05)
+    assert result.cure.endswith("hasten nnunet train 4 2d 0")
+
+
+def test_a_short_wait_is_left_alone() -> None:
+    assert nnunet(of_nnunet({"wait": 0.009})) == []
+
+
+def test_variants_have_one_with_hasten() -> None:
+    [plain] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer --c"))
+    [short] = nnunet(of_nnunet({"wait": 0.04}, arguments="4 2d 0 -tr nnUNetTrainer_250epochs --c"))
+    assert plain.cure.endswith("train 4 2d 0 --c")
+    assert short.cure.endswith("train 4 2d 0 -tr nnUNetTrainerHasten_250epochs --c")
+
+
+def test_hastens_trainer_and_other_scripts_are_left_alone() -> None:
+    assert nnunet(of_nnunet({"wait": 0.04}, hasten=True)) == []
+    assert nnunet(as_record({"steps": [], "devices": {"cpu": 1}})) == []

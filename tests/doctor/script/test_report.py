@@ -1,0 +1,157 @@
+"""What is told about a run: how it ended, the verdict, the findings in their order, and the cures that were tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from hasten.doctor.finding import Finding
+from hasten.doctor.script import doctor, report, try_cures
+from hasten.doctor.script.launch import ScriptRun
+from hasten.doctor.script.records import as_record
+from hasten.doctor.show import finding_lines
+
+SITE = "/s/train.py:10"
+
+
+def run(ended="bounded", code=0, steps=20, **more):
+    step = {"seconds": 0.1, "parts": {"forward": 0.04, "backward": 0.04, "overhead": 0.02}, "cpu": 0.1}
+    raw = {"steps": [step] * steps, "ended": "steps", "modes": {"anomaly": {"steps": 19}}}
+    raw |= {"mode_sites": {"anomaly": SITE}, "calls": []}
+    raw["calls"] = [{"kind": "gc_collect", "site": "/s/train.py:12", "count": 19, "seconds": 0.19}]
+    records = [as_record(raw)] if steps else []
+    command = ("python", "train.py", "--name", "two words")
+    return ScriptRun(command=command, exit_code=code, ended=ended, records=records, seconds=3.0, **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (run(), "'two words': watched 20 training steps in 3.0 s"),
+        (run("finished"), "ended by itself after 20 training steps"),
+        (run("timeout", 137), "had to be stopped after 20 training steps"),
+        (run("crashed", 3), "failed with exit code 3 after 20 training steps"),
+        (run("crashed", 3, 0), "failed with exit code 3"),
+        (run("never trained", 0, 0), "no torch.optim.Optimizer made a step"),
+        (run("never trained", 0, 0, torch_seen=False), "no Python process of it imported torch"),
+    ],
+)
+def test_how_it_ended(given, message):
+    assert message in report.ending(given)
+
+
+def test_the_summary_has_verdict_findings_and_cures_in_order():
+    lines = "\n".join(report.summary(doctor.judge(run())))
+    assert "compute-bound: 80% of its time" in lines
+    assert "; 20% goes into" in lines
+    assert lines.index("[gc-collect]") < lines.index("[anomaly-detection]")
+    assert "costs 10.0 ms a step, predicted 1.11 times" in lines
+    assert "cure  remove torch.autograd.set_detect_anomaly(True)" in lines
+    assert "warning" not in lines
+
+
+def test_a_busy_machine_is_told():
+    lines = report.summary(doctor.judge(run(), others=1.2))
+    assert lines[-1] == "warning: other programs used 1.2 cores meanwhile: costs and gains are rough"
+
+
+def test_few_steps_are_told_and_not_judged():
+    output = doctor.judge(run(steps=3))
+    assert output.diagnosis is None
+    assert output.findings == ()
+    assert "too few steps" in report.summary(output)[1]
+
+
+def test_no_fault_is_told():
+    clean = run()
+    for name in ("modes", "calls"):
+        clean.records[0].raw[name] = {} if name == "modes" else []
+    assert report.summary(doctor.judge(clean))[-1].startswith("no fault found")
+
+
+def test_what_was_not_tried_is_told_with_the_seconds_that_it_needs():
+    clean = run()
+    clean.records[0].raw.update(modes={}, calls=[])
+    late = {"skipped": "a call takes 2 s, and 5 rounds of two are wanted", "needs_s": 22.4}
+    record = dataclasses.replace(
+        clean.records[0], experiments={"autocast": late, "fused": {"skipped": "fused already"}}
+    )
+    lines = report.summary(doctor.judge(dataclasses.replace(clean, records=[record])))
+    output = "\n".join(lines)
+    assert "no fault found so far, but not everything was tried" in output
+    assert f"not tried   autocast in bfloat16: {late['skipped']}; needs 22 s" in output
+    assert "fused" not in output
+    assert lines[-1] == "give it --seconds 50 to try all of it"
+
+
+def tried(switch, outcome, gain=None, why=""):
+    times = {"low": gain, "high": gain, "base_s": (0.1, 0.1), "cured_s": (0.07, 0.07)}
+    return try_cures.Tried(switch=switch, outcome=outcome, gain=gain, agreement="exact", why=why, **times)
+
+
+def test_page_and_json_hold_it_all(tmp_path):
+    output = doctor.judge(run(), others=0.9)
+    given = report.ScriptReport(
+        run=output.run,
+        assume_cuda=False,
+        split=output.split,
+        diagnosis=output.diagnosis,
+        findings=output.findings,
+        tried=(tried("autocast", "faster", 1.5), tried("workers=2", "failed", why="gone")),
+        others=0.9,
+    )
+    paths = report.write(given, tmp_path / "deep" / "out")
+    assert [path.name for path in paths] == ["doctor.json", "doctor.html"]
+    saved = json.loads(paths[0].read_text())
+    assert [each["name"] for each in saved["findings"]] == ["gc-collect", "anomaly-detection"]
+    assert saved["tried"][0]["gain"] == 1.5
+    page = paths[1].read_text()
+    for words in ("/s/train.py:12", "autocast", "1.50 (", "gone", "0.9 cores"):
+        assert words in page.replace("<wbr>", "")
+
+
+def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written to"):
+        report.write(doctor.judge(run()), tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "tries"), [("bounded", 0, True), ("finished", 0, True), ("crashed", 1, False)]
+)
+def test_cures_are_tried_on_what_ran_and_the_code_is_passed_on(monkeypatch, ended, code, tries):
+    seen: list[list[Finding]] = []
+    monkeypatch.setattr(doctor, "run_script", lambda *args, **kwargs: run(ended, code))
+    monkeypatch.setattr(try_cures, "try_cures", lambda command, findings, base, **more: seen.append(findings) or [])
+    given = doctor.doctor_script(
+        ["python", "train.py"], steps=5, seconds=5, out=None, try_cures=True, assume_cuda=False, echo=lambda line: None
+    )
+    assert given == code
+    assert len(seen) == tries
+
+
+def test_what_had_to_be_stopped_untrained_is_a_failure(monkeypatch):
+    monkeypatch.setattr(doctor, "run_script", lambda *args, **kwargs: run("never trained", 137, 0))
+    lines: list[str] = []
+    code = doctor.doctor_script(
+        ["python", "t.py"], steps=5, seconds=5, out=None, try_cures=False, assume_cuda=False, echo=lines.append
+    )
+    assert code == 2
+    assert "never trained" in lines[0]
+
+
+def test_unused_finding_fields_stay_out_of_the_lines():
+    note = Finding(name="n", title="t", where="", cure="c", cost_s=1.0, gain=2.0, level="note")
+    assert finding_lines([note]) == ["   note: t  [n]", "      cure  c"]
+
+
+def test_notes_of_one_kind_are_one_entry_on_the_terminal():
+    notes = [Finding(name="n", title="t", where=where, cure="c", evidence=f"{where} e", level="note") for where in "ab"]
+    assert finding_lines(notes) == [
+        "   note: a, b: t  [n]",
+        "      now   a e",
+        "      now   b e",
+        "      cure  c",
+    ]

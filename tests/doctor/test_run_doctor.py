@@ -1,0 +1,172 @@
+"""A run's own steps, with faults put in, and what is said of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hasten.config.schema import RunConfig
+from hasten.doctor.run import assemble as assemble_module
+from hasten.doctor.run.assemble import assemble
+from hasten.doctor.run.doctor import RunDiagnosis, diagnose_run
+from hasten.doctor.run.show import lines, write_page
+from hasten.doctor.run.timed import Marks, timed_step
+from hasten.doctor.time_split import PARTS
+from hasten.feed.feed import Feed
+from hasten.observe.rundir import write_json
+from hasten.phantoms.organs import write_phantoms
+from hasten.train.step import TrainStep
+from tests.train.runs import config_of
+
+SLOW = 0.3
+"""Seconds, where an undisturbed step takes a hundredth of that."""
+SOME = ("train.steps=400", "train.validate_every=400", "train.checkpoint_every=400")
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
+    folder = tmp_path_factory.mktemp("doctor")
+    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    return lambda *overrides, cache="cache": config_of(source, folder / cache, *SOME, *overrides)
+
+
+def look(config: RunConfig, **options) -> RunDiagnosis:
+    return diagnose_run(config, **{"steps": 3, "seconds": 1.0, **options})
+
+
+@pytest.fixture(scope="module")
+def healthy(make: Callable[..., RunConfig]) -> RunDiagnosis:
+    make()
+    return look(make(), steps=6)
+
+
+def test_the_parts_add_up_to_a_step(healthy: RunDiagnosis):
+    split = healthy.split
+    assert set(split.parts) == set(PARTS)
+    assert sum(split.parts.values()) == pytest.approx(split.step_s)
+    assert all(value >= 0 for value in split.parts.values())
+    assert all(split.parts[name] > 0 for name in ("optimizer", "sample", "validation"))
+    # On a busy machine a network this small can be told to spend all its time on launches: then both are 0.
+    assert (split.parts["forward"] > 0) == (split.parts["backward"] > 0)
+    assert split.parts["forward"] + split.parts["backward"] + split.parts["overhead"] > 0
+    assert split.fixed_batch_s is not None
+    assert split.feed_alone_s is not None
+    assert split.doubled is not None
+    assert split.flops_share is not None
+    assert split.flops_share > 0
+    assert split.bandwidth_share is not None
+    assert split.bandwidth_share > 0
+    assert healthy.periodic.timed_cases >= 1
+
+
+def test_nothing_is_written_but_the_cache(make: Callable[..., RunConfig], tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    look(make(), steps=2)
+    assert list((tmp_path / "tmp").glob("hasten-doctor-*")) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"tmp"}
+
+
+def test_the_timed_step_is_the_runs_own_in_every_setting():
+    step = TrainStep(network=torch.nn.Identity(), loss=torch.nn.MSELoss(), update=SimpleNamespace(),
+                     device=torch.device("cpu"), fused_kernels=True, autotune=True, accumulate=2)  # fmt: skip
+    timed = timed_step(step, Marks(step.device))
+    names = {field.name for field in dataclasses.fields(step)} - {"update"}
+    assert {name for name in names if getattr(timed, name) is not getattr(step, name)} == set()
+
+
+def test_a_slow_feed(make: Callable[..., RunConfig], monkeypatch):
+    batches = Feed.__iter__
+
+    def late(self: Feed) -> Iterator:
+        for batch in batches(self):
+            time.sleep(SLOW)
+            yield batch
+
+    monkeypatch.setattr(Feed, "__iter__", late)
+    result = look(make())
+    assert result.diagnosis.bound == "input"
+    assert result.split.parts["sample"] >= 0.9 * SLOW
+    assert (result.split.feed_alone_s or 0) >= SLOW
+    assert "slow-augmentation" in [finding.name for finding in result.findings]
+
+
+def test_validation_at_every_step(make: Callable[..., RunConfig]):
+    result = look(make("train.validate_every=1"))
+    (finding,) = [finding for finding in result.findings if finding.name == "validation-often"]
+    assert finding.where == "train.validate_every"
+    setting, _, value = finding.cure.partition("=")
+    assert setting == "train.validate_every"
+    assert int(value) > 1
+    assert (finding.gain or 0) > 1.1
+
+
+def test_a_slow_disk_before_the_first_step(make: Callable[..., RunConfig], monkeypatch):
+    read = assemble_module.read_rate
+    monkeypatch.setattr(assemble_module, "read_rate", lambda *args, **more: (time.sleep(SLOW), read(*args, **more)))
+    config = make(
+        "train.steps=14", "train.validate_every=14", "train.checkpoint_every=14", "prepare.num_threads=1", cache="cold"
+    )
+    result = look(config)
+    assert result.diagnosis.bound == "input"
+    assert result.cold is not None
+    assert result.cold.disk_s >= 2 * SLOW
+    assert result.findings[0].name == "slow-disk"
+    assert result.findings[0].where == "data.source"
+
+
+def test_a_batch_in_pieces_is_compared_with_a_whole_one(make: Callable[..., RunConfig]):
+    result = look(make("train.accumulate=3"))
+    assert {"fixed", "whole"} <= set(result.arms.seconds)
+
+
+def test_2d_cases(tmp_path: Path):
+    source = write_phantoms(tmp_path / "set", num_cases=6, shape=(1, 64, 64), spatial_dims=2)
+    config = config_of(source, tmp_path / "cache", *SOME, "sample.patch=[1,32,32]", "network.strides=[[1,2,2]]")
+    assert "small" in look(config, steps=2).arms.seconds
+
+
+def test_a_cold_cache_that_would_take_too_long_is_filled_in_part(make: Callable[..., RunConfig], tmp_path: Path):
+    config = make("train.steps=14", cache="other")
+    run = assemble(config, tmp_path, seconds=1e-6)
+    assert not run.whole
+    assert run.cold is not None
+    assert len(run.components.planned.train) + len(run.components.planned.validation) == 3
+    assert run.validation_cases == 2
+    assert (tmp_path / "cache/arena").is_dir()
+    assert not (Path(config.cache.dir or "") / "arena").exists()
+
+
+def test_text_json_and_page(healthy: RunDiagnosis, tmp_path: Path):
+    text = "\n".join(lines(healthy))
+    assert text.startswith(healthy.diagnosis.sentence)
+    assert all(finding.cure in text for finding in healthy.findings)
+    write_json(tmp_path / "doctor.json", healthy)
+    content = json.loads((tmp_path / "doctor.json").read_text())
+    assert content["split"]["parts"] == pytest.approx(healthy.split.parts)
+    assert content["settings"]["batch_size"] == 3
+    page = write_page(healthy, tmp_path / "doctor.html", source="set").read_text()
+    assert "Where a step" in page
+    assert healthy.diagnosis.sentence in page
+
+
+@pytest.mark.parametrize("options", [{"steps": 1}, {"seconds": 0}])
+def test_bounds_that_allow_nothing(options, make: Callable[..., RunConfig]):
+    with pytest.raises(ValueError, match="at least 2 steps"):
+        look(make(), **options)
+
+
+def test_bad_input_is_told_before_anything_runs(make: Callable[..., RunConfig]):
+    with pytest.raises(ValueError, match=r"data\.source"):
+        look(RunConfig())
+    with pytest.raises(ValueError, match=r"sample\.patch"):
+        look(make("sample.patch=[17,16,16]"))

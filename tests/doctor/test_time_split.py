@@ -1,0 +1,157 @@
+"""The verdict follows from the shares; findings, their gain and their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from hasten.doctor.finding import Finding, finding_from_share, gain_of, ms, ranked
+from hasten.doctor.show import finding_lines, findings_section, split_section
+from hasten.doctor.time_split import Split, diagnose
+
+COMPUTE = {"forward": 0.03, "backward": 0.05, "optimizer": 0.005}
+
+
+def split(more=None, **known):
+    parts = COMPUTE | (more or {})
+    return Split(steps=20, step_s=sum(parts.values()), parts=parts, **known)
+
+
+@pytest.mark.parametrize(
+    ("part", "bound"),
+    [
+        ("read", "input"),
+        ("wait", "input"),
+        ("sample", "input"),
+        ("host_to_device", "input"),
+        ("device_reads", "sync"),
+        ("gradient_sync", "sync"),
+        ("validation", "validation"),
+        ("checkpoint", "checkpoint"),
+        ("overhead", "launch"),
+    ],
+)
+def test_the_largest_part_is_the_verdict(part, bound):
+    result = diagnose(split({part: 0.09}))
+    assert result.bound == bound
+    assert f"{bound}-bound: 51%" in result.sentence
+
+
+def test_the_bar_and_the_table_have_the_same_shares():
+    times = split({"wait": 0.0001, "validation": 0.0148})
+    section = split_section(times, diagnose(times))
+    assert section.bar is not None
+    assert section.table is not None
+    whole_ms = sum(amount for _, amount in section.bar.parts)
+    assert whole_ms == pytest.approx(1e3 * times.step_s)
+    in_bar = [(name, f"{amount / whole_ms:.1%}") for name, amount in section.bar.parts]
+    assert in_bar == [(row[0], row[2]) for row in section.table.rows]
+    assert in_bar[-1] == ("other", "0.1%")
+
+
+def test_what_is_smaller_than_the_compute_is_told_with_it():
+    result = diagnose(split({"wait": 0.02}))
+    assert result.bound == "compute"
+    assert "81% of its time is the step itself" in result.sentence
+    assert "19% goes into waiting for data" in result.sentence
+    assert "goes into" not in diagnose(split({"overhead": 0.005})).sentence
+
+
+def test_compute_memory_and_small_batches():
+    assert diagnose(split()).bound == "compute"
+    assert diagnose(split(doubled=1.1)).bound == "launch"
+    assert diagnose(split(doubled=1.9)).bound == "compute"
+    assert diagnose(split(bandwidth_share=0.8, flops_share=0.1)).bound == "memory"
+    assert diagnose(split(bandwidth_share=0.3, flops_share=0.1)).bound == "compute"
+
+
+def test_a_verdict_is_judged_by_what_is_shown_beside_it():
+    """Launches rule the step itself, of which the interpreter's measured part may be less than a validation."""
+    result = diagnose(split({"validation": 0.045, "overhead": 0.03}, doubled=1.1))
+    assert (result.bound, result.measure) == (
+        "launch",
+        "twice the samples: 1.10 times as long; the step itself is 53% of the time",
+    )
+    assert diagnose(split({"validation": 0.2})).measure == "70% of the time"
+
+
+def test_a_floor_above_the_step_is_explained():
+    assert "compute takes all of a step" in diagnose(split(fixed_batch_s=0.09)).evidence[-1]
+    assert "the compute floor" in diagnose(split(fixed_batch_s=0.08)).evidence[-1]
+
+
+def test_findings_of_a_small_gain_follow_in_a_line():
+    small = Finding(name="small", title="a little", where="train.py:1", cure="do less", gain=1.04, cost_s=0.001)
+    lines = finding_lines([small, finding("large", gain=2.0)])
+    assert lines[0].startswith(" 1. large")
+    assert lines[-1] == "   small: train.py:1: a little; do less (1.04 times as fast)"
+    assert len(lines) == 4
+    assert [row[0] for row in findings_section([small, finding("large", gain=2.0)], "").table.rows] == [
+        "large",
+        "train.py:1: a little",
+    ]
+
+
+def test_on_a_cpu_a_second_sample_may_only_fill_idle_cores():
+    assert diagnose(split(doubled=1.1, on_cpu=True)).bound == "launch"
+    assert diagnose(split(doubled=1.3, on_cpu=True)).bound == "compute"
+
+
+def test_the_evidence_gives_both_ablations():
+    output = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
+    assert "fixed batch a step takes 85.0 ms" in output
+    assert "no step a batch takes 200.0 ms" in output
+
+
+def finding(name, **known):
+    return Finding(name=name, title=name, where="", cure="", **known)
+
+
+def test_findings_are_ranked_by_gain_then_cost_notes_last():
+    given = [
+        finding("note", gain=9.0, level="note"),
+        finding("dear", cost_s=0.2),
+        finding("cheap", cost_s=0.1),
+        finding("large", gain=2.0),
+        finding("small", gain=1.1),
+    ]
+    assert [each.name for each in ranked(given)] == ["large", "small", "dear", "cheap", "note"]
+
+
+def test_gain_of_a_cost():
+    assert gain_of(0.05, 0.1) == pytest.approx(2.0)
+    assert gain_of(0.1, 0.1) == pytest.approx(20.0)
+    assert gain_of(0.0, 0.1) == 1.0
+
+
+WORDS = {"name": "n", "title": "t", "where": "w", "cure": "c"}
+
+
+@pytest.mark.parametrize(("cost_s", "named"), [(0.021, True), (0.019, False)])
+def test_a_part_counts_from_its_share_on(cost_s, named):
+    assert bool(finding_from_share(cost_s, 0.2, 0.1, **WORDS)) == named
+
+
+def test_the_gain_is_that_of_what_the_cure_leaves_out():
+    assert finding_from_share(0.1, 0.2, 0.1, **WORDS)[0].gain == pytest.approx(2.0)
+    (result,) = finding_from_share(0.1, 0.2, 0.1, saved_s=0.05, evidence="e", **WORDS)
+    assert (result.cost_s, result.gain, result.evidence) == (0.1, pytest.approx(4 / 3), "e")
+    assert finding_from_share(0.1, 0.2, 0.1, saved_s=-1.0, **WORDS)[0].gain == 1.0
+
+
+def test_no_step_has_no_parts():
+    assert finding_from_share(0.1, 0.0, 0.1, **WORDS) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.000 ms"),
+        (0.00012, "0.120 ms"),
+        (0.0123, "12.3 ms"),
+        (0.1234, "123 ms"),
+        (1.5, "1500 ms"),
+        (12.34, "12.3 s"),
+    ],
+)
+def test_as_many_digits_as_tell_something(seconds, text):
+    assert ms(seconds) == text

@@ -1,0 +1,1 @@
+from tests.predict.conftest import _one_thread  # noqa: F401

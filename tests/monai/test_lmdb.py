@@ -1,0 +1,58 @@
+"""What is done to an item of an LMDB file is not seen again, and the settings of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hasten.monai.lmdb import LMDBDataset
+
+pytest.importorskip("lmdb")
+
+
+class Made:
+    """Deterministic: an item of the given side, filled with its number."""
+
+    deterministic = True
+
+    def __call__(self, item: dict[str, int]) -> dict[str, torch.Tensor]:
+        side = item["side"]
+        return {"image": torch.full((side, side), float(item["number"])), "label": torch.arange(side)}
+
+
+def dataset(folder: Path, side: int) -> LMDBDataset:
+    return LMDBDataset([{"number": number, "side": side} for number in range(5)], [Made()], folder)
+
+
+@pytest.mark.parametrize("side", [8, 512])
+def test_what_is_done_to_an_item_is_not_seen_again(tmp_path: Path, side: int) -> None:
+    items = dataset(tmp_path, side)
+    for _ in range(4):
+        for number in range(5):
+            item = items[number]
+            assert torch.equal(item["image"], torch.full((side, side), float(number)))
+            assert torch.equal(item["label"], torch.arange(side))
+            item["image"] += 7
+            item["label"].zero_()
+
+
+def test_info_and_the_settings_of_the_file(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"db_name": "tiles", "lmdb_kwargs": {"map_size": 80 * 2**20}}
+    dataset = LMDBDataset([1, 2, 3], None, tmp_path, progress=True, **settings)
+    info = dataset.info()
+    assert info["size"] == 3
+    assert info["last_txnid"] > 0
+    assert Path(info["filename"]).name.startswith("tiles-")
+    assert dataset[1] == 2
+    dataset.close()
+    assert list(dataset) == [1, 2, 3]
+
+
+def test_a_file_without_room_grows(tmp_path: Path) -> None:
+    data = [np.full((1, 64, 64, 4), number, np.float64) for number in range(12)]
+    dataset = LMDBDataset(data, None, tmp_path, progress=False, lmdb_kwargs={"map_size": 2**20})
+    assert all(np.array_equal(result, wanted) for result, wanted in zip(dataset, data, strict=True))

@@ -1,0 +1,171 @@
+"""Nothing stale, nothing lost: files, parameters, code and damage."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from monai.transforms import Compose, Flipd, Lambdad, ScaleIntensityd
+
+from hasten.cache.chain import split_chain
+from hasten.cache.identity import chain_identity, describe, item_identity
+from hasten.cache.publish import temporary_for
+from hasten.cases.nifti import write_nifti
+from hasten.config.schema import PrepareConfig
+from hasten.monai.persistent import PersistentDataset
+from hasten.prepare.transform import Prepare
+from tests.cache.items import AFFINE, Counted, chain, write_items
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.rec"))
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
+    return write_items(tmp_path / "files", 2)
+
+
+def test_another_process_or_run_finds_what_was_kept(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    first, second = Counted(), Counted()
+    one = PersistentDataset(rows, chain(first), tmp_path / "cache")[0]
+    two = PersistentDataset(rows, chain(second), tmp_path / "cache")[0]
+    assert (first.calls, second.calls) == (["0"], [])
+    assert torch.equal(one["image"], two["image"])
+    assert torch.equal(one["image"].affine, two["image"].affine)
+    assert len(files(tmp_path / "cache")) == 1
+
+
+def test_a_changed_file_is_prepared_again(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = PersistentDataset(rows, chain(), tmp_path / "cache")
+    before = dataset[0]["image"].clone()
+    write_nifti(rows[0]["image"], np.full((6, 6, 6), 3.0, np.float32), AFFINE)
+    assert not torch.equal(dataset[0]["image"], before)
+
+
+def test_content_tells_where_times_do_not(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = Path(rows[0]["image"])
+    status = path.stat()
+    before, exact = item_identity(rows[0]), item_identity(rows[0], content=True)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert item_identity(rows[0]) == before
+    assert item_identity(rows[0], content=True) != exact
+
+
+def test_a_changed_transform_never_gets_what_another_made(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    one = PersistentDataset(rows, chain(low=0.0), tmp_path / "cache")[0]["image"]
+    other = PersistentDataset(rows, chain(low=-1.0), tmp_path / "cache")[0]["image"]
+    assert one.min() == 0
+    assert other.min() == -1
+
+
+def test_every_field_of_prepare_is_in_the_identity() -> None:
+    base = PrepareConfig(spacing=(1.0, 1.0, 1.0), intensity="window", window=(0.0, 1.0), crop_foreground=True)
+    others = {
+        "orientation": "LPS",
+        "spacing": (2.0, 1.0, 1.0),
+        "intensity": "zscore",
+        "window": (0.0, 2.0),
+        "crop_foreground": False,
+        "dtype": "float32",
+        "num_threads": 3,
+    }
+    assert set(others) == {field.name for field in fields(PrepareConfig)}
+    labels = {0: "background", 1: "organ"}
+    seen = {chain_identity(split_chain(Prepare(base, labels)))}
+    for name, value in others.items():
+        seen.add(chain_identity(split_chain(Prepare(replace(base, **{name: value}), labels))))  # type: ignore[arg-type]
+    seen.add(chain_identity(split_chain(Prepare(base, {0: "background", 2: "organ"}))))
+    assert len(seen) == len(others) + 2
+
+
+def test_code_counts() -> None:
+    def identity(function: Any) -> str:
+        return chain_identity(split_chain(Compose([Lambdad("image", function), Flipd("image", 0)])))
+
+    factor = 2
+    one = identity(lambda value: value * 2)
+    assert one == identity(lambda value: value * 2)
+    assert one != identity(lambda value: value * 3)
+    closed = identity(lambda value: value * factor)
+    factor = 3
+    assert closed != identity(lambda value: value * factor)
+
+
+IDENTITY = """
+from hasten.cache.identity import describe
+print(describe(lambda value: value if value in {"one", "two", "three", "four"} else 0))
+"""
+
+
+def test_another_process_finds_the_same_identity() -> None:
+    def seeded(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run([sys.executable, "-c", IDENTITY], env=environment, capture_output=True, text=True).stdout
+
+    assert seeded("1") == seeded("2") != ""
+
+
+def test_parameters_count_by_value_and_not_by_identity() -> None:
+    assert describe(ScaleIntensityd("image")) == describe(ScaleIntensityd("image"))
+    assert describe(ScaleIntensityd("image", factor=0.5)) != describe(ScaleIntensityd("image"))
+    assert describe({"a": np.arange(3), "b": {1, 2}}) == describe({"b": {2, 1}, "a": np.arange(3)})
+    assert describe(np.arange(3)) != describe(np.arange(3.0))
+    assert describe(torch.zeros(2)) != describe(torch.ones(2))
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "empty", "pickle"])
+def test_a_damaged_file_is_named_and_made_again(
+    rows: list[dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    before = PersistentDataset(rows, chain(), tmp_path / "cache")[0]
+    (path,) = files(tmp_path / "cache")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes({"flip": bytes(data), "cut": bytes(data[:-80]), "empty": b"", "pickle": b"\x80\x04N."}[how])
+    with caplog.at_level(logging.WARNING):
+        after = PersistentDataset(rows, chain(), tmp_path / "cache")[0]
+    assert torch.equal(before["image"], after["image"])
+    assert str(path) in caplog.text
+    assert torch.equal(PersistentDataset(rows, chain(), tmp_path / "cache")[0]["image"], before["image"])
+
+
+def test_what_cannot_be_kept_is_said_and_leaves_nothing(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    odd = Lambdad("id", lambda value: object())
+    dataset = PersistentDataset(rows, Compose([*chain().transforms[:3], odd]), tmp_path / "cache")
+    with pytest.raises(ValueError, match=r"item\['id'\]: a builtins\.object .*without pickle"):
+        dataset[0]
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_a_killed_process_was_writing_is_removed(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    own = temporary_for(folder / "a.rec")
+    dead = own.with_name(own.name.replace(f".{os.getpid()}.", ".999999999."))
+    hidden = folder / ".notes.2020.1.txt"
+    for path in (own, dead, hidden):
+        path.write_text("half")
+        os.utime(path, (0, 0))
+    PersistentDataset(rows, chain(), folder)
+    assert sorted(folder.iterdir()) == sorted([own, hidden])
+
+
+def test_a_folder_that_vanishes_is_explained(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = PersistentDataset(rows, chain(), tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises((ValueError, NotADirectoryError)):
+        dataset[0]

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.monai.smart import SmartCacheDataset
+
+FIVE = [{"id": number} for number in range(1, 6)]
+
+
+def ids(dataset: SmartCacheDataset) -> list[int]:
+    return [dataset[number]["id"] for number in range(len(dataset))]
+
+
+class Slow:
+    """A deterministic transform that can be held up."""
+
+    deterministic = True
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.done: list[int] = []
+        self.items: list[weakref.ref[Any]] = []
+
+    def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
+        assert self.free.wait(30)
+        if item["id"] == 13:
+            raise ValueError("unlucky")
+        self.done.append(item["id"])
+        image = torch.zeros(8)
+        self.items.append(weakref.ref(image))
+        return {**item, "image": image}
+
+
+def test_the_window_moves_as_published() -> None:
+    with SmartCacheDataset(FIVE, None, 0.25, cache_num=4, shuffle=False, progress=False) as dataset:
+        seen = [ids(dataset)]
+        for _ in range(5):
+            dataset.update_cache()
+            seen.append(ids(dataset))
+    assert seen == [[1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 1], [4, 5, 1, 2], [5, 1, 2, 3], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(("count", "cache_num", "rate"), [(7, 3, 0.5), (10, 4, 1.0), (6, 5, 0.1), (9, 2, 0.6)])
+def test_every_item_comes_equally_often(count: int, cache_num: int, rate: float) -> None:
+    data = [{"id": number} for number in range(count)]
+    with SmartCacheDataset(data, None, rate, cache_num=cache_num, progress=False) as dataset:
+        seen: list[int] = []
+        for _ in range(count):
+            seen += ids(dataset)
+            dataset.update_cache()
+    times = [seen.count(number) for number in range(count)]
+    assert set(times) == {cache_num}
+
+
+def test_the_callers_list_is_not_shuffled_and_the_seed_decides() -> None:
+    data = list(FIVE)
+    orders = [ids(SmartCacheDataset(data, None, 0.5, cache_num=3, seed=seed, progress=False)) for seed in (0, 0, 1, 2)]
+    assert data == FIVE
+    assert orders[0] == orders[1]
+    assert len({tuple(order) for order in orders}) > 1
+
+
+def test_a_window_as_large_as_the_data_stays() -> None:
+    with SmartCacheDataset(FIVE, None, 0.5, shuffle=False, progress=False) as dataset:
+        dataset.update_cache()
+        assert ids(dataset) == [1, 2, 3, 4, 5]
+
+
+def test_replacements_are_prepared_while_the_epoch_runs() -> None:
+    slow = Slow()
+    dataset = SmartCacheDataset(FIVE, slow, 0.5, cache_num=2, shuffle=False, progress=False)
+    slow.free.clear()
+    dataset.start()
+    assert ids(dataset) == [1, 2]  # an epoch goes on while nothing is ready
+    slow.free.set()
+    end = time.monotonic() + 30
+    while 3 not in slow.done and time.monotonic() < end:
+        time.sleep(0.001)
+    begin = time.perf_counter()
+    slow.free.clear()
+    dataset.update_cache()  # what is ready is taken without waiting for what comes after it
+    assert time.perf_counter() - begin < 10
+    assert ids(dataset) == [2, 3]
+    slow.free.set()
+    dataset.shutdown()
+
+
+def test_shutdown_frees_memory_and_threads() -> None:
+    slow = Slow()
+    before = set(threading.enumerate())
+    dataset = SmartCacheDataset(FIVE, slow, 0.5, cache_num=2, shuffle=False, progress=False)
+    for _ in range(4):
+        dataset.update_cache()
+    dataset.shutdown()
+    gc.collect()
+    assert sum(each() is not None for each in slow.items) == 2  # the window alone
+    assert set(threading.enumerate()) <= before
+    dataset.update_cache()  # it can be taken up again
+    dataset.shutdown()
+
+
+def test_a_failing_replacement_is_named_and_tried_again() -> None:
+    data = [{"id": 1, "image": "a.nii"}, {"id": 13, "image": "b.nii"}]
+    with SmartCacheDataset(data, Slow(), 1.0, cache_num=1, shuffle=False, progress=False) as dataset:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"item 1 \(image=b\.nii\).*unlucky"):
+                dataset.update_cache()
+            assert ids(dataset) == [1]
+
+
+def test_a_rate_of_zero_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="replace_rate=0"):
+        SmartCacheDataset(FIVE, None, 0.0)

@@ -1,0 +1,219 @@
+"""What Hasten's trainer takes beyond MONAI's, against plain loops."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Events
+from monai.data import MetaTensor
+from monai.engines.utils import IterationEvents
+from torch import nn
+
+from hasten.cache.dataset import CacheDataset
+from hasten.config.schema import SampleConfig
+from hasten.feed.batched import batched_feed
+from hasten.monai.workflow import SupervisedEvaluator, SupervisedTrainer
+from hasten.optim.average import NetworkTensors, average_of, average_share, update_average
+from tests.monai.workflow.parts import batches, loss, network
+
+
+def trainer_of(net: nn.Module, data: Any = None, *, epochs: int = 1, **settings: Any) -> SupervisedTrainer:
+    optimizer = settings.pop("optimizer", None) or torch.optim.SGD(net.parameters(), lr=0.5)
+    return SupervisedTrainer("cpu", epochs, batches() if data is None else data, net, optimizer, loss, **settings)
+
+
+def trained(**settings: Any) -> nn.Module:
+    net = network()
+    trainer_of(net, **settings).run()
+    return net
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+def test_clip_average_and_schedule_are_those_of_a_plain_loop() -> None:
+    net, average = network(), average_of(network())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step, batch in enumerate(batches()):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.5 / (1 + step)
+        optimizer.zero_grad()
+        loss(net(batch["image"]), batch["label"]).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        optimizer.step()
+        update_average(NetworkTensors.of(average), NetworkTensors.of(net), average_share(step, 0.9))
+    ours = network()
+    settings = {"clip_norm": 0.1, "schedule": lambda step: 0.5 / (1 + step), "average": True, "average_decay": 0.9}
+    trainer = trainer_of(ours, **settings)
+    trainer.run()
+    assert trainer.average is not None
+    assert distance(ours, net) < 1e-6
+    assert distance(trainer.average, average) < 1e-6
+    evaluator = SupervisedEvaluator("cpu", batches(), trainer.average, decollate=False)
+    evaluator.run()
+    with torch.no_grad():
+        assert torch.allclose(evaluator.state.output["pred"], average.eval()(batches()[-1]["image"]), atol=1e-5)
+
+
+def test_a_step_that_is_not_finite_is_left_out_where_asked_for() -> None:
+    data = batches()
+    data[1] = {**data[1], "image": data[1]["image"] * torch.inf}
+    plain = [one for number, one in enumerate(data) if number != 1]
+    net = nn.Conv2d(1, 2, 1)
+    first = copy.deepcopy(net)
+    trainer = trainer_of(net, data, skip_non_finite=True)
+    trainer.run()
+    assert trainer.update is not None
+    assert trainer.update.skipped == 1
+    trainer_of(first, plain).run()
+    assert distance(net, first) == 0
+    # As with MONAI where nothing of Hasten's was asked for.
+    broken = nn.Conv2d(1, 2, 1)
+    trainer_of(broken, data).run()
+    assert not any(weight.isfinite().all() for weight in broken.parameters())
+
+
+def test_pieces_of_a_batch_add_up() -> None:
+    data = batches(size=5)
+    net = nn.Conv2d(1, 2, 1)
+    pieces, whole = copy.deepcopy(net), net
+    seen: list[Any] = []
+    trainer = trainer_of(pieces, data, accumulate=2)
+    counted = [
+        IterationEvents.INNER_ITERATION_STARTED,
+        IterationEvents.FORWARD_COMPLETED,
+        IterationEvents.LOSS_COMPLETED,
+        IterationEvents.BACKWARD_COMPLETED,
+        IterationEvents.INNER_ITERATION_COMPLETED,
+        IterationEvents.MODEL_COMPLETED,
+    ]
+    for event in counted:
+        trainer.add_event_handler(event, lambda engine, name: seen.append(name), str(event))
+    outputs: list[Any] = []
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(engine.state.output))
+    trainer.run()
+    assert [seen.count(str(event)) for event in counted] == [4, 8, 8, 8, 4, 4]
+    reference = trainer_of(whole, data, decollate=False)
+    expected: list[Any] = []
+    reference.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: expected.append(engine.state.output))
+    reference.run()
+    assert distance(pieces, whole) < 1e-6
+    for samples, output in zip(outputs, expected, strict=True):
+        assert len(samples) == 5
+        torch.testing.assert_close(torch.stack([one["pred"] for one in samples]), output["pred"])
+        assert samples[0]["loss"] == pytest.approx(output["loss"].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"amp": True}, {"precision": "bf16"}, {"amp": True, "precision": "bf16"}])
+def test_amp_on_a_cpu_is_bf16_with_the_loss_in_float32(settings: dict[str, Any]) -> None:
+    dtypes: set[Any] = set()
+
+    def watched(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        assert not torch.is_autocast_enabled("cpu")
+        dtypes.add(scores.dtype)
+        return loss(scores, label)
+
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    trainer = SupervisedTrainer("cpu", 1, batches(), net, optimizer, watched, decollate=False, **settings)
+    trainer.run()
+    assert trainer.state.output["pred"].dtype == torch.bfloat16
+    assert trainer.state.output["loss"].dtype == torch.float32
+    assert dtypes == {torch.float32}
+    assert trainer.scaler is not None
+    assert not trainer.scaler.is_enabled()
+    assert trainer.scaler.get_scale() == 1
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_fp16_goes_through_a_scaler_that_can_be_saved(clip_norm: float) -> None:
+    net = network()
+    trainer = trainer_of(net, precision="fp16", clip_norm=clip_norm)
+    assert trainer.scaler is not None
+    trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 1024.0, "growth_interval": 2})
+    trainer.run()
+    assert trainer.scaler.get_scale() == 4096
+    assert distance(net, trained(clip_norm=clip_norm)) < 0.02
+
+
+def test_channels_last_changes_the_layout_alone_also_of_moments_from_a_checkpoint() -> None:
+    data = [{**one, "image": torch.randn(2, 3, 6, 6)} for one in batches()]
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1))
+    first = torch.optim.AdamW(plain.parameters(), lr=0.01, fused=True)
+    trainer_of(plain, data, optimizer=first).run()
+    ours = copy.deepcopy(plain)
+    optimizer = torch.optim.AdamW(ours.parameters(), lr=0.01, fused=True)
+    optimizer.load_state_dict(copy.deepcopy(first.state_dict()))
+    seen: list[bool] = []
+    ours.register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    trainer_of(ours, data, optimizer=optimizer, channels_last=True).run()
+    trainer_of(plain, data, optimizer=first).run()
+    assert seen == [True] * 4
+    assert ours[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert optimizer.state[ours[0].weight]["exp_avg"].stride() == ours[0].weight.stride()
+    assert distance(ours, plain) < 1e-5
+
+
+def test_compile_keeps_meta_data_and_the_weights_of_the_network() -> None:
+    net, plain = network(), network()
+    trainer = trainer_of(
+        net, batches(meta=True), compile=True, compile_kwargs={"backend": "eager"}, average=True, clip_norm=1.0
+    )
+    trainer.run()
+    trainer_of(plain, clip_norm=1.0).run()
+    assert distance(net, plain) < 1e-6
+    assert isinstance(trainer.state.output[0]["pred"], MetaTensor)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"precision": "int8"}, "precision='int8': one of fp32"),
+        ({"precision": "fp32", "amp": True}, "leave one of them out"),
+        ({"accumulate": 0}, "accumulate=0"),
+        ({"accumulation_steps": 0}, "accumulation_steps"),
+    ],
+)
+def test_wrong_arguments_are_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        trainer_of(network(), **settings)
+
+
+class Item:
+    deterministic = True
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+
+def rows(shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"image": rng.random((1, *shape), np.float32), "label": rng.integers(0, 2, (1, *shape)).astype(np.uint8)}
+        for _ in range(3)
+    ]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_feed_is_a_loader(dims: int) -> None:
+    dataset = CacheDataset(rows((6, 7, 8)[:dims]), Item(), progress=False)
+    crops = SampleConfig(patch=(1, 4, 4) if dims == 2 else (4, 4, 4), batch_size=2)
+    feed = batched_feed(dataset, crops, num_classes=2, last=6)
+    net = (nn.Conv2d if dims == 2 else nn.Conv3d)(1, 2, 1)
+    other = copy.deepcopy(net)
+    trainer_of(net, feed, epochs=2, epoch_length=3).run()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
+    for batch in batched_feed(dataset, crops, num_classes=2, last=6):
+        loss(other(batch["image"]), batch["label"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert distance(net, other) == 0
+    assert feed.wait_seconds > 0

@@ -1,0 +1,163 @@
+"""Hasten's trainer beside MONAI's: the same weights, and the same to see at every event."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ignite.engine import Events
+from monai.engines import SupervisedTrainer as MonaiTrainer
+from monai.engines.utils import IterationEvents, PrepareBatchExtraInput
+from monai.inferers import SimpleInferer
+from torch import nn
+from torch.utils.data import DataLoader
+
+import hasten.monai.workflow
+from hasten.monai.workflow.trainer import SupervisedTrainer
+from tests.hot_path import violations
+from tests.monai.workflow.parts import Watcher, batches, difference, loss, network, same, snapshot
+
+WATCHED = [
+    Events.STARTED,
+    Events.EPOCH_STARTED,
+    Events.GET_BATCH_COMPLETED,
+    Events.ITERATION_STARTED,
+    IterationEvents.FORWARD_COMPLETED,
+    IterationEvents.LOSS_COMPLETED,
+    IterationEvents.BACKWARD_COMPLETED,
+    IterationEvents.MODEL_COMPLETED,
+    Events.ITERATION_COMPLETED,
+    Events.EPOCH_COMPLETED,
+    Events.COMPLETED,
+]
+
+
+class Witness(Watcher):
+    """Writes down what a handler can see at each event."""
+
+    def look(self, engine: Any, event: Any) -> None:
+        state = engine.state
+        grads = [weight.grad for weight in engine.network.parameters()]
+        seen = [str(event), state.iteration, state.epoch, state.output, state.batch, engine.get_stats("best_metric")]
+        self.seen.append(snapshot([*seen, grads, list(engine.network.state_dict().values())]))
+
+
+def run(kind: Any, data: Any, *, epochs: int = 2, watched: list[Any] = WATCHED, **settings: Any) -> Any:
+    # Without it MONAI's trainer shows zeros before the backward pass where there is None.
+    settings.setdefault("optim_set_to_none", True)
+    net = network()
+    witness = Witness(watched)
+    trainer = kind(
+        "cpu", epochs, data, net, torch.optim.Adam(net.parameters(), lr=0.1), loss, train_handlers=[witness], **settings
+    )
+    trainer.run()
+    return trainer, witness.seen
+
+
+def same_to_see(data: Any, watched: list[Any] = WATCHED, **settings: Any) -> Any:
+    ours, seen = run(SupervisedTrainer, data, watched=watched, **settings)
+    theirs, expected = run(MonaiTrainer, data, watched=watched, **settings)
+    assert len(seen) == len(expected) > 0
+    assert difference(seen, expected) is None
+    weights = zip(ours.network.parameters(), theirs.network.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    return ours
+
+
+SINGLE = [IterationEvents.MODEL_COMPLETED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED]
+
+
+@pytest.mark.parametrize("decollate", [True, False])
+@pytest.mark.parametrize("meta", [False, True])
+def test_every_event_sees_what_it_sees_with_monai(decollate: bool, meta: bool) -> None:
+    same_to_see(batches(2, meta=meta), decollate=decollate)
+    for event in SINGLE:
+        same_to_see(batches(2, meta=meta), [event], decollate=decollate, optim_set_to_none=False)
+
+
+def test_batches_of_other_kinds() -> None:
+    pairs = [(one["image"], one["label"]) for one in batches()]
+    same_to_see(pairs)
+    same_to_see([list(pair) for pair in pairs])
+    same_to_see(DataLoader([(image[0], label[0]) for image, label in pairs], batch_size=2))
+    same_to_see(batches(), epoch_length=3)
+    same_to_see(batches(), to_kwargs={"copy": True}, non_blocking=True)
+
+
+def test_accumulation_over_batches_flushes_at_the_end_of_an_epoch() -> None:
+    watched = [Events.ITERATION_COMPLETED]
+    for count in (4, 5):
+        ours, seen = run(SupervisedTrainer, batches(count), watched=watched, accumulation_steps=2)
+        theirs, expected = run(MonaiTrainer, batches(count), watched=watched, accumulation_steps=2)
+        assert all(same(one[3], other[3]) for one, other in zip(seen, expected, strict=True))
+        weights = zip(ours.network.parameters(), theirs.network.parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in weights)
+
+
+def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Conv2d(1, 2, 1)
+
+        def forward(self, image: torch.Tensor, scale: torch.Tensor, shift: float = 0.0) -> torch.Tensor:
+            return self.inner(image) * scale + shift
+
+    class Twice(SimpleInferer):
+        def __call__(self, inputs: Any, network: Any, *args: Any, **kwargs: Any) -> Any:
+            return network(inputs, *args, shift=1.0, **kwargs) * 2
+
+    data = [{**one, "scale": torch.full((2, 1, 1, 1), 2.0)} for one in batches(meta=True)]
+    results = []
+    for kind in (SupervisedTrainer, MonaiTrainer):
+        torch.manual_seed(0)
+        net = Scaled()
+        witness = Witness(SINGLE)
+        kind(
+            "cpu", 1, data, net, torch.optim.SGD(net.parameters(), lr=0.1), loss, inferer=Twice(),
+            prepare_batch=PrepareBatchExtraInput(["scale"]), train_handlers=[witness],
+        ).run()  # fmt: skip
+        results.append(witness.seen)
+    assert same(*results)
+
+
+def test_a_subclass_may_have_an_iteration_of_its_own() -> None:
+    class Noted(SupervisedTrainer):
+        def _iteration(self, engine: Any, batchdata: Any) -> Any:
+            output = super()._iteration(engine, batchdata)
+            assert output is self.state.output
+            return [{**sample, "noted": True} for sample in output]
+
+    trainer, seen = run(Noted, batches(), watched=[Events.ITERATION_COMPLETED])
+    assert [sample["noted"] for sample in trainer.state.output] == [True, True]
+    plain, _ = run(SupervisedTrainer, batches(), watched=[])
+    assert len(seen) == 8
+    assert all(
+        torch.equal(*pair) for pair in zip(trainer.network.parameters(), plain.network.parameters(), strict=True)
+    )
+
+
+def test_arguments_are_monais_in_monais_order() -> None:
+    ours = list(inspect.signature(SupervisedTrainer).parameters.values())
+    theirs = list(inspect.signature(MonaiTrainer).parameters.values())
+    assert [one.name for one in ours[: len(theirs)]] == [other.name for other in theirs]
+    for one, other in zip(ours, theirs, strict=False):
+        assert one.kind == other.kind
+        assert one.default == other.default or one.name == "prepare_batch"
+    assert all(one.kind == one.KEYWORD_ONLY and one.default is not one.empty for one in ours[len(theirs) :])
+
+
+def test_the_graph_does_not_outlive_the_step() -> None:
+    trainer, _ = run(SupervisedTrainer, batches(), watched=[], decollate=False)
+    assert not trainer.state.output["pred"].requires_grad
+    assert not trainer.state.output["loss"].requires_grad
+
+
+def test_the_step_reads_no_value_of_the_device() -> None:
+    """Of whole files, as `tests/test_hot_path.py` does it; Update is the step's own."""
+    folder = Path(hasten.monai.workflow.__path__[0])
+    for path in sorted(folder.glob("*.py")):
+        assert violations(path.read_text(encoding="utf-8")) == [], path.name
